@@ -16,7 +16,7 @@ import llama_cpp
 from llama_cpp import llama_cpp as _llama
 
 from pyspec import errors
-from pyspec._version import __version__, interface_key
+from pyspec._version import LLAMA_CPP_VERSIONS, __version__, interface_key
 
 try:
     from pyspec._native import ffi, lib
@@ -34,9 +34,6 @@ os.environ.setdefault(
 )  # else an abort starts a debugger, which writes to stdout
 
 __all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "lib"]
-
-LLAMA_CPP_VERSIONS = ("0.3.36",)
-"""The llama-cpp-python releases whose llama.cpp has the layout that native/llama_abi.h declares; pyproject.toml pins the same."""
 
 _NO_FAULT_OF_YOURS = "this is a fault in pyspec; please report it"
 
@@ -86,7 +83,10 @@ def _check_versions(ours: str, theirs: str) -> None:
     """Refuse a llama_cpp whose layout is not known to be ours."""
     if theirs not in LLAMA_CPP_VERSIONS:
         wanted = " or ".join(LLAMA_CPP_VERSIONS)
-        message = f"pyspec {ours} works with llama-cpp-python {wanted}, but {theirs} is installed"
+        message = (
+            f"pyspec {ours} works with llama-cpp-python {wanted}, but {theirs} is installed; "
+            f"run `pip install llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}`"
+        )
         raise ImportError(message)
 
 

@@ -15,6 +15,9 @@ from pathlib import Path
 
 NAME = "pyspec-llama"
 
+LLAMA_CPP_VERSIONS = ("0.3.36",)
+"""The llama-cpp-python releases whose llama.cpp has the layout that native/llama_abi.h declares; pyproject.toml pins the same."""
+
 
 def borrowed(package: Path, search: list[str]) -> list[str]:
     """Folders to add to the package's path `search` so that a clone is whole: its `models`, and the installed extension.

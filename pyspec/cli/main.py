@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
+from traceback import walk_tb
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -18,6 +19,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from pyspec._version import __version__
 from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, tell
 from pyspec.errors import PyspecError
+from pyspec.store.builds import anew, pinned
 
 _COMMANDS = {
     "generate": "Answer one prompt.",
@@ -238,7 +240,25 @@ def write_failed(error: OSError) -> str:
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     reason = "it is closed" if error.errno == errno.EBADF else error.strerror or str(error)
-    return f"cannot write to stdout: {reason}"
+    return f"cannot write to stdout: {reason}" if error.errno in _OF_WRITING else reason
+
+
+_OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", None))
+
+
+def not_loaded(error: BaseException) -> list[str]:
+    """What to say where llama.cpp's library or our extension failed as it was imported, and what mends it; else nothing."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    importing = [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]
+    missing = isinstance(error, ModuleNotFoundError)
+    importing.append(str(getattr(error, "name", "")))
+    if any(name.startswith(_LLAMA) for name in importing):
+        mend = f"pip install {pinned()}" if missing else anew()
+        return [f"pyspec: llama-cpp-python does not load: {error}. To install it anew:", mend]
+    return [f"pyspec: {error}"] if "pyspec._lib" in importing else []
+
+
+_LLAMA = "llama_cpp"
 
 
 def sentences(error: PyspecError) -> list[str]:
@@ -287,3 +307,9 @@ def _run(args: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, EOFError):
         return 130
+    except Exception as error:
+        if not (lines := not_loaded(error)):
+            raise
+        for line in lines:
+            tell(line, err=True)
+        return 1

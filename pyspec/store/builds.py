@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from pyspec._version import LLAMA_CPP_VERSIONS
+
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 """llama-cpp-python's own index of wheels: a page for each of cpu, cu121 to cu125 and metal, not each with every version."""
 
@@ -29,19 +31,20 @@ _OTHER_BUS = re.compile(r"[0-9a-f]{4}:(?!00:)[0-9a-f]{2}:")
 def reinstall(device: str, system: str = sys.platform) -> str:
     """The command that replaces llama-cpp-python by a build for these devices."""
     if system == "win32":
-        return f'$env:CMAKE_ARGS="{FLAGS[device]}"; {_anew()}'
-    return f'CMAKE_ARGS="{FLAGS[device]}" {_anew()}'
+        return f'$env:CMAKE_ARGS="{FLAGS[device]}"; {anew()}'
+    return f'CMAKE_ARGS="{FLAGS[device]}" {anew()}'
 
 
-def _anew() -> str:
-    """Pip keeps built wheels by name and version alone, so that it would take the one of the processor again."""
+def anew() -> str:
+    """The command that installs llama-cpp-python once more.
+
+    Pip keeps built wheels by name and version alone, so that it would take the one of the processor again.
+    """
     return f"pip install --force-reinstall --no-cache-dir --no-deps {pinned()}"
 
 
 def pinned() -> str:
     """llama-cpp-python in the version that this pyspec takes, as pip has it."""
-    from pyspec._lib import LLAMA_CPP_VERSIONS  # noqa: PLC0415 - loads llama.cpp
-
     return f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
 
 
@@ -49,7 +52,7 @@ def advice(maker: str, system: str = sys.platform) -> str:
     """How to have the cards of this maker used: what to do, each with its command in a line of its own."""
     lines = ["To build one that can:", reinstall(maker, system)]
     if page := _PAGES.get(maker):
-        wheel = f"{_anew()} --only-binary :all: --index-url {WHEELS}/{page}"
+        wheel = f"{anew()} --only-binary :all: --index-url {WHEELS}/{page}"
         lines += ["Or, without a compiler, if that index has a wheel for this system:", wheel]
     return "\n".join(lines)
 

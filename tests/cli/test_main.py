@@ -1,0 +1,83 @@
+"""What the command says where something below it is broken: a sentence and what mends it, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspec._version import LLAMA_CPP_VERSIONS
+from pyspec.cli.main import write_failed
+
+PINNED = f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
+
+BROKEN = [
+    ("raise RuntimeError(\"Failed to load shared library 'libllama.so'\")", "libllama.so"),
+    ("raise AttributeError('undefined symbol: llama_decode')", "llama_decode"),
+    ("raise FileNotFoundError('no library llama')", "no library llama"),
+    ("import no_such_module", "no_such_module"),
+]
+
+
+def run(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
+    """A Python that looks into these folders first."""
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", [["generate", "hi"], ["chat"], ["info"]])
+@pytest.mark.parametrize(("code", "reason"), BROKEN)
+def test_a_llama_cpp_that_does_not_load(
+    tmp_path: Path, code: str, reason: str, command: list[str]
+) -> None:
+    """The reason, and the command that installs the one that fits in a line of its own."""
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp/__init__.py").write_text(code)
+    done = run(f"from pyspec.cli.main import main; main({command!r})", tmp_path)
+    said, mend = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert said.startswith("pyspec: llama-cpp-python does not load: ")
+    assert reason in said
+    assert mend.startswith("pip install ")
+    assert mend.endswith(PINNED)
+
+
+def test_a_llama_cpp_of_another_version() -> None:
+    """As `pip install -U` leaves it."""
+    code = "import llama_cpp; llama_cpp.__version__ = '9.9.9'; from pyspec.cli.main import main; main(['generate', 'hi'])"
+    done = run(code)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "9.9.9 is installed" in said
+    assert f"`pip install {PINNED}`" in said
+
+
+def test_other_errors_stay_errors() -> None:
+    """A fault of ours is not the library's."""
+    code = "import pyspec.cli.main as m; m._Lazy.resolve_command = lambda *_: {}['x']; m.main(['info'])"
+    done = run(code)
+    assert "KeyError" in done.stderr
+    assert PINNED not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write to stdout: No space left on device"),
+        (OSError(errno.EBADF, "Bad file descriptor"), "cannot write to stdout: it is closed"),
+        (OSError(errno.ENOENT, "No such file", "a.txt"), "a.txt: No such file"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        (OSError("odd"), "odd"),
+    ],
+)  # fmt: skip
+def test_what_an_error_of_the_system_is_about(error: OSError, said: str) -> None:
+    """Only what writing fails with is laid to stdout."""
+    assert write_failed(error) == said
