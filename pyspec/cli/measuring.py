@@ -27,8 +27,10 @@ from pyspec.measure.simulate import save_rounds
 from pyspec.measure.tasks import Options, Question, Task, load_questions, parse_modes, select
 from pyspec.profiles import forget, save_prior
 from pyspec.progress import store_progress
+from pyspec.store.fetch import convertible
 from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
+from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
 from pyspec.store.watch import Watch
 from pyspec.tables import print_table
@@ -179,7 +181,7 @@ class ProfileOptions:
     forget: bool = option("Measuring", "--forget", is_flag=True,
         help="Instead, remove what was measured for this target, such as on a busy machine.")
     types: bool = option("Measuring", "--types", is_flag=True,
-        help="Instead, measure speed, size and loss of each tensor type of a known model.")
+        help="Instead, measure speed, size and loss of each tensor type of the default model, or another that pyspec converts.")
     save: bool = option("Output", "--save/--no-save", default=True, help="Keep the profile for later runs.")
     prior: bool = option("Output", "--prior", is_flag=True,
         help="Write what was learned next to the draft, as a starting point for other machines.")
@@ -240,13 +242,7 @@ WORTH_LOOKING = 0.05
 
 
 def _types(models: ModelOptions, *, as_json: bool) -> None:
-    manifest = load_manifest()
-    name = models.model or manifest.default_target
-    if (entry := manifest.get(name)) is None:
-        raise OptionError(
-            f"--types works only for known models, and {name} is not one",
-            "`pyspec models list` shows them",
-        )
+    entry = convertible(models.model or load_manifest().default_target, "--types")
     with store_progress() as show, run_progress() as report:
         found = all_types(entry, models.threads or default_threads(), show, report)
     if as_json:
@@ -258,7 +254,7 @@ def _types(models: ModelOptions, *, as_json: bool) -> None:
 def _forget(models: ModelOptions) -> None:
     target = resolve(models.model)
     removed = counted(forget(target), "profile")
-    tell(f"{target.stem}: {removed} removed, and the stored decode times", err=True)
+    tell(f"{name_of(target)}: {removed} removed, and the stored decode times", err=True)
 
 
 def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, others: float) -> None:

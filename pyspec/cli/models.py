@@ -23,6 +23,7 @@ from pyspec.store.fetch import (
     cached,
     convert,
     converted,
+    convertible,
     drop_conversions,
     fetch,
     read_provenance,
@@ -117,7 +118,7 @@ def _row(
 @click.argument("name")
 @click.option(
     "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
-    help="Convert to this tensor type as NAME-TYPE, and keep the original. "
+    help="Convert one of pyspec's known models to this tensor type as NAME-TYPE, and keep the original. "
     "auto measures every type on this machine; original converts nothing.",
 )  # fmt: skip
 @_AS_JSON
@@ -126,8 +127,8 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
 
     NAME is a known name, OWNER/REPO[:TYPE], hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
     """
-    if kind == "auto" and (entry := load_manifest().get(name)) is not None:
-        kind = _measured_type(entry)
+    if kind == "auto":
+        kind = _measured_type(convertible(name, "--as"))
     with store_progress() as show:
         made = _pulled(name, kind, show)
     if kind is not None and (record := read_provenance(made)) is not None:
@@ -149,12 +150,10 @@ def _measured_type(entry: Entry) -> str:
 
 
 def _pulled(name: str, kind: str | None, show: Progress) -> Path:
-    entry = load_manifest().get(name)
     if kind is not None:
-        if entry is None:
-            raise click.UsageError("--as works only for models that `pyspec models list` knows")
+        entry = convertible(name, "--as")
         return fetch(entry, show) if kind == ORIGINAL else convert(entry, kind, show)
-    if entry is not None:
+    if load_manifest().get(name) is not None:
         return resolve(name, show)
     if hub_repo(name) is not None and not Path(name).exists():
         return fetch_repo(name, show)

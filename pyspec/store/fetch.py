@@ -13,13 +13,14 @@ from threading import Event, Thread
 
 import msgspec
 
-from pyspec.errors import FetchError, ModelError, ModelNotFound
+from pyspec.errors import FetchError, ModelError, ModelNotFound, OptionError
 from pyspec.store.check import run_child
 from pyspec.store.files import (
     file_lock,
     file_sha256,
     make_dir,
     models_dir,
+    show,
     write_whole,
 )
 from pyspec.store.gguf import parse_header
@@ -268,6 +269,18 @@ def converted(entry: Entry, kind: str) -> Path | None:
     path = variant_path(entry.name, kind)
     record = read_provenance(path) if path.exists() else None
     return path if record is not None and record.source_sha256 == entry.sha256 else None
+
+
+def convertible(name: str, option: str) -> Entry:
+    """The known model that `option` is to make other types of. Raises OptionError for others, whose files stay as they are."""
+    manifest = load_manifest()
+    if (entry := manifest.get(name)) is not None:
+        return entry
+    known = ", ".join(each.name for each in manifest.model if each.role == "target")
+    raise OptionError(
+        f"{option} is for {known} only, of which pyspec makes other types; {show(name)} stays as it is",
+        "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec bench --card -m NAME` times each",
+    )
 
 
 def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:

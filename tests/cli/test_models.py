@@ -95,6 +95,16 @@ def test_pull_as_auto_measures_all_types_and_keeps_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("kind", ["auto", "q8_0", "original"])
+def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -> None:
+    """A file of the user's own stays as it is, and no list that shows it is pointed to."""
+    result = run("pull", str(tiny_ascii), "--as", kind)
+    assert result.exit_code == 2
+    assert "--as is for toy only" in result.stderr
+    assert "models list" not in result.stderr
+
+
+@pytest.mark.usefixtures("shop")
 def test_the_original_can_be_asked_for(tmp_path: Path) -> None:
     """--as original is the file as it was fetched."""
     result = run("pull", "toy", "--as", "original")

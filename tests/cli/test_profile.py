@@ -143,8 +143,9 @@ def test_plot_is_saved(profile, tmp_path: Path) -> None:
 
 
 def test_types_are_measured_of_known_models_only(profile) -> None:
-    """A file that is no model of the manifest is one sentence."""
+    """For a file of the user's own a sentence that names them, and what to do instead."""
     done = profile("--types")
     assert done.returncode == 2
-    assert "--types works only for known models" in done.stderr
+    assert "--types is for smollm2-135m-instruct" in done.stderr
+    assert "bench --card" in done.stderr
     assert "Traceback" not in done.stderr
