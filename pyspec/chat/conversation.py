@@ -113,10 +113,10 @@ class Conversation:
         return self.exchanges[-1].answer if self.exchanges else None
 
     def forget_tokens(self) -> None:
-        """Keep answers as text alone: another model has other tokens."""
+        """Keep answers as text alone: another model has other tokens, and another speed."""
         for exchange in self.exchanges:
             if exchange.answer is not None:
-                exchange.answer = replace(exchange.answer, tokens=())
+                exchange.answer = replace(exchange.answer, tokens=(), stats=None)
 
     def messages(self, first: int = 0) -> list[Message]:
         """The turns from exchange `first` on, after the system turn."""
@@ -183,19 +183,21 @@ def _utf8(text: str) -> str:
 class LlamaChat:
     """A model to talk with, over one context for all turns.
 
-    opener: loads it; `use` calls it again with model=, draft= or companion=. name: of the target's file; draft,
-    companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: the block of the last
-    answer, None for nothing. thinking: False asks the template for no reasoning, where it can be asked. prompt_cache: a file
-    in which what was read is kept when the model is closed.
+    opener: loads it; `use` calls it again with model=, draft= or companion=. check: takes the same, and raises where a name is of
+    nothing. prompt_cache: a file in which what was read is kept when the model is closed.
+    name: the target's; draft, companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: the
+    block of the last answer, None for nothing. thinking: False asks the template for no reasoning, where it can be asked.
     One answer at a time; `cancel` alone may come from another thread.
     """
 
     def __init__(
-        self, opener: Callable[..., SpeculativeLlama], prompt_cache: Path | None = None
+        self,
+        opener: Callable[..., SpeculativeLlama],
+        prompt_cache: Path | None = None,
+        check: Callable[..., object] = lambda **_: None,
     ) -> None:
-        self._opener, self._kept_in = opener, prompt_cache
+        self._opener, self._kept_in, self._check = opener, prompt_cache, check
         self._open({})
-        self.stats: Mapping[str, Any] | None = None
         self._cancelled = False
         self.thinking = True
         self._begun = time()  # a template's date stays, so that prompts go on as they began
@@ -261,10 +263,15 @@ class LlamaChat:
         keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
 
     def use(self, **other: str) -> None:
-        """Open again with another model, draft or companion, and read the context anew; on an error, with the former ones."""
-        self.llm.close()  # first: two targets need not fit into memory
+        """Open again with another model, draft or companion, and read the context anew; on an error, with the former ones.
+
+        A name of nothing leaves all as it is.
+        """
+        wanted = self._other | other
+        self._check(**wanted)
+        self.close()  # first: two targets need not fit into memory
         try:
-            self._open(self._other | other)
+            self._open(wanted)
         except (PyspecError, KeyboardInterrupt):
             self._open(self._other)
             raise
@@ -273,6 +280,7 @@ class LlamaChat:
         self.llm = self._opener(**other)
         self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
         self._restored = False
+        self.stats: Mapping[str, Any] | None = None
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)

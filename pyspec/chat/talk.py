@@ -111,15 +111,14 @@ class Chat:
     def compare_speed(self) -> None:
         """Answer the last question again without drafts, and say how fast both came; the first answer stays."""
         old = self._last_answer("nothing was answered yet, so there is nothing to compare")
+        if "none" in (self.model.draft, (old.stats or {}).get("draft")):
+            raise InputError(
+                "the last answer was made without drafts", "/draft auto loads them, then /regen"
+            )
         self.screen.say("--- without drafts")
         new = self._again(old, enabled=False)
-        if new.stats is None or old.stats is None:
-            return
-        slow, fast = new.rate, old.rate
-        self.screen.say(
-            f"--- {slow:.1f} tokens/s without drafts, {fast:.1f} with drafts ({fast / max(slow, 1e-9):.1f} times); "
-            f"{_difference(old, new)}"
-        )
+        if new.stats is not None:
+            self.screen.say(f"--- {_speeds(old, new)}; {_difference(old, new)}")
 
     def compare(self) -> None:
         """Answer the last question again by the other rule and show both; the first one stays.
@@ -244,6 +243,13 @@ class Chat:
         self.screen.note(verdict(stats, answer.rate))
         if how != BRIEF:
             self.screen.note(stats_line(stats, answer.rate))
+
+
+def _speeds(old: Reply, new: Reply) -> str:
+    slow, fast = f"{new.rate:.1f} tokens/s without drafts", old.rate
+    if old.stats is None:
+        return f"{slow}; how fast this model is with drafts, /regen tells"
+    return f"{slow}, {fast:.1f} with drafts ({fast / max(new.rate, 1e-9):.1f} times)"
 
 
 def _difference(old: Reply, new: Reply) -> str:

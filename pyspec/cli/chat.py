@@ -102,6 +102,7 @@ def chat(
     model = LlamaChat(
         lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
         asked.prompt_cache,
+        lambda **other: replace(models, **other).find(),
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)

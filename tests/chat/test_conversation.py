@@ -14,6 +14,7 @@ from chat.fake import END, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspec.chat import conversation as conversation_module
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, fit, spoken
 from pyspec.errors import ContextOverflow, ModelNotFound
 from pyspec.llama import OFF, SpeculativeLlama
@@ -227,6 +228,42 @@ def test_a_draft_that_cannot_be_found_leaves_the_former(target: LlamaChat) -> No
         target.use(draft="nothing-of-that-name")
     assert target.draft == "lookup"
     assert joined(list(target.answer(*ask(target, Conversation(None, QUESTION), 4))))
+
+
+def test_names_are_looked_up_before_anything_is_let_go(open_llama: Any, tiny_ascii: Path) -> None:
+    """After a typing error the model is the one that was loaded, with all that its context held."""
+
+    def check(**other: str) -> None:
+        raise ModelNotFound(f"there is no model {other}")
+
+    with closing(LlamaChat(lambda **_: open_llama(tiny_ascii), check=check)) as model:
+        list(model.answer(model.llm.tokenize(b"abc"), AnswerOptions(GREEDY, max_tokens=4)))
+        before, stats, held = model.llm, model.stats, model.llm.n_tokens
+        with pytest.raises(ModelNotFound):
+            model.use(model="tpyo")
+        assert (model.llm, model.stats, model.llm.n_tokens) == (before, stats, held)
+        assert model.llm.is_open
+
+
+def test_what_was_learned_is_kept_where_a_model_is_changed(
+    open_llama: Any, tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the chat ends: once for each model that answered."""
+    kept: list[str] = []
+    monkeypatch.setattr(
+        conversation_module, "keep_learned", lambda llm, *_: kept.append(llm.draft_asked)
+    )
+
+    def opened(draft: str = "lookup") -> Any:
+        llm = open_llama(tiny_ascii, draft=draft)
+        llm.draft_asked = draft
+        return llm
+
+    with closing(LlamaChat(opened)) as model:
+        list(model.answer(model.llm.tokenize(b"abc"), AnswerOptions(GREEDY, max_tokens=4)))
+        model.use(draft="none")
+        assert model.stats is None
+    assert kept == ["lookup"]
 
 
 def test_drafts_are_changed(target: LlamaChat) -> None:

@@ -64,6 +64,28 @@ def test_compare_without_drafts() -> None:
     assert [ask.enabled for ask in model.asked] == [True, False, True]
 
 
+@pytest.mark.parametrize("between", ["", "/draft auto\n"])
+def test_nothing_to_compare_without_drafts(between: str) -> None:
+    """An answer that nothing was drafted for is no other speed, and no second answer is made."""
+    model = FakeModel(["abc"], draft="none")
+    _, text = session(model, f"hi\n{between}/compare\n")
+    assert text.splitlines()[-1] == (
+        "the last answer was made without drafts (/draft auto loads them, then /regen)"
+    )
+    assert len(model.asked) == 1
+
+
+@pytest.mark.parametrize("between", ["/model other\n", "/save {0}\n/load {0}\n"])
+def test_an_answer_of_another_model_has_no_speed_to_compare(between: str, tmp_path: Path) -> None:
+    """Nor has one of a saved chat: what is known is said, and how to learn the rest."""
+    path = tmp_path / "chat.json"
+    _, text = session(FakeModel(["abc"]), "hi\n" + between.format(path) + "/compare\n")
+    assert text.splitlines()[-1].startswith(
+        "--- 50.0 tokens/s without drafts; how fast this model is with drafts, /regen tells; the "
+    )
+    assert "with drafts (" not in text
+
+
 def test_compare_keeps_the_settings_of_the_answer() -> None:
     """What was set since is not what the answer was made with; by the other rule, too."""
     model = FakeModel(["abc"])

@@ -10,8 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+import pyspec.cli.chat as module
+from pyspec.cli.options import open_model
 
 pexpect = pytest.importorskip("pexpect", reason="pseudo-terminals need POSIX")
 
@@ -199,6 +204,18 @@ def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     found = re.search(rb"prompt +(\d+) tokens", done.stdout)
     assert found is not None, done.stderr
     assert int(found.group(1)) > 40
+
+
+def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typing error costs no second load of the model that is there."""
+    loaded: list[Any] = []
+    monkeypatch.setattr(module.signal, "signal", lambda *_: None)  # this process is the tests'
+    monkeypatch.setattr(module, "open_model", lambda *how: loaded.append(how) or open_model(*how))
+    lines = "/model tpyo\n/draft tpyo\n/draft none\n"
+    words = ["-m", str(tiny_ascii), "--draft", "lookup", "--trust-model", "--script"]
+    done = CliRunner().invoke(module.chat, words, input=lines)
+    assert done.stderr.count("there is no model 'tpyo' here") == 2
+    assert [models.draft for models, *_ in loaded] == ["lookup", "none"]
 
 
 def test_a_pipe_is_one_message(tiny_ascii: Path) -> None:
