@@ -179,7 +179,7 @@ class TableFile(OutputFiles):
             raise self.refuse(self.path)
 
     def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
-        """Write the file; rows without a prompt get no answer. Raises BatchWriteError."""
+        """Write the file; rows without a prompt say so. Raises BatchWriteError."""
         self.write(self.path, self._lines(journal, records))
 
     def _lines(self, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
@@ -195,7 +195,8 @@ class TableFile(OutputFiles):
             for line, row in self._rows(source)[1:]:
                 at = places.get((source.name, line))
                 filled = [*row, *[""] * (len(head) - len(row))]
-                yield _row([*filled, *([""] * 3 if at is None else _cells(journal.read(at)))])
+                none = ["", "", "InputError: this row has no prompt" if any(row) else ""]
+                yield _row([*filled, *(none if at is None else _cells(journal.read(at)))])
 
     def _head(self, source: InputFile) -> list[str]:
         return next(iter(self._rows(source)), (0, []))[1]

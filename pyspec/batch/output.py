@@ -18,6 +18,8 @@ import msgspec
 from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.journal import Journal
 from pyspec.batch.layouts import OutputFiles, TableFile, TextFiles
+from pyspec.batch.reading import show
+from pyspec.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -157,15 +159,21 @@ def _foreign(
 def open_output(
     out: str, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool, **lines: Any
 ) -> JsonLines | TextFiles | TableFile:
-    """The output that `-o` names: a folder where it ends with a slash or is one, a table where it ends with .csv.
+    """The output that `-o` names: a folder where it ends with a slash or is one, a table where it ends with .csv, else lines.
 
-    lines: what `JsonLines` takes.
+    lines: what `JsonLines` takes. Raises InputError for a name that ends like something else.
     """
     if out.endswith(("/", os.sep)) or Path(out).is_dir():
         return TextFiles(Path(out), inputs, reading.per, overwrite=overwrite)
     if out.lower().endswith(".csv"):
         return TableFile(Path(out), inputs, reading, overwrite=overwrite)
-    return JsonLines(Path(out), inputs, overwrite=overwrite, **lines)
+    made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # says what is worse first
+    if Path(out).suffix.lower() not in ("", ".jsonl", ".ndjson"):
+        raise InputError(
+            f"-o {show(out)} does not say what to write",
+            "OUT.jsonl takes lines of JSON, OUT.csv a table, DIR/ text files",
+        )
+    return made
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------

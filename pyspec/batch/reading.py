@@ -48,7 +48,7 @@ class Reading:
 
     per: what one record of a text file is. limit: largest record, bytes. errors: "strict", or
     "replace" to put U+FFFD where bytes are not UTF-8. template: text with `{text}` in it. column: of
-    a CSV file, where the text is.
+    a CSV file, where the text is; of one with a single column it need not be said.
     """
 
     per: Per = "line"
@@ -219,10 +219,13 @@ def _cells(
     """The cells of one column of a CSV file whose first row names the columns, each under its last line's number."""
     rows = rows_of(stream, name, reading)
     _, head = next(rows, (0, []))
-    if reading.column not in head:
-        was = f"no column {reading.column!r}" if reading.column else "several columns"
+    if not head:
+        raise InputError(f"{name} has no first row with the names of its columns", "write one")
+    column = reading.column or (head[0] if len(head) == 1 else None)
+    if column not in head:
+        was = f"no column {column!r}" if column else "several columns"
         raise InputError(f"{name} has {was}", f"name one with --column: {', '.join(head)[:200]}")
-    at = head.index(reading.column)
+    at = head.index(column)
     for number, row in rows:
         yield number, row[at].strip("\n") if at < len(row) else ""
 
@@ -328,8 +331,23 @@ def read_sources(sources: Sequence[InputFile], reading: Reading) -> Iterator[Rec
 
 
 def _read(source: InputFile, reading: Reading) -> Iterator[Record]:
+    kind = _kind(source, reading)
     try:
         with source.path.open("rb") if source.path else nullcontext(sys.stdin.buffer) as stream:
-            yield from read_records(stream, source.name, source.kind, reading)
+            yield from read_records(stream, source.name, kind, reading)
     except OSError as error:
         raise InputError(f"{source.name} cannot be read: {error.strerror}") from None
+
+
+def _kind(source: InputFile, reading: Reading) -> Kind:
+    """What an input is read as. Raises InputError for one that has no columns, or would be misread line by line."""
+    if reading.column is not None and source.path is None:
+        return "csv"
+    if reading.column is not None and source.kind != "csv":
+        raise InputError(f"--column is for CSV files, and {source.name} is none", "leave it out")
+    if source.name.lower().endswith(".json") and reading.per == "line":
+        raise InputError(
+            f"{source.name} is JSON, not a file of lines",
+            "`jq -c .[] IN.json > OUT.jsonl` makes lines of an array; --per file sends it as one text",
+        )
+    return source.kind

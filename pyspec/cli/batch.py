@@ -33,6 +33,7 @@ from pyspec.cli.options import (
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
 from pyspec.display import safe
 from pyspec.errors import Cancelled, OptionError
+from pyspec.serve.settings import served_name
 
 FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
@@ -64,7 +65,7 @@ class InputOptions(Reading):
         help="Text that is not UTF-8: fail the record, or replace the bad bytes.")
     template: str | None = option("Input", "--template", type=_template, metavar="FILE",
         help="File with {text} where each input goes.")
-    column: str | None = option("Input", "--column", help="Column of the prompts in CSV files.")
+    column: str | None = option("Input", "--column", help="Column of the prompts in CSV files or a table on stdin.")
     # fmt: on
 
 
@@ -168,14 +169,13 @@ def batch(
     If a run is interrupted, run the same command again to resume.
     """
     sources = find_sources(inputs)
-    model = Path(models.model or "default").stem
     out = open_output(
         results.output,
         sources,
         reading,
         overwrite=results.overwrite,
         counts=results.counts,
-        model=model,
+        model=served_name(models.model or "default"),
     )
     records = list(read_sources(sources, reading))
     if not records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -304,6 +305,23 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path):
     assert "temperature" in bad["error"]["message"]
     assert "url" in other["error"]["message"]
     assert go(["in.jsonl"], "out.jsonl", fake=Chats())[0].asked == []
+
+
+@pytest.mark.parametrize("out", ["out.txt", "out.xml", "out.json", "out.CSVX"])
+def test_a_name_that_promises_another_form_is_refused(go, lines, tmp_path, out):
+    """Before anything is answered: lines of JSON are no text, and no XML."""
+    fake = Fake()
+    with pytest.raises(InputError, match=re.escape(out)):
+        go([lines], out, fake=fake)
+    assert fake.asked == []
+    assert not (tmp_path / out).exists()
+
+
+@pytest.mark.parametrize("out", ["out", "out.jsonl", "out.NDJSON"])
+def test_names_of_lines_of_json(go, lines, tmp_path, out):
+    """A name without an end, too."""
+    go([lines], out)
+    assert len((tmp_path / out).read_text().splitlines()) == 5
 
 
 def test_what_differs_is_named():

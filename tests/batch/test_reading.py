@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from pyspec.batch.reading import Reading, _groups, read_records
+from pyspec.batch.reading import Reading, _groups, find_sources, read_records, read_sources
 from pyspec.errors import InputError
 
 
@@ -234,6 +235,46 @@ def test_csv_without_its_column_is_refused(column):
     """The sentence names the columns there are."""
     with pytest.raises(InputError, match="id, text"):
         table(b"id,text\n1,abc\n", column)
+
+
+def test_the_only_column_need_not_be_named():
+    """There is nothing to choose."""
+    assert [record.prompt for record in table(b"question\na\nb\n", None)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf"])
+def test_csv_without_a_first_row_says_so(data):
+    """It has neither several columns nor a wrong one."""
+    with pytest.raises(InputError, match="no first row"):
+        table(data, None)
+
+
+def read(path, **options):
+    """Records of a file by its name."""
+    return list(read_sources(find_sources([str(path)]), Reading(**options)))
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.jsonl", "in.md"])
+def test_a_column_of_what_has_none_is_refused(tmp_path, name):
+    """It would be left out in silence, and lines be read as prompts."""
+    (tmp_path / name).write_text("id,question\n1,a\n")
+    with pytest.raises(InputError, match=r"--column is for CSV files, and .*in\."):
+        read(tmp_path / name, column="question")
+
+
+def test_a_column_of_a_table_on_stdin(monkeypatch):
+    """With a column named, what comes through a pipe is a table."""
+    data = io.BytesIO(b"id,question\n1,a\n2,b\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data))
+    assert [record.prompt for record in read("-", column="question")] == ["a", "b"]
+
+
+def test_json_is_no_file_of_lines(tmp_path):
+    """An array would be answered line by line, brackets and all; as one text it can be meant."""
+    (tmp_path / "prompts.json").write_text('[\n"a",\n"b"\n]\n')
+    with pytest.raises(InputError, match="jq"):
+        read(tmp_path / "prompts.json")
+    assert len(read(tmp_path / "prompts.json", per="file")) == 1
 
 
 def test_csv_that_is_broken_is_refused():

@@ -34,7 +34,7 @@ def test_rows_and_columns_are_kept(go, table, tmp_path):
     assert head == ["id", "question", "note", "answer", "finish_reason", "error"]
     assert found == [
         ["7", "a", "one, two", "A", "", ""],
-        ["8", "", "nothing asked", "", "", ""],
+        ["8", "", "nothing asked", "", "", "InputError: this row has no prompt"],
         ["9", "b\nc", "x", "B\nC", "", ""],
         ["10", "bad", "", "", "", "InputError: bad"],
     ]

@@ -25,6 +25,7 @@ from pyspec.batch.output import RunProgress
 from pyspec.batch.records import Result, Usage
 from pyspec.cli import batch as module
 from pyspec.cli import streams
+from pyspec.errors import InputError
 
 PLAIN = [
     "--draft",
@@ -357,3 +358,18 @@ def test_the_summary_says_what_was_done_and_no_more(facts: dict[str, int], says:
     )
     assert says in shown
     assert facts.get("done", 1) or shown == says
+
+
+def test_the_model_is_called_in_full(tmp_path, monkeypatch):
+    """In OpenAI's form of an output: a name's dot is no end of a file's."""
+    (tmp_path / "in.txt").write_text("a\n")
+    given = {}
+
+    def opened(*_, **lines):
+        given.update(lines)
+        raise InputError("enough")
+
+    monkeypatch.setattr(module, "open_output", opened)
+    words = [str(tmp_path / "in.txt"), "-o", "out.jsonl", "-m", "llama3.2:3b"]
+    CliRunner().invoke(module.batch, words)
+    assert given["model"] == "llama3.2:3b"
