@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -54,14 +57,28 @@ def execute(chat: Chat, line: str) -> None:
 def _refuse_path(line: str) -> None:
     """Say what to do with a picture, or with a file that was dropped into the terminal."""
     files.refuse_picture(line)
-    try:
-        there = Path(line.split(maxsplit=1)[0]).exists()
-    except (OSError, ValueError):
-        there = False
-    if there:
+    if any(map(_is_there, (unquoted(line), line.split(maxsplit=1)[0]))):
         raise InputError(
             "that is the path of a file", "`/read FILE` puts its text before the next message"
         )
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a ~user that does not exist
+        return False
+
+
+def unquoted(argument: str) -> str:
+    """A file's name without what a terminal puts around or into that of a dropped file; one that is there as it is, stays."""
+    if os.name != "posix":
+        return argument.strip('"')
+    with suppress(ValueError):  # an apostrophe of its own
+        words = shlex.split(argument)
+        if len(words) == 1 and not _is_there(argument):
+            return words[0]
+    return argument
 
 
 def find(name: str) -> Command | None:
@@ -77,7 +94,7 @@ def _need(argument: str, what: str) -> str:
 
 def _file(argument: str) -> Path:
     try:
-        return Path(_need(argument, "a file")).expanduser()
+        return Path(unquoted(_need(argument, "a file"))).expanduser()
     except RuntimeError:  # a ~user that does not exist
         return Path(argument)
 
@@ -140,10 +157,8 @@ def _load(chat: Chat, argument: str) -> None:
     chat.conversation, chat.pending, chat.file = conversation, "", path
     for sentence in refused:
         chat.screen.note(f"left as it is: {sentence}")
-    if not same and saved.model.name != chat.model.name:
-        chat.screen.note(
-            f"this conversation was held with {saved.model.name}, not with {chat.model.name}"
-        )
+    if not same and (note := files.held_with(saved, chat.model)):
+        chat.screen.note(note)
     chat.screen.note(f"loaded {counted(len(conversation.exchanges), 'exchange')} from {path}")
     show_last(chat)
 
@@ -211,7 +226,7 @@ def _used(role: str) -> Callable[[Chat, str], None]:
 
     def use(chat: Chat, argument: str) -> None:
         if argument:
-            chat.model.use(**{role: argument})
+            chat.model.use(**{role: unquoted(argument)})
         chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
 
     return use
@@ -220,7 +235,7 @@ def _used(role: str) -> Callable[[Chat, str], None]:
 def _model(chat: Chat, argument: str) -> None:
     """Load another target, or say what is loaded. What was said stays, as text."""
     if argument:
-        chat.model.use(model=argument, draft="auto")
+        chat.model.use(model=unquoted(argument), draft="auto")
         chat.conversation.forget_tokens()
         chat.screen.note(f"{chat.model.name}, draft {chat.model.draft}")
     else:

@@ -152,6 +152,13 @@ def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
     return conversation, same
 
 
+def held_with(saved: SavedChat, model: LlamaChat) -> str:
+    """What to say where a conversation is gone on with by a model of another name."""
+    if saved.model.name == model.name:
+        return ""
+    return f"this conversation was held with {saved.model.name}, not with {model.name}"
+
+
 def _answer(message: SavedMessage, model: LlamaChat, same: bool) -> Reply:
     tokens = _tokens(message, model) if same else ()
     seed = message.seed & 0xFFFFFFFF

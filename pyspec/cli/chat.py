@@ -111,6 +111,8 @@ def chat(
         talk.confirm, entries = editor.confirm, iter(editor.read, None)
     else:
         entries = (script_entries if asked.script else whole_entry)(sys.stdin.buffer)
+        if sys.stdin.isatty() and not asked.script:
+            talk.screen.note("reading one message from stdin; Ctrl-D ends it")
     with terminal_kept():
         if on_terminal:
             _greet(talk)

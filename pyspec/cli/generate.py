@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
-from pyspec.chat.files import last_model, load, new_path, newest, restore, save
+from pyspec.chat.files import held_with, last_model, load, new_path, newest, restore, save
 from pyspec.chat.settings import HIDE, UNASKED
 from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.engine_options import EngineOptions
@@ -206,7 +206,10 @@ def _conversation(
             "without a chat template there is no conversation to continue", "leave out -c or --raw"
         )
     path = newest()
-    conversation, _ = restore(load(path), model)
+    saved = load(path)
+    conversation, same = restore(saved, model)
+    if not same and (note := held_with(saved, model)):
+        tell(note, err=True)
     if asked.system is not None:
         conversation.system = asked.system
     return conversation, path

@@ -10,6 +10,7 @@ import pytest
 from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
+from pyspec.chat.commands import unquoted
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
@@ -362,6 +363,30 @@ def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
     assert "/read FILE" in lines[0]
     assert all("images are not understood" in line for line in lines[1:])
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    "written", ["{}/My File's.txt", "{}/My\\ File\\'s.txt", '"{}/My File\'s.txt"']
+)
+def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path: Path, written: str) -> None:
+    """With its spaces bare, behind backslashes, or in quotes."""
+    (tmp_path / "My File's.txt").write_text("x")
+    _, text = session(FakeModel(["one"]), f"/read {written.format(tmp_path)}\n")
+    assert text == f"1 character of {tmp_path}/My File's.txt will go before the next message\n"
+
+
+def test_a_dropped_file_with_spaces_is_explained(tmp_path: Path) -> None:
+    """Its path alone is no command, backslashes and all."""
+    (tmp_path / "My File.txt").write_text("x")
+    _, text = session(FakeModel(["one"]), f"{tmp_path}/My\\ File.txt\n")
+    assert "that is the path of a file" in text
+
+
+def test_a_name_that_is_there_as_it_is_written_stays(tmp_path: Path) -> None:
+    """Backslashes and quotes may be its own."""
+    path = tmp_path / "a\\ 'b'.txt"
+    path.write_text("x")
+    assert unquoted(str(path)) == str(path)
 
 
 def test_sigterm_in_an_answer_keeps_it_and_leaves() -> None:

@@ -228,6 +228,20 @@ def test_a_pipe_is_one_message(tiny_ascii: Path) -> None:
     assert len(re.findall(rb"prompt \d+, 0 kept", done.stderr)) == 1
 
 
+def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
+    tiny_ascii: Path, tmp_path: Path
+) -> None:
+    """As in `pyspec chat | tee log`: all that is typed is one message, and nothing else would say so."""
+    out = tmp_path / "out"
+    words = ["-c", f'"$@" > {out}', "sh", *command(str(tiny_ascii), "-n", "4")]
+    child = pexpect.spawn("/bin/sh", words, env=ENVIRONMENT, encoding="utf-8", timeout=60)
+    child.expect_exact("reading one message from stdin; Ctrl-D ends it")
+    child.sendline("hi")
+    child.sendeof()
+    child.expect(pexpect.EOF)
+    assert out.read_text().strip()
+
+
 def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
     """A chat is in the log without being saved; -c goes on with it, here and in generate."""
     environment = {**ENVIRONMENT, "PYSPEC_CHATS": str(tmp_path)}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import scripted
+import tiny
 from waiting import DEADLINE_S
 
 from pyspec.cli.generate import NEXT
@@ -66,6 +67,24 @@ def test_the_next_step_is_named_once(
     assert last_line("-m", str(tiny_ascii)) != NEXT
     assert last_line("--no-stats") != NEXT
     assert [last_line() == NEXT for _ in range(2)] == [True, False]
+
+
+def test_another_model_that_goes_on_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the file of the last one is gone, and the default takes its place."""
+    monkeypatch.setitem(NO_LOG, "PYSPEC_CHATS", str(tmp_path / "chats"))
+    common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
+    stays, gone = scripted.write(tmp_path), tmp_path / "gone.gguf"
+    tiny.write(gone, tokens=tiny.ASCII, template=scripted.CHATML, noise=0.2)
+    assert run("-m", str(gone), *common).returncode == 0
+    gone.unlink()
+    code = STAND_IN.format(model=str(stays))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "generate", "-c", *common],
+        capture_output=True, timeout=120, check=False, env=NO_LOG,
+    )  # fmt: skip
+    assert b"this conversation was held with gone, not with scripted" in done.stderr
 
 
 STAND_IN = """
