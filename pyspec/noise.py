@@ -15,7 +15,7 @@ Draw = Literal["greedy", "coupled", "apart"]
 """How the target's choice meets a draft's: both take their argmax, both draw with the same noise, or the target draws alone."""
 
 COLDEST = 1e-30
-"""The lowest temperature that is told the engine: a float of its must not become 0."""
+"""The lowest temperature above 0: a float of its must not become 0, nor logits over it infinite, and so equal."""
 
 ANY_SEED = 0xFFFFFFFF
 """A seed that asks for one of chance, as llama.cpp has it."""

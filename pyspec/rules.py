@@ -157,7 +157,7 @@ class PairRule:
 
     def at(self, temperature: float) -> Strict | Margin:
         """The rule of answers at a temperature."""
-        return self.drawn if temperature > 0.0 else self.greedy
+        return self.greedy if temperature == 0.0 else self.drawn
 
 
 AUTO = "auto"

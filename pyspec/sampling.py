@@ -75,6 +75,8 @@ class Sampling:
         check_noise(self.noise)
         if self.top_p == 0.0:
             raise OptionError("top_p is 0", f"use {RANGES['top_p'].usual}")
+        if 0.0 < self.temperature < COLDEST:
+            object.__setattr__(self, "temperature", COLDEST)
 
     @property
     def penalised(self) -> bool:
@@ -108,38 +110,38 @@ class Sampling:
         return self.temperature == 0.0 and not self.shaped
 
     @property
+    def drawn(self) -> bool:
+        """Whether chance has a part in it: of one candidate nothing is drawn, though a chain is asked for it."""
+        single = self.top_k == 1 and self.temperature > 0.0 and not self._mirostat
+        return self.temperature != 0.0 and not single
+
+    @property
     def coupled(self) -> bool:
         """Whether tokens are drawn with noise that drafts share."""
-        return self.noise == "coupled" and self.temperature != 0.0 and not self._mirostat
+        return self.noise == "coupled" and self.drawn and not self._mirostat
 
     @property
     def draw(self) -> Draw:
         """How a choice meets a draft's: both are argmaxes, both draw with one noise, or the target draws by itself."""
-        if self.temperature == 0.0:
-            return "greedy"
-        return "coupled" if self.coupled else "apart"
+        return "coupled" if self.coupled else "apart" if self.drawn else "greedy"
 
     @property
     def coupling(self) -> Coupling | None:
         """What the engine has to know for that; None where llama.cpp draws, or nobody."""
-        if not self.coupled:
-            return None
-        if self.temperature < 0.0:
-            return Coupling(self.seed, 1.0, 0.0)
-        return Coupling(self.seed, max(self.temperature, COLDEST), self.min_p)
+        at, least = (self.temperature, self.min_p) if self.temperature > 0.0 else (1.0, 0.0)
+        return Coupling(self.seed, at, least) if self.coupled else None
 
     def seeded(self) -> Sampling:
         """The same with a seed that can be told, where one of chance was asked for."""
-        if self.seed != ANY_SEED or self.temperature == 0.0:
+        if self.seed != ANY_SEED or not self.drawn:
             return self
         return replace(self, seed=chance_seed())
 
     @property
     def published(self) -> dict[str, Any]:
-        """What a result says of the draw; nothing at temperature 0."""
-        if self.temperature == 0.0:
-            return {}
-        return {"sampling": "coupled" if self.coupled else "llama.cpp", "seed": self.seed}
+        """What a result says of the draw; nothing where there is none."""
+        whose = "coupled" if self.coupled else "llama.cpp"
+        return {"sampling": whose, "seed": self.seed} if self.drawn else {}
 
 
 def build_chain(

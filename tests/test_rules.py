@@ -125,6 +125,14 @@ def test_auto_is_a_rule_by_name():
     assert as_rule(Margin()) == Margin()
 
 
+@pytest.mark.parametrize("temperature", [0.8, 1e-9, -1.0])
+def test_what_was_measured_of_greedy_answers_is_for_greedy_ones(temperature):
+    """Below temperature 0 tokens are drawn, too."""
+    pair = PairRule(greedy=Margin(gap=0.5), drawn=Strict())
+    assert pair.at(temperature) == Strict()
+    assert pair.at(0.0) == Margin(gap=0.5)
+
+
 @pytest.mark.parametrize("rule", ["margin", None, Margin])
 def test_what_is_no_rule_is_refused_before_the_model_is_loaded(
     rule: Any, tiny_target: Path

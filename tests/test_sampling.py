@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pyspec.errors import OptionError
-from pyspec.sampling import Sampling, build_chain
+from pyspec.measure.draws import top_two
+from pyspec.sampling import Sampling, build_chain, in_force
 
 
 def chosen(chain, logits):
@@ -48,6 +49,28 @@ def test_shaped(options, shaped):
 def test_greedy_needs_no_chain(open_plain, tiny_target):
     """At temperature 0 with nothing else the argmax of the raw row is the choice."""
     assert build_chain(Sampling(temperature=0.0), open_plain(tiny_target)) is None
+
+
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_of_one_candidate_nothing_is_drawn(noise):
+    """Drafts are greedy, and a result has no seed; mirostat and temperatures below 0 look at no top-k."""
+    one = Sampling(top_k=1, noise=noise)
+    assert (one.draw, one.coupling, one.published, one.seeded()) == ("greedy", None, {}, one)
+    whole = "coupled" if noise == "coupled" else "apart"
+    assert Sampling(top_k=2, noise=noise).draw == whole
+    assert Sampling(top_k=1, temperature=-1.0, noise=noise).draw == whole
+    assert Sampling(top_k=1, mirostat_mode=2, noise=noise).draw == "apart"
+
+
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, noise):
+    """Logits over less would all be infinite, and the lowest id would be drawn."""
+    cold = Sampling(temperature=1e-39, top_k=0, top_p=1.0, min_p=0.0, seed=1, noise=noise)
+    row = np.linspace(1.0, 30.0, 32).astype(np.float32)
+    with in_force(chain := build_chain(cold, open_plain(tiny_target))):
+        best = top_two(row, chain, cold.coupling) if cold.coupled else None
+        assert (chosen(chain, row) if best is None else best.first) == 31
+        assert best is None or math.isfinite(best.z1)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

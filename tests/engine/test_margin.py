@@ -63,6 +63,14 @@ def test_runner_up_is_relaxed_and_its_gap_told(open_llama, open_plain, tiny_targ
         )
 
 
+def test_what_top_k_cut_away_is_never_relaxed(open_llama, tiny_target, runner_up):
+    """Of one candidate there is no runner-up, however wide the gate."""
+    llm = open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1")
+    answer = ask(llm, PROMPT, 30, Sampling(top_k=1))
+    assert "r" not in answer.flags
+    assert answer.ids == ask(open_llama(tiny_target, draft="none"), PROMPT, 30).ids
+
+
 class _LeftOut(FixedPolicy):
     """Drafts a token a round, verifies every other one, and keeps what is said of those left out."""
 

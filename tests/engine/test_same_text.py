@@ -102,6 +102,18 @@ def test_no_draft_changes_a_text(
     assert all(ties.values()), ties
 
 
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_drafts_of_one_candidate_are_greedy(open_llama, tiny_target, tiny_draft, noise):
+    """With top-k 1 the target takes its argmax at any temperature; a draft that drew would be refused for nothing."""
+    llm, drafted = open_llama(tiny_target, draft=tiny_draft), Speculation(length="fixed:3")
+    one = Sampling(temperature=2.0, top_k=1, noise=noise)
+    for prompt in prompts()[:5]:
+        cold = ask(llm, prompt, N_TOKENS, speculation=drafted)
+        found = ask(llm, prompt, N_TOKENS, one, speculation=drafted)
+        assert (found.ids, found.flags) == (cold.ids, cold.flags)
+    assert "a" in cold.flags
+
+
 @pytest.mark.parametrize("kind", ["none", "lookup", "model"])
 def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kind):
     """One at a time and eight together, in either order: each text is the one that was made alone, without drafts."""
