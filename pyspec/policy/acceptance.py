@@ -12,6 +12,7 @@ drafts is the estimate, too.
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import product
 from math import exp, isfinite, log
 from operator import mul
@@ -238,14 +239,27 @@ class LookupEstimator(msgspec.Struct):
             self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
 
 
+@dataclass
+class Mean:
+    """The mean of numbers that come one by one; 0 before the first."""
+
+    value: float = 0.0
+    n: int = 0
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self.n += 1
+        self.value += (value - self.value) / self.n
+
+
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
 class Acceptance(msgspec.Struct, dict=True):
     """The tables for greedy drafts and for coupled ones, the logistic model for drafts a companion scored, lookup's estimator.
 
-    Beside them, of this process alone: `loss` is the table's running log-loss (nats a token), `loss_without` and `loss_with` are
-    those of the table and of the model on the very same positions, those the companion `scored`.
+    Beside them, of this process alone, log-loss in nats a token: `loss` is the table's mean; `loss_without` and `loss_with` are
+    running ones of the table and of the model on the very same positions, those the companion scored, and `both` their means.
     """
 
     calibration: Calibration = msgspec.field(default_factory=Calibration)
@@ -254,8 +268,8 @@ class Acceptance(msgspec.Struct, dict=True):
     coupled: Calibration = msgspec.field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
-        self.loss = self.loss_without = self.loss_with = 0.69
-        self.scored = 0
+        self.loss, self.both = Mean(), (Mean(), Mean())
+        self.loss_without = self.loss_with = 0.69
 
     def under(self, draw: Draw, *, relaxing: bool) -> Acceptance:
         """A copy whose `calibration` is for tokens drawn so, by a rule that relaxes or not: what is not seen yet differs."""
@@ -279,14 +293,16 @@ class Acceptance(msgspec.Struct, dict=True):
     def learn_draft(self, position: int, k: int, chance: float, accepted: bool) -> None:
         """One observed position of a model draft, the bin it fell into, and what was predicted of it."""
         self.calibration.update(position, k, accepted)
-        self.loss += (_nats(chance, accepted) - self.loss) / _LOSS_MEMORY
+        self.loss.add(_nats(chance, accepted))
 
     def learn_companion(self, x: Features, without: float, with_: float, accepted: bool) -> None:
         """One observed position the companion scored; the two predictions made before it."""
         self.companion.learn(x, accepted - with_)
-        self.loss_without += (_nats(without, accepted) - self.loss_without) / _LOSS_MEMORY
-        self.loss_with += (_nats(with_, accepted) - self.loss_with) / _LOSS_MEMORY
-        self.scored += 1
+        lost = _nats(without, accepted), _nats(with_, accepted)
+        for mean, nats in zip(self.both, lost):
+            mean.add(nats)
+        self.loss_without += (lost[0] - self.loss_without) / _LOSS_MEMORY
+        self.loss_with += (lost[1] - self.loss_with) / _LOSS_MEMORY
 
 
 def _nats(chance: float, accepted: bool) -> float:

@@ -384,11 +384,9 @@ class GoodputPolicy(LengthPolicy):
             switch.begin(seq)
 
     def stats(self) -> dict[str, Any]:
-        """The counts of this answer, and what the estimators lost."""
+        """The counts of this answer, and what the estimators lost in this process, in the mean."""
         out = super().stats()
         out["drafting_gain"] = round(self._drafting[1].gain(self._table.gain), 4)
-        out["log_loss"] = round(self.learned.loss, 4)
-        if self.learned.scored:
-            out["log_loss_without_companion"] = round(self.learned.loss_without, 4)
-            out["log_loss_with_companion"] = round(self.learned.loss_with, 4)
-        return out
+        without, with_ = self.learned.both
+        means = {"": self.learned.loss, "_without_companion": without, "_with_companion": with_}
+        return out | {f"log_loss{of}": round(m.value, 4) for of, m in means.items() if m.n}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from math import exp, isfinite
 
@@ -178,6 +179,21 @@ def test_information_of_a_companion_that_knows() -> None:
         learned.learn_companion(full, without, with_, hit)
     assert learned.loss_without - learned.loss_with > 0.4
     assert learned.companion_helps
+    without, with_ = learned.both
+    assert without.n == with_.n == learned.loss.n == 2000
+    assert without.value - with_.value > 0.3
+
+
+def test_the_loss_is_the_mean_over_all_tokens() -> None:
+    """Not of the last ones alone: half of them were hard, and those come first."""
+    learned, full = Acceptance(), scored(0.5, 0.7, 1.0, 0.5, True)
+    for i in range(1000):
+        chance = 0.5 if i < 500 else 0.99
+        learned.learn_draft(0, 0, chance, True)
+        learned.learn_companion(full, chance, chance, True)
+    mean = (math.log(1 / 0.5) + math.log(1 / 0.99)) / 2
+    assert learned.loss.value == pytest.approx(mean)
+    assert [one.value for one in learned.both] == pytest.approx([mean, mean])
 
 
 def test_learned_round_trip() -> None:
