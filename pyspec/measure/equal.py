@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isinf
 
 import msgspec
 import numpy as np
@@ -87,11 +88,12 @@ def equality(
         text = [*prompt, *answer.tokens[: one.place]]
         row = next(rows_after(llm, text, [0]))
         with judge(llm, sampling) as best:
-            gap = best(row, len(text)).gap(sampling.temperature)
+            ahead = best(row, len(text)).gap(sampling.temperature)
         again = [
             choices(llm, side[: one.turn + 1], sampling)[one.place :][:1] for side in (base, own)
         ]
         rounding = again == [[one.plain], [one.other]] if all(again) else None
+        gap = "alone" if isinf(ahead) else ahead  # JSON has no infinity
         found.append(msgspec.structs.replace(one, gap=gap, rounding=rounding))
     return found
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -191,8 +191,9 @@ class RunRecord(msgspec.Struct):
 class Difference(msgspec.Struct):
     """Where an answer first parts from plain decoding's.
 
-    gap: nats between the target's two best tokens there, or None where that was not measured. rounding: whether decodes of as
-    many rows make both choices again; None where the rounds are not known.
+    gap: nats between the target's two best tokens there, "alone" where truncation left one, which is the least near-tie of all,
+    None where that was not measured. rounding: whether decodes of as many rows make both choices again; None where the rounds
+    are not known.
     """
 
     who: str
@@ -201,12 +202,14 @@ class Difference(msgspec.Struct):
     place: int
     plain: int | None
     other: int | None
-    gap: float | None = None
+    gap: float | Literal["alone"] | None = None
     repeat: int = 0
     rounding: bool | None = None
 
     def __str__(self) -> str:
-        gap = "" if self.gap is None else f"; the target's two best are {self.gap:.3f} nats apart"
+        gap = "" if self.gap is None else "; truncation leaves the target one token"
+        if isinstance(self.gap, float):
+            gap = f"; the target's two best are {self.gap:.3f} nats apart"
         return (
             f"{self.who} differs from plain at question {self.question_id}, turn {self.turn + 1}, "
             f"token {self.place + 1}: {self.other}, not {self.plain}{gap}"
