@@ -91,9 +91,20 @@ def heat(z, sampling):
     return low + span * unsure**sampling.dynatemp_exponent
 
 
+def typical(z, share):
+    """Those whose surprise is nearest to the row's entropy, until they have more than the share."""
+    p = softmax(z)
+    surprise = -np.log(np.maximum(p, 1e-300))
+    order = np.argsort(np.abs(surprise - (p * surprise).sum()), kind="stable")
+    before = np.concatenate([[0.0], np.cumsum(p[order])[:-1]])
+    return keep(z, np.isin(np.arange(len(z)), order[before <= share]))
+
+
 def distribution(row, sampling, emitted, allowed):
-    """What the target says of a token by these options: penalties, DRY, grammar, top-k, top-p, min-p, XTC, temperature."""
+    """What the target says of a token by these options: bias, penalties, DRY, grammar, truncation, XTC, temperature."""
     z = row.astype(np.float64)
+    for token, bias in (sampling.logit_bias or {}).items():
+        z[token] += bias
     for token in set(emitted) if sampling.penalised else ():
         z[token] = (
             z[token] / sampling.repeat_penalty
@@ -111,6 +122,8 @@ def distribution(row, sampling, emitted, allowed):
     rank = np.argsort(order)
     if sampling.top_k:
         z = keep(z, rank < sampling.top_k)
+    if sampling.typical_p < 1.0:
+        z = typical(z, sampling.typical_p)
     before = np.cumsum(softmax(z)[order])[rank] - softmax(z)
     z = keep(z, before < sampling.top_p)
     if sampling.min_p:
@@ -149,13 +162,13 @@ def pairs(path, sampling, letters=None):
 class Source:
     """Two tokens after the prompt at many seeds, through the engine's own rounds."""
 
-    def __init__(self, path, draft, n_seq, sampling, grammar=None):
+    def __init__(self, path, draft, n_seq, sampling, grammar=None, length=2):
         self._stack = ExitStack()
         models = Models(str(path), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
         self._stack.enter_context(closing(models))
         layout = Layout(padded(64 * n_seq))
         self.contexts = self._stack.enter_context(closing(Contexts(models, n_seq, 64, layout)))
-        self.sampling, self.target = sampling, models.target
+        self.sampling, self.target, self.length = sampling, models.target, length
         self.grammar = Constraint(grammar) if grammar else None
         self.chains = [None] * n_seq
         self.drafted = self.accepted = 0
@@ -183,14 +196,14 @@ class Source:
         chain = build_chain(sampling, self.target, self.grammar, tokens=PROMPT)
         self.chains[seq] = chain
         self.contexts.engine.set_tokens(seq, PROMPT)
-        run = Run(seq, list(PROMPT), Gate(Strict(), sampled=False), 3)
+        run = Run(seq, list(PROMPT), Gate(Strict(), sampled=False), self.length + 1)
         run.sampler = 0 if chain is None else address(chain.sampler)
         run.coupling = sampling.coupling
         run.tally.rounds = 1  # or its first round would not draft
         return run
 
     def _answer(self, runs):
-        policy, live = FixedPolicy(2), runs
+        policy, live = FixedPolicy(self.length), runs
         while live := [run for run in live if len(run.tokens) < len(PROMPT) + 2]:
             for run in live:  # an end is a token like others
                 run.finish_reason = None
@@ -243,6 +256,9 @@ def draft(tiny_folder):
         ({"top_k": 4}, None),
         ({"top_p": 0.7}, None),
         ({"min_p": 0.1}, None),
+        ({"typical_p": 0.6}, None),
+        ({"typical_p": 0.9, "top_k": 20, "top_p": 0.9}, None),
+        ({"logit_bias": {tiny.A: 1.5, tiny.A + 1: -2.0, tiny.A + 7: 3.0}}, None),
         ({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}, None),
         (PENALTIES, None),
         ({}, GRAMMAR),
@@ -286,6 +302,18 @@ def test_every_drafter_keeps_the_distribution(tiny_target, tiny_eagle3, headed, 
         counts = source.pairs(N_DRAWS)
     assert apart(counts, pairs(target, sampling)) < LIMIT
     assert (source.drafted > 0) is (kind != "none")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {**PENALTIES, "typical_p": 0.8, "logit_bias": {tiny.A: 2.0}, "min_p": 0.02}]
+)
+def test_long_drafts_keep_the_distribution(tiny_target, draft, options):
+    """Of four tokens in a round, of which the first two are looked at."""
+    sampling = replace(WIDE, **options)
+    with closing(Source(tiny_target, draft, 20, sampling, length=4)) as source:
+        counts = source.pairs(N_DRAWS)
+    assert apart(counts, pairs(tiny_target, sampling)) < LIMIT
+    assert source.drafted > 4 * N_DRAWS
 
 
 # -- the same test catches a wrong coupling ------------------------------------------------------------------------------
