@@ -1,17 +1,19 @@
 """Whether a text stays the same whatever drafts, on a real model: where two part, how near a tie it was.
 
-MODEL is a file or a name, QUESTIONS a file in Spec-Bench's format, of which each --every-th question's first turn is asked; it is
-answered at temperature --temp without drafts, then by each of --drafts at each of --lengths. With one seed noise is coupled, so
-answers are equal but where rounding decides: rows that are computed together round otherwise than rows computed one by one.
-Where an answer parts, `gap` is how far the target's choice was ahead of the next one there, in nats with noise; `again` says
-whether both choices come again where both answers are decoded anew with as many rows in each decode as their rounds had: then
-rounding made them. Anything else is a fault.
+MODEL is a file or a name, QUESTIONS a file in Spec-Bench's format, of which --prompts first turns are asked, all kinds alike.
+Each is answered at temperature --temp without drafts, then by each of --drafts at each of --lengths, alone and --parallel at once
+in a batch. With one seed noise is coupled, so answers are equal but where rounding decides: rows that are computed together round
+otherwise than rows computed one by one, and may move what truncation leaves. Where an answer parts, `gap` is how far the
+target's choice was ahead of the next one there, in nats with noise, or `alone` where truncation left no other. Of one that was
+made alone, both answers are decoded anew with as many rows in each decode as their rounds had: if both choices come again,
+rounding made them, and anything else is a fault. Of a batch's rounds the neighbours are `not known`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, isinf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +22,7 @@ import msgspec
 from common import arguments, keep, write_one
 
 from pyspec import SpeculativeLlama
+from pyspec.batch import Batch, Record, Settings
 from pyspec.measure.contenders import Ours
 from pyspec.measure.costs import rows_after
 from pyspec.measure.equal import choices, judge
@@ -36,30 +39,38 @@ HEAD = (
     "equal",
     "rounding made again",
     "others",
+    "not known",
     "median gap",
     "largest gap",
 )
 OPTIONS = {
-    "drafts": "lookup,smollm2-companion,lookup+smollm2-eagle3", "lengths": "1,4,8", "every": 6, "tokens": 32,
-    "temp": 0.8, "threads": 1, "out": None,
+    "drafts": "none,lookup,smollm2-companion,smollm2-eagle3", "lengths": "1,2,3,4,5,6,7,8", "parallel": 8, "prompts": 200,
+    "tokens": 32, "temp": 0.8, "threads": 1, "out": None,
 }  # fmt: skip
 
 
 class Parting(msgspec.Struct):
-    """One answer that leaves plain decoding's: the token's place, nats with noise, whether rounding makes both again."""
+    """One answer that leaves plain decoding's: the token's place, nats with noise, whether rounding makes both again.
+
+    gap: None where truncation left one token alone. again: None of a batch.
+    """
 
     draft: str
     length: int
     question: str
     place: int
-    gap: float
-    again: bool
+    gap: float | None
+    again: bool | None
 
     def __str__(self) -> str:
         """As a line of the page."""
-        said = "made again" if self.again else "NOT made again"
+        said = {None: "not known", True: "made again", False: "NOT made again"}[self.again]
         where = f"{self.draft}, {self.length}: question {self.question}, token {self.place + 1}"
-        return f"{where}; {self.gap:.4f} nats, {said}"
+        return f"{where}; {_shown(inf if self.gap is None else self.gap)}, {said}"
+
+
+def _shown(gap: float) -> str:
+    return "alone" if isinf(gap) else f"{gap:.4f} nats"
 
 
 class SameText(msgspec.Struct):
@@ -85,9 +96,10 @@ class SameText(msgspec.Struct):
 
     def _row(self, draft: str, length: int) -> list[str]:
         mine = [one for one in self.partings if (one.draft, one.length) == (draft, length)]
-        again, gaps = sum(one.again for one in mine), [one.gap for one in mine]
-        shown = [f"{median(gaps):.4f}", f"{max(gaps):.4f}"] if gaps else ["-", "-"]
-        counts = (length, self.asked, self.asked - len(mine), again, len(mine) - again)
+        again = [sum(one.again is known for one in mine) for known in (True, False, None)]
+        gaps = [inf if one.gap is None else one.gap for one in mine]
+        shown = [_shown(of(gaps)) for of in (median, max)] if gaps else ["-", "-"]
+        counts = (length, self.asked, self.asked - len(mine), *again)
         return [draft, *map(str, counts), *shown]
 
 
@@ -105,7 +117,7 @@ def open_model(options: Any, draft: str) -> SpeculativeLlama:
 
 
 def answers(
-    llm: SpeculativeLlama, mode: str, prompts: dict[str, list[int]], options: Any
+    llm: SpeculativeLlama, mode: str, prompts: Mapping[str, list[int]], options: Any
 ) -> dict[str, TimedAnswer]:
     """Each prompt's answer in a mode, by question."""
     how = Options(max_tokens=options.tokens, temperature=options.temp)
@@ -116,45 +128,99 @@ def answers(
     return found
 
 
-def compare(options: Any) -> Iterator[tuple[str, int, dict[str, list[int]], list[Parting]]]:
-    """Draft, length, what was asked, and where answers part, one way after the other."""
+def compare(options: Any) -> Iterator[tuple[str, int, int, list[Parting]]]:
+    """Draft, length, how many were asked, and where answers part, one way after the other."""
     with open_model(options, "none") as llm:
         template = ChatTemplate.of(llm)
-        asked = select(load_questions(Path(options.questions)), every=options.every)
+        asked = select(load_questions(Path(options.questions)))
         prompts = {str(q.question_id): q.prompt(template) for q in asked}
-        prompts = {name: ids for name, ids in prompts.items() if len(ids) + options.tokens < 2000}
+        short = [name for name, ids in prompts.items() if len(ids) + options.tokens < 2000]
+        prompts = {name: prompts[name] for name in short[: options.prompts]}
         plain = answers(llm, "plain", prompts, options)
     for draft in options.drafts.split(","):
-        with open_model(options, draft) as llm:
-            for length in map(int, options.lengths.split(",")):
-                found = answers(llm, f"fixed:{length}+strict", prompts, options)
-                parted = [name for name in found if found[name].tokens != plain[name].tokens]
-                yield draft, length, prompts, [
-                    parting(llm, (draft, length, name), prompts[name], plain[name], found[name], options.temp)
-                    for name in parted
-                ]  # fmt: skip
+        lengths = [0] if draft == "none" else map(int, options.lengths.split(","))
+        for length in lengths:
+            with open_model(options, draft) as llm:
+                if length:
+                    found = alone(llm, (draft, length), prompts, plain, options)
+                    yield draft, length, len(prompts), found
+                texts = at_once(options, draft, length, prompts)
+                together = f"{draft}, {options.parallel} at once"
+                found = beside(llm, (together, length), prompts, plain, texts, options)
+                yield together, length, len(prompts), found
 
 
-def parting(
+def alone(
     llm: SpeculativeLlama,
-    names: tuple[str, int, str],
-    prompt: Sequence[int],
-    plain: TimedAnswer,
-    other: TimedAnswer,
-    temperature: float,
-) -> Parting:
-    """Where two answers part, looked at."""
-    place = common_prefix(plain.tokens, other.tokens)
-    sampling = Options(temperature=temperature).sampling(prompt)
-    text = [*prompt, *plain.tokens[:place]]
+    way: tuple[str, int],
+    prompts: Mapping[str, list[int]],
+    plain: Mapping[str, TimedAnswer],
+    options: Any,
+) -> list[Parting]:
+    """Where answers that are made one by one part."""
+    found, parted = answers(llm, f"fixed:{way[1]}+strict", prompts, options), []
+    for name, prompt in prompts.items():
+        one, other = plain[name], found[name]
+        if one.tokens != other.tokens:
+            place = common_prefix(one.tokens, other.tokens)
+            how = Options(temperature=options.temp).sampling(prompt)
+            again = all(
+                choices(llm, [(prompt, each)], how)[place:][:1] == each.tokens[place:][:1]
+                for each in (one, other)
+            )
+            gap = lead(llm, prompt, one.tokens[:place], options.temp)
+            parted.append(Parting(*way, name, place, gap, again))
+    return parted
+
+
+def at_once(
+    options: Any, draft: str, length: int, prompts: Mapping[str, list[int]]
+) -> dict[str, str]:
+    """Each prompt's text, made in a batch."""
+    how, records = Options(temperature=options.temp), []
+    for name, prompt in prompts.items():
+        seed = how.sampling(prompt).seed
+        records.append(Record(id=name, tokens=prompt, seed=seed, temperature=options.temp))
+    with Batch(
+        options.model, draft=draft, length=f"fixed:{length}" if length else "auto", n_ctx=2048,
+        parallel=options.parallel, settings=Settings(max_tokens=options.tokens, raw=True),
+        n_threads=options.threads, n_threads_batch=options.threads,
+    ) as batch:  # fmt: skip
+        return {result.id: result.text for result in batch.run(records)}
+
+
+def beside(
+    llm: SpeculativeLlama,
+    way: tuple[str, int],
+    prompts: Mapping[str, list[int]],
+    plain: Mapping[str, TimedAnswer],
+    texts: Mapping[str, str],
+    options: Any,
+) -> list[Parting]:
+    """Where a batch's texts part: before the first token of the plain answer that they do not go on with."""
+
+    def said(ids: Sequence[int]) -> str:
+        return str(llm.detokenize(list(ids)).decode(errors="ignore"))
+
+    parted = []
+    for name, prompt in prompts.items():
+        tokens, text = plain[name].tokens, texts[name]
+        if said(tokens) != text:
+            same = [n for n in range(len(tokens)) if text.startswith(said(tokens[:n]))]
+            gap = lead(llm, prompt, tokens[: same[-1]], options.temp)
+            parted.append(Parting(*way, name, same[-1], gap, None))
+    return parted
+
+
+def lead(
+    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int], temperature: float
+) -> float | None:
+    """How far the target's choice behind an answer's tokens is ahead of the next one, nats; None where it is alone."""
+    text = [*prompt, *answer]
     row = next(rows_after(llm, text, [0])).copy()
-    with judge(llm, sampling) as best:
+    with judge(llm, Options(temperature=temperature).sampling(prompt)) as best:
         gap = best(row, len(text)).gap(temperature)
-    again = all(
-        choices(llm, [(prompt, one)], sampling)[place : place + 1] == one.tokens[place : place + 1]
-        for one in (plain, other)
-    )
-    return Parting(*names, place, gap, again)
+    return None if isinf(gap) else gap
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -162,8 +228,8 @@ def main(words: Sequence[str] | None = None) -> None:
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
     command = published("python bench/same_text.py", sys.argv[1:] if words is None else words)
     found = SameText(command, machine(), commit(), Path(options.model).stem, 0, [], [])
-    for draft, length, prompts, partings in compare(options):
-        found.asked = len(prompts)
+    for draft, length, asked, partings in compare(options):
+        found.asked = asked
         found.ways.append((draft, length))
         found.partings += partings
         print(draft, length, *partings, sep="\n  ", file=sys.stderr, flush=True)

@@ -196,16 +196,46 @@ def test_texts_are_set_beside_plain_ones(script, tiny_ascii: Path, tmp_path, cap
     """A row for each draft and length, and a line for each answer that parts; the page has both."""
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question_id": 7, "category": "qa", "turns": ["abc abc abc"]}\n')
-    same_text, words = script("same_text"), ["--tokens", "8", "--drafts", "lookup", "--temp", "2"]
-    out = ["--every", "1", "--lengths", "1,4", "--out", str(tmp_path / "same_text")]
+    same_text, words = (
+        script("same_text"),
+        ["--tokens", "8", "--drafts", "none,lookup", "--temp", "2"],
+    )
+    out = ["--parallel", "2", "--lengths", "1,4", "--out", str(tmp_path / "same_text")]
     same_text.main([str(tiny_ascii), str(questions), *words, *out])
     page = (tmp_path / "same_text" / "README.md").read_text(encoding="utf-8")
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "| lookup" in line]
-    assert [row[:4] for row in rows] == [["lookup", "1", "1", "1"], ["lookup", "4", "1", "1"]]
-    tie = same_text.Parting("lookup", 4, "7", 2, 0.25, True)
-    found = same_text.SameText("c", "m", "", "t", 3, [("lookup", 4)], [tie])
-    assert "| lookup | 4 | 3 | 2 | 1 | 0 | 0.2500 | 0.2500 |" in found.page()
+    rows = [line.strip("| ").split(" | ")[:4] for line in page.splitlines()[-9:] if "|" in line]
+    ways = [("none, 2 at once", 0)]
+    ways += [(f"lookup{more}", k) for k in (1, 4) for more in ("", ", 2 at once")]
+    assert rows[-5:] == [[name, str(k), "1", "1"] for name, k in ways]
+
+
+def test_a_text_that_parts_is_told_with_how_near_it_was(script) -> None:
+    """A row a way; a token that truncation left alone is farther than any gap, and a batch's rounds are not known."""
+    same_text = script("same_text")
+    way = "lookup, 8 at once"
+    ties = [
+        same_text.Parting("lookup", 4, "7", 2, 0.25, True),
+        same_text.Parting(way, 4, "8", 5, None, None),
+    ]
+    found = same_text.SameText("c", "m", "", "t", 3, [("lookup", 4), (way, 4)], ties)
+    found = same_text.msgspec.json.decode(same_text.msgspec.json.encode(found), type=type(found))
+    assert "| lookup | 4 | 3 | 2 | 1 | 0 | 0 | 0.2500 nats | 0.2500 nats |" in found.page()
+    assert f"| {way} | 4 | 3 | 2 | 0 | 0 | 1 | alone | alone |" in found.page()
     assert "question 7, token 3; 0.2500 nats, made again" in found.page()
+    assert "question 8, token 6; alone, not known" in found.page()
+
+
+def test_a_batchs_text_parts_at_a_token(script, open_plain, tiny_ascii: Path, monkeypatch) -> None:
+    """The first of plain decoding's that it does not go on with."""
+    same_text, llm = script("same_text"), open_plain(tiny_ascii)
+    tokens = llm.tokenize(b"abcdef", add_bos=False)
+    assert len(tokens) > 3
+    monkeypatch.setattr(same_text, "lead", lambda _llm, _prompt, answer, _temp: float(len(answer)))
+    plain = {name: same_text.TimedAnswer(1, tokens, "length", 0.0, 0.0, 0.0) for name in "xy"}
+    texts = {"x": "abcdef", "y": llm.detokenize(tokens[:3]).decode() + "!"}
+    prompts, how = {"x": [1], "y": [1]}, same_text.arguments("", [], temp=0.8)
+    (found,) = same_text.beside(llm, ("d", 4), prompts, plain, texts, how)
+    assert (found.question, found.place, found.gap, found.again) == ("y", 3, 3.0, None)
 
 
 def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys) -> None:
