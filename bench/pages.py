@@ -33,6 +33,7 @@ import noise
 import parity
 import same_text
 import startup
+import truncation
 from agent import AgentResults
 from batch import BatchResults
 from common import Comparison, arguments, half_width, write_page
@@ -111,7 +112,7 @@ COMPARED: dict[str, type[Comparison]] = {
 
 KEPT: dict[str, Any] = {
     "parity": parity, "accepted": accepted, "first_use": first_use, "startup": startup, "noise": noise,
-    "same_text": same_text, "load": load,
+    "same_text": same_text, "load": load, "truncation": truncation,
     "estimator": estimator,
 }  # fmt: skip
 """Folders whose pages their scripts write."""

@@ -1,0 +1,87 @@
+"""`bench/truncation.py`: ways to draw against rows made by hand, rounds counted by hand, and a tiny model as its own draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyspec._lib import ffi, lib
+from pyspec.sampling import Sampling
+
+HOW = Sampling(temperature=0.8, top_k=3, top_p=0.7, min_p=0.05, seed=5)
+P = np.array([0.02, 0.4, 0.3, 0.16, 0.12])
+"""Of each id."""
+
+
+def left(way, how=HOW, p=P) -> set[int]:
+    """The ids that come at many places."""
+    row = np.log(p).astype(np.float32)
+    return {way.draw(row, how, at) for at in range(400)}
+
+
+def test_a_way_draws_under_its_own_bounds(script) -> None:
+    """In the chain's order: top-p is of what top-k left, and the token that reaches it stays."""
+    way = script("truncation").Way
+    assert left(way()) == {0, 1, 2, 3, 4}
+    assert left(way(), Sampling(temperature=0.8, min_p=0.35)) == {1, 2, 3}
+    assert left(way(top_k=True)) == {1, 2, 3}
+    assert left(way(top_p=True)) == {1, 2}
+    assert left(way(top_k=True, top_p=True), Sampling(top_k=3, top_p=0.45)) == {1}
+    assert left(way(top_p=True), Sampling(top_k=3, top_p=0.45)) == {1, 2}
+    assert left(way(alone=True), Sampling(top_p=0.45, min_p=0.0)) == {0, 1, 2, 3, 4}
+    assert left(way(alone=True), Sampling(top_p=0.39, min_p=0.0)) == {1}
+    assert left(way(likeliest=True)) == {1}
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0])
+def test_min_p_alone_is_what_the_engine_draws(script, factor: float) -> None:
+    """At each place of a text, at the target's temperature and at a factor of it."""
+    row = (3.0 * np.random.default_rng(1).standard_normal(500)).astype(np.float32)
+    how = ffi.new("ps_coupling *", {"seed": 5, "temperature": 0.8 * factor, "min_p": 0.05})
+    out, view = ffi.new("ps_row *"), ffi.from_buffer("float[]", row)
+    way = script("truncation").Way(factor)
+    for at in range(100):
+        assert lib.ps_draw(view, len(row), how, at, out) == lib.PS_OK
+        assert way.draw(row, HOW, at) == out.first
+
+
+def test_rounds_begin_behind_the_targets_own_token(script) -> None:
+    """Two right, then none, then more than the answer has left."""
+    answer = script("truncation").Answer(10, 16, {10: {"w": 2}, 13: {"w": 0}, 14: {"w": 4}}, {})
+    assert answer.verifies("w") == 3
+    assert answer.verifies("other") == 6
+
+
+def test_a_model_that_drafts_for_itself_is_right_its_way(
+    script, open_llama, tiny_ascii: Path
+) -> None:
+    """All tokens of every draft under the target's own bounds, fewer by the likeliest."""
+    truncation, llm = script("truncation"), open_llama(tiny_ascii, draft=tiny_ascii)
+    how = truncation.arguments("", [], temp=0.8, tokens=30, length=4)
+    told = list(truncation.answers(llm, [[40 + i, 50, 60] for i in range(5)], 0.9, how))
+    chains = [(one.end - at, n) for one in told for at, n in one.right.items()]
+    assert len(chains) > 20
+    assert [n["and both"] for _, n in chains] == [min(4, left) for left, _ in chains]
+    assert sum(n["always the likeliest"] for _, n in chains) < sum(n["and both"] for _, n in chains)
+    assert {one.unknown["and both"] for one in told} == {0}
+
+
+def test_the_page_has_a_row_for_each_way(
+    script, tiny_ascii: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At each top-p, over as many questions as there are."""
+    questions = tmp_path / "questions.jsonl"
+    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
+    questions.write_text("".join(line % (i, text) for i, text in enumerate(("abc", "cab"))))
+    words = [str(tiny_ascii), str(questions), str(tiny_ascii), "--every", "1", "--tokens", "8"]
+    out = ["--top-p", "0.9,0.5", "--out", str(tmp_path / "truncation")]
+    truncation = script("truncation")
+    truncation.main([*words, *out])
+    printed = capsys.readouterr().out
+    rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[2:]]
+    assert [row[1:3] for row in rows] == [
+        [p, way] for p in ("0.9", "0.5") for way in truncation.WAYS
+    ]
+    assert printed in (tmp_path / "truncation" / "README.md").read_text(encoding="utf-8")
