@@ -44,7 +44,7 @@ from serve import ServeResults
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
 from pyspec.measure.chance import Interval
-from pyspec.measure.quality import DISTINCT, NATS, QualityResults
+from pyspec.measure.quality import DISTINCT, NATS, ROUGE, QualityResults
 from pyspec.measure.report import Results, table
 from pyspec.measure.speeds import TOTAL, Summary
 
@@ -63,8 +63,11 @@ HEAD = [
     "plain, tokens/s",
     "times plain (95 % interval)",
     "worst kind",
-    "best other program",
+    "best llama-server",
+    "commit",
 ]
+PEERS = "server"
+"""What the names of llama-server's runs begin with; the one without drafts has no more."""
 DRAFTS_HEAD = [
     "drafter",
     "all",
@@ -148,7 +151,7 @@ def _link(title: str, name: str) -> str:
 
 
 def _row(name: str, results: Results) -> list[str]:
-    """Strict against plain, the interval of the mean, the worst kind of text, and the other program that was fastest."""
+    """Strict against plain, the interval of the mean, the worst kind of text, llama-server's best run, and the code's commit."""
     plain, own = (next(s for s in results.summaries if s.who == who) for who in ("plain", "strict"))
     low, kind = _ups(own)[0]
     return [
@@ -158,6 +161,7 @@ def _row(name: str, results: Results) -> list[str]:
         _link(f"**{own.geomean:.2f}**", name) + _interval(own),
         f"{low:.2f} {kind}",
         _best_peer(results.summaries),
+        results.setup.commit or "-",
     ]
 
 
@@ -180,8 +184,13 @@ def _ups(summary: Summary) -> list[tuple[float, str]]:
 
 
 def _best_peer(summaries: Sequence[Summary]) -> str:
-    best = max((s for s in summaries if s.peer), key=lambda s: s.geomean, default=None)
-    return f"{best.geomean:.2f} {best.who}" if best else "-"
+    """The fastest of llama-server's runs, and whether one without drafts was among them: it may be the best that it does."""
+    runs = [s for s in summaries if s.peer and s.who.startswith(PEERS)]
+    best = max(runs, key=lambda s: s.geomean, default=None)
+    if best is None:
+        return "-"
+    known = any(s.who == PEERS for s in runs)
+    return f"{best.geomean:.2f} {best.who}" + ("" if known else ", none run without drafts")
 
 
 def rules_table(folder: Path) -> str:
@@ -197,6 +206,8 @@ def _rules_row(name: str, found: QualityResults) -> list[str]:
     nats, distinct = (_over(margin.measures[key].over) for key in (NATS, DISTINCT))
     looped = f"{margin.looped} of {margin.answers}, strict {strict.looped}"
     gain, worse = f"{100 * (margin.gain - 1):+.0f} %", ", ".join(margin.worse) or "-"
+    if ROUGE not in margin.measures:
+        worse += f" ({ROUGE} not measured)"
     return [_link(about, name), gain, nats, distinct, looped, worse]
 
 

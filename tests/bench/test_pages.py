@@ -39,7 +39,8 @@ def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> Non
     """Losing kinds are in; the figure leads to the page; beside it is the plain speed of the same run."""
     row = pages.readme_table(folder).splitlines()[-1]
     assert row == (
-        "| Default | 0 | 2 | [**1.00**](bench/results/default/README.md) | 0.50 code | 0.33 server-draft:2 |"
+        "| Default | 0 | 2 | [**1.00**](bench/results/default/README.md) | 0.50 code "
+        "| 0.33 server-draft:2, none run without drafts | - |"
     )
 
 
@@ -65,7 +66,45 @@ def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path)
     strict.ratios = {}
     assert pages._interval(strict) == ""
     strict.speeds["math"] = strict.speeds["qa"]
-    assert pages._interval(strict).endswith(", 3 kinds)")
+    assert pages._interval(strict).endswith(", 3 kinds")
+
+
+def test_a_rival_is_named_for_what_was_run(pages, folder: Path) -> None:
+    """Another program's best may be without drafts: where that was not run the row says so. Others' columns are not named."""
+    found = pages.runs(folder)["default"]
+    (drafted,) = (s for s in found.summaries if s.peer)
+    bare = pages.msgspec.structs.replace(drafted, who="server", geomean=0.9)
+    other = pages.msgspec.structs.replace(drafted, who="llama_cpp", geomean=3.0)
+    assert pages._best_peer([drafted, other]) == "0.33 server-draft:2, none run without drafts"
+    assert pages._best_peer([drafted, bare]) == "0.90 server"
+    assert pages._best_peer([other]) == "-"
+
+
+def test_the_rows_of_the_readme_name_their_commits(pages) -> None:
+    """Results of different code do not stand together unmarked."""
+    rows = pages.readme_table(ROOT / "bench" / "results").splitlines()[2:]
+    assert all(re.fullmatch(r"[0-9a-f]{7,}\+?", row.strip("| ").split(" | ")[-1]) for row in rows)
+
+
+@pytest.mark.parametrize("page", ["default", "default-t08", "q8_0", "q4_k_m"])
+def test_the_next_run_has_a_rival_without_drafts(page: str) -> None:
+    """Beside those with the shipped head."""
+    text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
+    line = next(
+        line for line in text.splitlines() if f"results/{page}/results.json" in line and ":" in line
+    )
+    rule = text.partition(line)[2].partition("\n\n")[0]
+    assert "--peers server,server-eagle3:1,server-eagle3:2 " in rule
+
+
+def test_a_row_says_where_a_figure_was_not_measured(pages) -> None:
+    """A page without ROUGE-L cannot be worse in it."""
+    rows = pages.rules_table(ROOT / "bench" / "results").splitlines()[2:]
+    found = pages.rules(ROOT / "bench" / "results")
+    names = [name for name in pages.RULES if name in found]
+    for name, row in zip(names, rows, strict=True):
+        margin = next(one for one in found[name].figures if one.who == "margin+fixed:4")
+        assert ("ROUGE-L not measured" in row) is ("ROUGE-L" not in margin.measures)
 
 
 def test_a_batch_stands_beside_batching_alone(pages) -> None:
