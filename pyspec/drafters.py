@@ -19,8 +19,10 @@ from pyspec.text_index import Continuation, TextIndex
 class Proposal(msgspec.Struct, frozen=True):
     """Drafted tokens, and what they were taken from.
 
-    match_length: length of the earlier text that they continue, 0 if there is none; choices: how many different tokens have
-    followed that text so far.
+    Attributes:
+        tokens: Ids, the next token first; may be empty.
+        match_length: Tokens of the earlier text that they continue, 0 if there is none.
+        choices: How many different tokens have followed that text so far.
     """
 
     tokens: Sequence[int]
@@ -42,18 +44,44 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
-        """Up to `limit` tokens that may follow `tokens`, the committed text of sequence `seq`, prompt included."""
+        """Draft for one sequence.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of its committed text, prompt included. Do not change it.
+            limit: Most tokens that are of use.
+
+        Returns:
+            Up to `limit` tokens that may follow.
+        """
 
     def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
-        """Hear that sequence `seq` has another text from now on, and whose it is."""
+        """Hear that a sequence has another text from now on.
+
+        Args:
+            seq: Number of the sequence.
+            owner: Whose text it is; "" for everybody without a name.
+        """
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Hear that the text of sequence `seq` is over, and what it is, whether anything was proposed for it or not."""
+        """Hear that the text of a sequence is over, whether anything was proposed for it or not.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of the whole text.
+        """
 
     def observe(  # noqa: B027 - most have nothing to learn
         self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
     ) -> None:
-        """Hear what a round brought: `tokens` were emitted; of `drafted` verified tokens, `accepted` were taken."""
+        """Hear what a round brought.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids that were emitted.
+            drafted: Drafted tokens that the target verified.
+            accepted: How many of them were taken.
+        """
 
 
 class ForeignDrafter(Drafter):

@@ -42,7 +42,12 @@ from __future__ import annotations
 class PyspecError(Exception):
     """Base of all pyspec errors; never raised itself.
 
-    `exit_code` is what the command line ends with: 1 for a failure, 2 for a usage error.
+    Args:
+        message: What happened.
+        hint: What to do about it; may be empty.
+
+    Attributes:
+        exit_code: What the command line ends with: 1 for a failure, 2 for a usage error.
     """
 
     exit_code = 1
@@ -73,7 +78,11 @@ class ModelInvalid(ModelError):
 
 
 class ModelRejected(ModelError):
-    """The trial load in a child process died or failed; `signal` is what it died of, or None."""
+    """The trial load in a child process died or failed.
+
+    Attributes:
+        signal: Number of the signal that it died of, or None.
+    """
 
     def __init__(self, message: str, hint: str = "", signal: int | None = None) -> None:
         super().__init__(message, hint)
@@ -121,7 +130,11 @@ class OptionError(InputError):
 class ContextOverflow(PyspecError):
     """The prompt needs more tokens than the context has.
 
-    `have` is the size of the context and `need` the length of the prompt, both in tokens; counted: not only a lower bound.
+    Args:
+        have: Size of the context, in tokens.
+        need: Length of the prompt, in tokens.
+        hint: What to do about it.
+        counted: False where `need` is only a lower bound.
     """
 
     def __init__(self, have: int, need: int, hint: str = "", *, counted: bool = True) -> None:
@@ -134,7 +147,11 @@ class ContextOverflow(PyspecError):
 
 
 class EngineError(PyspecError):
-    """llama.cpp or the extension refused a call; `code` is the ps_status."""
+    """llama.cpp or the extension refused a call.
+
+    Attributes:
+        code: The extension's `ps_status`.
+    """
 
     def __init__(self, message: str, hint: str = "", code: int = 0) -> None:
         super().__init__(message, hint)
@@ -192,7 +209,11 @@ class TooManyRequests(PyspecError):
 
 
 class AnswerFailed(PyspecError):
-    """An answer of a server failed; `kind` is the name of the exception that it failed with."""
+    """An answer of a server failed.
+
+    Attributes:
+        kind: Name of the exception that it failed with.
+    """
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)

@@ -23,14 +23,7 @@ from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
-from pyspec.options import (
-    MORE_SAMPLERS,
-    AnswerOptions,
-    Completion,
-    Drafting,
-    InForce,
-    Speculation,
-)
+from pyspec.options import MORE_SAMPLERS, AnswerOptions, Completion, Drafting, InForce, Speculation
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
@@ -265,10 +258,24 @@ class Generation(Mirror):
         drafting: Drafting = "all",
         progress: Callable[[int, int], None] | None = None,
     ) -> Generator[Step, None, None]:
-        """Answer the prompt `tokens` round by round; the layer under all the others. See `AnswerOptions`.
+        """Answer a prompt round by round; the layer under all the others. The generator may be closed early.
 
-        Closing the generator early keeps everything consistent. Raises InputError without a prompt, ContextOverflow,
-        EngineError or NumericError, and whatever a logits processor raises.
+        Args:
+            tokens: Ids of the prompt, at least one.
+            sampling: How the target chooses tokens.
+            max_tokens: Tokens of the answer; None or below 1 for as many as the context holds.
+            speculation: How this call speculates; None as the object does.
+            grammar: A `LlamaGrammar` that the answer follows.
+            logits_processor: llama-cpp-python's processors, called for each row; what they raise reaches the caller.
+            keep_rows: Keep the logits of emitted tokens.
+            policy: What decides on draft lengths; None for the object's own.
+            drafting: Which of the loaded drafters may draft.
+            progress: Called with the tokens read and all of them, while the prompt is read.
+
+        Raises:
+            InputError: The prompt is empty, or the grammar cannot be used.
+            ContextOverflow: The prompt is longer than the context.
+            EngineError: llama.cpp failed, or a logit is not finite (`NumericError`).
         """
         options = AnswerOptions(
             sampling,

@@ -67,35 +67,45 @@ def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
 class SpeculativeLlama(Generation):
     """A `llama_cpp.Llama` that drafts and verifies.
 
-    model_path: a file, or a name as the command line takes it; what is not here is fetched.
-    draft: "auto" (a shipped draft that fits, with prompt lookup in front; lookup alone otherwise), "none", "lookup", the
-        name or path of a draft GGUF (an EAGLE-3 one too), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec
-        `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
-    companion: "none", "auto" (the shipped one that fits), a name or a path. None by default, since on every pair measured
-        judging a draft gained nothing over drafting without.
-    verification: `Strict()`, the target's own text, `Margin()`, faster and a little different, or "auto": what a verdict on this
-        very pair allows, strict without one (`pyspec quality --verdict`).
-    length: how many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
-    sampling: whose random numbers draw tokens: "coupled", ours, which drafts share, so that the text at a seed is the same with
-        any draft; or "llama.cpp", what a `Llama` gives at a seed. None is the latter where a seed is asked for, else the former.
-    n_gpu_layers: a number, -1 for all, or "auto": as many as fit into what is free on the devices. devices: names of those
-        that may be used (`pyspec info` lists them); all if not given. `placed` says what lies where.
-    draft_n_gpu_layers, draft_devices: the same for draft and companion; None follows the target.
-    draft_type_k, draft_type_v: KV types of draft and companion; None is F16.
-    wait: for objects that several threads use: an answer waits its turn, True for any time, else so many seconds; False
-        refuses a second answer with EngineBusy. A stream holds its turn until it is read to its end or closed, or given up by
-        `cancel()`, so one thread must not interleave two of them.
-    memory: whether lookup drafts from all that was said here, not from the text at hand alone; a folder keeps it for others.
-    trust: skip the trial load of files not seen before. extra_buffers: "auto", "on" or "off", see `TargetLlama`.
-    chat_template, template_args: which template makes prompts, and its variables, see `TargetLlama`.
-    flash_attn: on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster. It rounds
-        otherwise than without, so a greedy answer may part from one of a `Llama` made with that class's default.
+    All other arguments are llama-cpp-python's. Each result has a `speculation` block; `last_speculation` is that of the last
+    answer. `speculation=Speculation(...)` or `speculation=OFF` changes one call. Pickling and copying load the model anew, as
+    for a `Llama`.
 
-    Everything else is llama-cpp-python's. Each result carries a `speculation` block; the last one is `last_speculation`.
-    Pass `speculation=Speculation(...)` to a call to change it for that call, or `speculation=OFF`. Pickling and copying
-    load the model anew, as for a `Llama`.
-    Raises ModelNotFound for an unknown name, and DraftMismatch before anything is generated if a draft speaks another
-    vocabulary.
+    Args:
+        model_path: A file, or a name as the command line takes it; a model that is not here is fetched.
+        n_gpu_layers: Layers on devices: a number, -1 for all, or "auto" for as many as fit into what is free there.
+        flash_attn: Flash attention, on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 %
+            faster. It rounds differently, so a greedy answer may differ from that of a `Llama` with that class's default.
+        draft: "auto" (a shipped draft that fits, with prompt lookup in front; else lookup alone), "none", "lookup", the name or
+            path of a draft GGUF (an EAGLE-3 one too), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec
+            `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
+        companion: A second model that judges drafts: "none", "auto" (the shipped one that fits), a name or a path. On every
+            pair measured, judging a draft gained nothing.
+        verification: `Strict()` keeps the target's own text, `Margin()` is faster and changes it a little; "auto" is what a
+            verdict on this very pair allows, and strict without one (`pyspec quality --verdict`).
+        length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+        sampling: Whose random numbers draw tokens. "coupled" is ours, which drafts share: a seed gives the same text with any
+            draft. "llama.cpp" gives what a `Llama` does at a seed. None is the latter for calls with a seed, else the former.
+        draft_n_gpu_layers: As `n_gpu_layers`, for draft and companion; None follows the target.
+        draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16.
+        draft_type_v: The same for values.
+        devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
+        draft_devices: The same for draft and companion; None follows the target.
+        wait: For objects that several threads use: True waits for the answer in flight, a number waits so many seconds, False
+            refuses with EngineBusy. A stream keeps others waiting until it is read to its end, closed, or given up by
+            `cancel()`, so one thread must not interleave two of them.
+        memory: Whether lookup drafts from all that was said here, not from the text at hand alone; a folder keeps it for later
+            processes.
+        trust: Skip the trial load of files not seen before.
+        extra_buffers: "auto", "on" or "off", see `TargetLlama`.
+        chat_template: Which template makes prompts, see `TargetLlama`.
+        template_args: The template's variables, for all chats.
+
+    Raises:
+        ModelNotFound: `model_path` is neither a file nor a known name.
+        ModelError: The file cannot be used.
+        DraftMismatch: The draft has another vocabulary. Raised before anything is generated.
+        OptionError: An argument is outside its range.
     """
 
     def __init__(
@@ -219,10 +229,15 @@ class SpeculativeLlama(Generation):
         dynatemp_range: float = Sampling.dynatemp_range,
         dynatemp_exponent: float = Sampling.dynatemp_exponent,
     ) -> Any:
-        """llama-cpp-python's `create_completion`; the result has a `speculation` block.
+        """llama-cpp-python's `create_completion`. Arguments not listed are its own or fields of `Sampling`.
 
-        dry_*, xtc_*, dynatemp_*: as llama-server has them, see `Sampling`.
-        finish_reason is "cancelled" after `cancel()`. logprobs need no `logits_all`; with `echo` the prompt is read anew.
+        Args:
+            logprobs: Needs no `logits_all` here; with `echo` the prompt is read anew.
+            speculation: How this call speculates; None as the object does.
+
+        Returns:
+            OpenAI's completion, or an iterator of its chunks with `stream`. It has a `speculation` block, and its finish_reason
+            is "cancelled" after `cancel()`.
         """
         given, more = _given(locals()), _more(locals())
         with self.binding(speculation, more):
@@ -277,7 +292,16 @@ class SpeculativeLlama(Generation):
         dynatemp_range: float = Sampling.dynatemp_range,
         dynatemp_exponent: float = Sampling.dynatemp_exponent,
     ) -> Any:
-        """llama-cpp-python's; the result has a `speculation` block. chat_template_kwargs: variables of the template."""
+        """llama-cpp-python's `create_chat_completion`. Arguments not listed are its own or fields of `Sampling`.
+
+        Args:
+            messages: The conversation in OpenAI's form.
+            speculation: How this call speculates; None as the object does.
+            chat_template_kwargs: Variables of the chat template, for this call.
+
+        Returns:
+            OpenAI's chat completion, or an iterator of its chunks with `stream`; it has a `speculation` block.
+        """
         given, more = _given(locals()), _more(locals())
         with self.binding(speculation, more), self.templating(chat_template_kwargs):
             result = super().create_chat_completion(**given)
@@ -316,10 +340,15 @@ class SpeculativeLlama(Generation):
         dynatemp_range: float = Sampling.dynatemp_range,
         dynatemp_exponent: float = Sampling.dynatemp_exponent,
     ) -> Generator[int, Sequence[int] | None, None]:
-        """llama-cpp-python's `generate`: a generator of token ids.
+        """llama-cpp-python's `generate`. Arguments not listed are its own or fields of `Sampling`.
 
-        It ends after an end-of-generation token, and with the context.
-        tfs_z and penalize_nl do nothing, as in llama-cpp-python 0.3.36.
+        Args:
+            tokens: Ids of the prompt.
+            tfs_z: Does nothing, as in llama-cpp-python 0.3.36.
+            penalize_nl: Does nothing, either.
+
+        Yields:
+            Token ids, up to an end-of-generation token (the last one), or to the end of the context.
         """
         given, more = _given(locals()), _more(locals())
         if self.model_params.vocab_only:
@@ -336,13 +365,9 @@ class SpeculativeLlama(Generation):
             mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF, **more,
         )  # fmt: skip
         return self._generate(
-            tokens,
-            sampling,
-            reset,
-            stopping_criteria,
-            grammar=grammar,
-            logits_processor=logits_processor,
-        )
+            tokens, sampling, reset, stopping_criteria,
+            grammar=grammar, logits_processor=logits_processor,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return model_line(self)

@@ -255,13 +255,17 @@ def _truncate(path: Path, size: int) -> None:
 
 
 class Memory:
-    """The texts of each owner, for drafts.
+    """The texts of each owner, for drafts. One thread at a time.
 
-    folder: where they are kept for later processes, readable for this user alone; None for this process only. One process at a
-    time has a folder. vocabulary: names what the tokens mean; another's are not read. tokens: of all owners together, an owner
-    by itself counting 50: those that were away for longest go. days: how long a text stays at most.
+    Args:
+        folder: Keeps them for later processes, readable for this user alone; None for this process only. One process at a time
+            has a folder.
+        vocabulary: Names what the tokens mean; texts of another are not read.
+        tokens: Most tokens of all owners together; each owner counts 50 more. Those that were away for longest go first.
+        days: How long a text stays at most.
 
-    One thread at a time. Raises OptionError for a folder that cannot be used.
+    Raises:
+        OptionError: The folder cannot be used.
     """
 
     def __init__(
@@ -313,7 +317,11 @@ class Memory:
                 path.unlink(missing_ok=True)
 
     def texts_of(self, owner: str) -> OwnTexts:
-        """An owner's texts, tidied."""
+        """An owner's texts; those that are too old or too many are dropped first.
+
+        Args:
+            owner: Any name; "" is the owner of texts without one.
+        """
         now = time.time()
         self._drop_old(now)
         texts = self._owners.pop(owner, None)

@@ -35,8 +35,15 @@ Drafting = Literal["all", "lookup", "model", "nothing"]
 class Speculation:
     """How one call speculates; None keeps what the object was made with.
 
-    enabled: False decodes this call plainly. length: `fixed:K`, `confidence:P`, `companion` or `auto`. draft_max: the
-    longest draft, in tokens; more than 64 counts as 64. sampling: whose random numbers draw tokens, see `Sampling.noise`.
+    Attributes:
+        enabled: False decodes this call plainly.
+        verification: The rule that accepts drafted tokens: `Strict()` or `Margin()`.
+        length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+        draft_max: The longest draft, in tokens; more than 64 counts as 64.
+        sampling: Whose random numbers draw tokens, "coupled" or "llama.cpp", see `Sampling`.
+
+    Raises:
+        OptionError: A value is outside its range.
     """
 
     enabled: bool = True

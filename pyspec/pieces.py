@@ -28,11 +28,25 @@ def stream_text(
     chat: bool = False,
     functions: Mapping[str, Any] | None = None,
 ) -> Generator[Piece, None, None]:
-    """Answer a prompt of tokens, one piece a round; the last piece has a finish_reason.
+    """Answer a prompt of tokens as text. `llm.last_speculation` and `llm.last_timings` then say what was done.
 
-    chat: whether the prompt is a chat's, so that reasoning is no part of the text. stop: strings that end the text. functions:
-    that a chat's answer may call, the schema of each one's parameters by its name.
-    `llm.last_speculation` and `llm.last_timings` say what was done.
+    Args:
+        llm: A `SpeculativeLlama`.
+        prompt: Ids of the prompt, such as `ChatTemplate.of(llm).prompt(messages)`.
+        sampling: How the target chooses tokens.
+        max_tokens: Tokens of the answer; None for as many as the context holds.
+        stop: Strings that end the text.
+        speculation: How this answer speculates; None as `llm` does.
+        grammar: A `LlamaGrammar` that the answer follows.
+        progress: Called with the tokens read and all of them, while the prompt is read.
+        chat: Whether the prompt is a chat's, so that reasoning is not part of the text.
+        functions: What a chat's answer may call: the JSON schema of each function's parameters, by its name.
+
+    Yields:
+        One piece a round; the last one has a finish_reason.
+
+    Raises:
+        PyspecError: As `SpeculativeLlama.steps` does.
     """
     reader = AnswerReader(llm.piece, stop)
     if chat:

@@ -27,9 +27,11 @@ def _make(cls: type, *_args: object, **_kwargs: object) -> object:
 def install(**defaults: Any) -> None:
     """Make `llama_cpp.Llama(...)` return a `SpeculativeLlama`, also where the class was imported before.
 
-    defaults: arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
-        Answers wait for each other (`wait=True`), since libraries call from several threads.
     Existing objects and subclasses of others stay as they are. Calling it again replaces the defaults.
+
+    Args:
+        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
+            `wait` is True unless given, since libraries call from several threads.
     """
     global _defaults  # noqa: PLW0603 - the class is one for the whole process, too
     _defaults = {"wait": True, **defaults}

@@ -70,27 +70,30 @@ class Margin:
     answer's distribution is sharper than the target's at that temperature; with `noise="llama.cpp"` a relaxed token costs
     -log of its probability, the first as well as the runner-up. At `budget=0` nothing is relaxed.
 
-    theta: least ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of 1 nat.
-    gap: largest gap, in nats; `math.inf` for the paper's rule, which has no such limit.
-    budget: sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
-        at most that much less likely than the likeliest ones at the same places.
-    lookup: whether tokens from prompt lookup may be relaxed too. Lookup proposes what the text has said before, so relaxing it
-        makes answers repeat themselves; False costs a few of the tokens that the rule gains.
+    `confirm`, `kl`, `doubt` and `window` ask for confirmation of a relaxed token, in any combination. Drafts without a
+    distribution (lookup, drafters in Python) never satisfy a `kl` below infinity or a `doubt` above 0.
 
-    The rule can ask for confirmation of a relaxed token, in any combination of these ways:
+    Attributes:
+        theta: Least ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of
+            1 nat.
+        gap: Largest gap, in nats; `math.inf` for the paper's rule, which has no such limit.
+        budget: Sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
+            at most that much less likely than the likeliest ones at the same places.
+        lookup: Whether tokens from prompt lookup may be relaxed too. Lookup proposes what the text has said before, so relaxing
+            it makes answers repeat themselves; False costs a few of the tokens that the rule gains.
+        confirm: How many drafted tokens directly after it must be the target's own choices, in rows that the same verify
+            computes: a deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer
+            verified tokens after it, a token is not relaxed. The target's choices are its draws where noise is coupled, its
+            likeliest tokens where llama.cpp draws.
+        kl: Largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in
+            nats; a bound on it judges as well as trained judges do (arXiv 2601.04766). Ours is this way round, as a draft may
+            lack tokens.
+        doubt: Least ratio, 0 to 1, of the draft's runner-up to its first, in probability, noise included as in gaps: near a tie
+            the draft's preference says least.
+        window: `Window(nats, tokens)`: the largest sum of gaps among the last `tokens` tokens, counted as for the budget.
 
-    confirm: how many drafted tokens directly after it must be the target's own choices, in rows that the same verify
-        computes: a deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer
-        verified tokens after it, a token is not relaxed. The target's choices are its draws where noise is coupled, its
-        likeliest tokens where llama.cpp draws.
-    kl: largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in nats; a
-        bound on it judges as well as trained judges do (arXiv 2601.04766). Ours is this way round, as a draft may lack tokens.
-    doubt: least ratio, 0 to 1, of the draft's runner-up to its first, in probability, noise included as in gaps: near a tie
-        the draft's preference says least.
-    window: `Window(nats, tokens)`, the largest sum of gaps among the last `tokens` tokens, counted as for the budget.
-
-    Drafts without a distribution (lookup, drafters in Python) never satisfy a `kl` below infinity or a `doubt`
-    above 0.
+    Raises:
+        OptionError: A number is outside its range.
     """
 
     theta: float = 0.9

@@ -1,13 +1,7 @@
-"""How an answer's tokens are chosen: sampler options, grammars, and the llama.cpp sampler chain that they make.
-
-The converter of JSON schemas recurses and llama.cpp's parser of grammars does, so what strangers send is bounded before it gets
-there; grammars run in processes of their own (`pyspec.grammar`).
-"""
+"""How an answer's tokens are chosen: sampler options, and the llama.cpp sampler chain that they make with a grammar."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +9,10 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp import _internals as internals
-from llama_cpp.llama_grammar import LlamaGrammar, json_schema_to_gbnf
 
-from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.grammar._child import MOST_BYTES
-from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook, convert_schema
+from pyspec.errors import EngineError, OptionError
+from pyspec.grammar.gbnf import bounded, check_grammar
+from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook
 from pyspec.limits import RANGES, check_breakers, check_ranges
 from pyspec.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
 from pyspec.samplers import CoupledXtc, Dry, ProcessorHook
@@ -35,14 +28,37 @@ DRY_BREAKERS = ("\n", ":", '"', "*")
 class Sampling:
     """How the target chooses tokens; names and defaults are llama-cpp-python's, else llama-server's.
 
-    temperature 0 is greedy; below 0 samples from the untruncated softmax at temperature 1. `shaped` options (penalties, DRY,
-    XTC, bias, grammar, mirostat) change rows, so no token is relaxed while they are on. noise: with "coupled", target and draft
-    share random numbers, and a seed gives the same text with any draft; with "llama.cpp", a seed gives that library's draws.
-    Mirostat always uses llama.cpp's.
-    dry_*: a token that would prolong a repetition of n tokens of the text loses multiplier * base ** (n - allowed_length), from
-    that length on; no repetition reaches over a breaker. dry_penalty_last_n: how far it looks back, into the prompt too, -1 for
-    all. xtc_*: with this probability, all but the least likely of those tokens that reach the threshold are excluded.
-    dynatemp_*: the temperature is that much lower where the target is sure, and higher where it is not.
+    Penalties, DRY, XTC, bias, grammars and mirostat change rows, so no token is relaxed while they are on. Mirostat always
+    draws with llama.cpp's random numbers.
+
+    Attributes:
+        temperature: 0 takes the likeliest token; below 0 draws from the untruncated softmax at temperature 1.
+        top_k: Draw among so many likeliest tokens; 0 or less for all.
+        top_p: Draw among the likeliest tokens that together have this probability.
+        min_p: Draw among tokens with at least this share of the likeliest one's probability.
+        typical_p: Draw among the locally typical tokens that together have this probability; 1 for all.
+        repeat_penalty: Divides positive logits of recent tokens, and multiplies negative ones; 1 for none.
+        frequency_penalty: What a token's logit loses for each time that it occurred recently.
+        presence_penalty: What a token's logit loses if it occurred recently.
+        mirostat_mode: 1 or 2 for mirostat or its second version, 0 for neither.
+        mirostat_tau: The surprise that mirostat aims at, in bits a token.
+        mirostat_eta: How fast mirostat corrects itself.
+        seed: Seed of the random numbers; 0xFFFFFFFF takes one at random.
+        logit_bias: What is added to logits, by token id.
+        noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any
+            draft; "llama.cpp" gives that library's draws.
+        dry_multiplier: DRY: a token that would prolong a repetition of n tokens loses multiplier * base ** (n - allowed_length).
+        dry_base: The base of that formula.
+        dry_allowed_length: Repetitions shorter than so many tokens cost nothing.
+        dry_penalty_last_n: Tokens that DRY looks back on, the prompt's too; -1 for all.
+        dry_sequence_breakers: Texts that no repetition reaches over.
+        xtc_probability: XTC: how often all but the least likely of the tokens that reach the threshold are excluded.
+        xtc_threshold: That probability; above 0.5 nothing is excluded.
+        dynatemp_range: How much lower the temperature is where the target is sure, and how much higher where it is not.
+        dynatemp_exponent: The temperature rises between both with this power of the normalised entropy.
+
+    Raises:
+        OptionError: A value is outside its range.
     """
 
     temperature: float = 0.8
@@ -286,115 +302,3 @@ def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:
         entry.token, entry.bias = int(token), float(value)
     sampler = llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(bias), entries)
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler)
-
-
-# -- grammars ----------------------------------------------------------------------------------------------------------
-
-
-MOST_RULES = 10_000
-MOST_DEPTH = 128
-"""Levels of brackets."""
-
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\n\r]*', re.DOTALL)
-"""What brackets and rules may stand in without being any. Each ends somewhere, if only with the text: a search that failed at
-its end would begin anew at each character."""
-
-
-def bounded(text: str) -> str:
-    """The GBNF text, if its size and depth are such that parsing it cannot exhaust the stack. Raises InputError."""
-    if len(text) > MOST_BYTES:
-        raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
-    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in set(text)):
-        raise InputError("the grammar is not UTF-8 text", "write it as text")
-    bare = _QUOTED.sub("", text)
-    if (rules := bare.count("::=")) > MOST_RULES:
-        raise InputError(f"the grammar has {rules} rules", f"use at most {MOST_RULES}")
-    depth = deepest = 0
-    for bracket in re.findall(r"[()]", bare):
-        depth += 1 if bracket == "(" else -1
-        deepest = max(deepest, depth)
-    if deepest > MOST_DEPTH:
-        raise InputError(f"the grammar has brackets {deepest} deep", f"use at most {MOST_DEPTH}")
-    return text
-
-
-def check_grammar(grammar: Any, llama: Any) -> None:
-    """Raise InputError for a `LlamaGrammar` that llama.cpp cannot use; added to a sampler chain it would end the process."""
-    text, root = bounded(grammar._grammar), grammar._root
-    if ISOLATED:
-        GrammarHost.of(llama).check(text, root)
-        return
-    vocab = llama._model.vocab
-    sampler = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), root.encode())
-    if not sampler:
-        raise InputError(
-            "the grammar cannot be parsed", "it is GBNF, begins at root and has no left recursion"
-        )
-    llama_cpp.llama_sampler_free(sampler)
-
-
-SCHEMA_DEPTH = 64
-"""Levels of a schema."""
-
-SCHEMA_BYTES = 1 << 16
-"""Bytes of a schema."""
-
-SMALL_SCHEMA = 1024
-"""Bytes that the converter turns into a grammar in some hundredths of a second whatever they say."""
-
-MOST_REPEATS = 10_000
-"""Of anything in a schema: the converter writes them all out."""
-
-_BOUNDS = {"minItems", "maxItems", "minLength", "maxLength"}
-_REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
-
-
-class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
-    """A grammar that an answer follows, from its first `trigger` on where there is one. Raises InputError as `bounded` does."""
-
-    def __init__(self, grammar: str, trigger: str | None = None) -> None:
-        super().__init__(_grammar=bounded(grammar))
-        self.trigger = trigger
-
-
-def schema_grammar(schema: Any) -> str:
-    """GBNF of a JSON schema. Raises InputError where it is too deep, too large or says what cannot be had."""
-    if not isinstance(schema, (dict, bool)):
-        raise InputError("the JSON schema is no object")
-    _check_depth(schema)
-    text = json.dumps(schema)
-    if len(text) > SCHEMA_BYTES:
-        raise InputError(f"the JSON schema is longer than {SCHEMA_BYTES} bytes")
-    if ISOLATED and len(text) > SMALL_SCHEMA:
-        return convert_schema(text)
-    try:
-        return str(json_schema_to_gbnf(text))
-    except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's
-        raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
-
-
-def _check_bounds(schema: dict[str, Any]) -> None:
-    found = [schema[name] for name in _BOUNDS & schema.keys()]
-    bounds = [bound for bound in found if isinstance(bound, (int, float))]
-    if isinstance(pattern := schema.get("pattern"), str):
-        numbers = (number for pair in _REPEATED.findall(pattern) for number in pair)
-        bounds += [int(number[:9]) for number in numbers if number]
-    if max(bounds, default=0) > MOST_REPEATS:
-        raise InputError(f"the JSON schema repeats something more than {MOST_REPEATS} times")
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > SCHEMA_DEPTH:
-            raise InputError(f"the JSON schema is more than {SCHEMA_DEPTH} levels deep")
-        for outer in level:
-            if isinstance(outer, dict):
-                _check_bounds(outer)
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]

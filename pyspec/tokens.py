@@ -9,7 +9,13 @@ import msgspec
 
 
 class Source(IntEnum):
-    """Where an emitted token came from; the values are the extension's."""
+    """Where an emitted token came from; the values are the extension's.
+
+    Attributes:
+        TARGET: The target chose it and nothing had drafted it.
+        ACCEPTED: It was drafted, and the target chose it too.
+        RELAXED: It was drafted, and the rule took it in place of the target's choice.
+    """
 
     TARGET = 0
     ACCEPTED = 1
@@ -24,12 +30,13 @@ class Source(IntEnum):
 class Token(msgspec.Struct, frozen=True):
     """One emitted token.
 
-    id: vocabulary id.
-    source: the target's own choice, a drafted token it chose too, or a drafted runner-up.
-    gap: for a relaxed token, how much the target preferred its own choice, in nats; 0 otherwise.
-    preferred: the target's own choice at this place; differs from `id` only for a relaxed token.
-    confirmed: for a relaxed token of a rule that asks for it, what confirmed it: under `confirm` how many tokens after it
-        were the target's own choices, under `kl` nats, under `doubt` a ratio; else None.
+    Attributes:
+        id: Vocabulary id.
+        source: The target's own choice, a drafted token that it chose too, or a drafted runner-up.
+        gap: For a relaxed token, how much the target preferred its own choice, in nats; 0 otherwise.
+        preferred: The target's own choice at this place; differs from `id` only for a relaxed token.
+        confirmed: For a relaxed token of a rule that asks for it, what confirmed it: under `confirm` how many tokens after it
+            were the target's own choices, under `kl` nats, under `doubt` a ratio; else None.
     """
 
     id: int
@@ -52,10 +59,13 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one round emitted: at least one token, the reason if generation ends, and how many rows the target decoded.
+    """What one round emitted.
 
-    finish_reason: None while it goes on; "stop" after an end-of-generation token (the last of `tokens`), "length" at
-    max_tokens, "context" when the context is full, "cancelled" after a cancel.
+    Attributes:
+        tokens: At least one.
+        finish_reason: None while it goes on; "stop" after an end-of-generation token (the last of `tokens`), "length" at
+            max_tokens, "context" when the context is full, "cancelled" after a cancel.
+        rows: Rows that the target decoded.
     """
 
     tokens: tuple[Token, ...]

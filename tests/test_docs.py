@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import shlex
 from importlib import import_module
@@ -167,6 +168,60 @@ def test_a_page_names_every_public_thing():
         re.findall(r"^::: pyspec\.(\w+)$", text_of(".docs/pages/reference.md"), re.MULTILINE)
     )
     assert set(pyspec.__all__) - {"__version__", "PyspecError"} <= named
+
+
+REFERENCE = re.findall(
+    r"^::: (\S+)(?:\n    options:\n +(?:inherited_)?members: (.*))?", text_of(".docs/pages/reference.md"), re.MULTILINE
+)  # fmt: skip
+
+
+def on_the_reference():
+    """Each thing that the page shows, by name: classes and functions, and of classes the methods that it lists."""
+    for name, members in REFERENCE:
+        home, _, last = name.rpartition(".")
+        thing = getattr(import_module(home), last)
+        if not callable(thing):
+            continue
+        yield name, thing
+        listed = re.findall(r"\w+", members) if members.startswith("[") else []
+        if members == "true":
+            listed = [each for each in vars(thing) if not each.startswith("_")]
+        yield from (
+            (f"{name}.{each}", getattr(thing, each))
+            for each in listed
+            if callable(getattr(thing, each))
+        )
+
+
+def taken(thing):
+    """Names of the arguments that a thing takes itself, not by its base class."""
+    if isinstance(thing, type) and "__init__" not in vars(thing):
+        return set(vars(thing).get("__annotations__", ()))
+    parameters = inspect.signature(thing).parameters.values()
+    return {each.name for each in parameters if each.name not in ("self", "kwargs")}
+
+
+def held(thing):
+    """Names of what its objects hold."""
+    own = set(re.findall(r"self\.(\w+)", inspect.getsource(thing)))
+    bases = getattr(thing, "__mro__", ())
+    return own | {name for base in bases for name in getattr(base, "__annotations__", ())}
+
+
+def described(thing):
+    """Names in the lists of its docstring."""
+    text = inspect.getdoc(thing) or ""
+    found = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?)+)", text, re.MULTILINE)
+    return set(re.findall(r"^    \**(\w+): ", "".join(found), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("name", "thing"), [*on_the_reference()], ids=lambda value: str(value)[:60]
+)
+def test_the_reference_describes_arguments(name, thing):
+    """Whatever takes some has a list of them, and the list names no others."""
+    assert described(thing) or not taken(thing), name
+    assert described(thing) <= taken(thing) | held(thing) | set(dir(thing)), name
 
 
 def test_supported_systems_are_the_classifiers():

@@ -10,12 +10,13 @@ from typing import Any
 from pyspec.batch.jobs import Job
 from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, Result, failed
 from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
+from pyspec.grammar.gbnf import Constraint
 from pyspec.limits import check_ranges
 from pyspec.noise import derive_seed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.profiles import Side
 from pyspec.rules import Margin, Strict, Verification, rule_at
-from pyspec.sampling import Constraint, Sampling
+from pyspec.sampling import Sampling
 from pyspec.text.answer import Speech
 from pyspec.text.forms import from_outside
 from pyspec.text.stream import check_stops
@@ -32,9 +33,18 @@ _BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever 
 class Settings:
     """What holds for records that say nothing else.
 
-    max_tokens: of an answer. raw: prompts go to the model without a chat template. timeout: seconds that an answer may
-    take from when its prompt begins to be read. sampling.seed is the batch's: each record's own is drawn from it and
-    the record's id, so neither order nor neighbours matter.
+    Attributes:
+        sampling: How the target chooses tokens. Its seed is the batch's: each record's own is drawn from it and the record's
+            id, so neither order nor neighbours matter.
+        rule: `Strict()` or `Margin()`: when a drafted token is accepted.
+        max_tokens: Tokens of an answer.
+        system: System text of chats.
+        stop: Strings that end an answer.
+        raw: Whether prompts go to the model without a chat template.
+        timeout: Seconds that an answer may take, from when its prompt begins to be read.
+
+    Raises:
+        OptionError: A value is outside its range.
     """
 
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, seed=0))

@@ -52,14 +52,25 @@ def answer(
     journal: str | Path | None = None,
     **arguments: Any,
 ) -> Any:
-    """A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row of `dataset`.
+    """Answer a dataset of Ray's. A row that cannot be read or answered has its `error` in place of a text.
 
-    Rows have the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
-    num_cpus, num_gpus: of each actor, which uses as many threads; a CPU has to be left for the tasks that read and
-    write. block_tokens: about how many tokens an actor is given at once, prompts and answers; those of all rows /
-    (workers x 4) if not given, for which they are read once more. journal: a folder that all workers see; what is finished
-    goes there at once, and rows whose id and wishes are found there are not computed again. arguments: as `Batch`
-    takes them. A row that cannot be read or answered has its `error` in place of a text. Raises OptionError.
+    Args:
+        dataset: Rows with the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
+        model_path: A file or a name, as `Batch` takes it.
+        workers: Actors, each with models of its own.
+        num_cpus: CPUs of each actor, which uses as many threads. Leave one for the tasks that read and write.
+        num_gpus: GPUs of each actor.
+        block_tokens: About how many tokens an actor is given at once, prompts and answers. None for a quarter of a worker's
+            share, for which the rows are read once more.
+        journal: A folder that all workers see. Finished rows go there at once; a row whose id and request are found there is
+            not computed again.
+        **arguments: Further arguments of `Batch`.
+
+    Returns:
+        A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row.
+
+    Raises:
+        OptionError: There is a journal, and rows have no id.
     """
     from ray.data import ActorPoolStrategy  # noqa: PLC0415 - an extra that few install
 

@@ -84,13 +84,32 @@ class RecordFields(RequestFields, kw_only=True):
 
 
 class Record(RecordFields, kw_only=True):
-    """One prompt and what it asks for.
+    """One prompt and what it asks for; None leaves the batch's own setting.
 
-    One of `prompt`, `messages` and `tokens`, a prompt as ids. source: the input's name; line: where in it,
-    from 1. form: "chat" or "completion" where the line was one of OpenAI's batch format, which the output
-    then has too. tools: OpenAI's functions, which may be called; tool_choice: the name of the one that must be, or
-    "required"; parallel: whether several may be called at once. reasons: False asks the template for no reasoning.
-    echo: whether the answer begins with the prompt. error: why the record cannot be used.
+    Give one of `prompt`, `messages` and `tokens`. Sampler fields that are not listed are named as in `Sampling`.
+
+    Attributes:
+        id: Names the record in results; unique in a batch.
+        prompt: A user's turn, or with `Settings.raw` the whole prompt.
+        messages: A conversation in OpenAI's form.
+        tokens: A prompt as ids.
+        system: System text; goes with `prompt` only.
+        max_tokens: Tokens of the answer.
+        seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
+        grammar: GBNF that the answer follows.
+        sampling: Whose random numbers draw: "coupled" or "llama.cpp".
+        logit_bias: What is added to logits, by token id.
+        chat_template_kwargs: Variables of the chat template.
+        stop: Strings that end the answer.
+        source: Name of the input that the record came from.
+        line: Its place there, from 1.
+        form: "chat" or "completion" for a line of OpenAI's batch format, which the output then has too.
+        tools: OpenAI's functions that may be called.
+        tool_choice: Name of the function that must be called, or "required".
+        parallel: Whether several functions may be called at once.
+        reasons: False asks the template for no reasoning.
+        echo: Whether the answer begins with the prompt.
+        error: Why the record cannot be used.
     """
 
     id: str
@@ -161,11 +180,20 @@ class Usage(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, kw_only=True):
     """One record answered, or failed.
 
-    index: place of the record among the inputs, from 0. text: the content, without `reasoning` and `calls`, which are OpenAI's.
-    reasoning_cut: whether the answer ended inside reasoning; reasoned: tokens of it. stop_string: the
-    one that ended it. finish_reason: "stop", "tool_calls", "length",
-    "context", "cancelled", or None where it failed. speculation: the verification rule and the counts of
-    `pyspec.tokens.Tally`.
+    Attributes:
+        index: Place of the record among the inputs, from 0.
+        id: The record's.
+        prompt_sha256: Hash of what the record asks.
+        text: The content, without `reasoning` and `calls`.
+        reasoning: What the model thought before it.
+        reasoning_cut: Whether the answer ended inside reasoning.
+        reasoned: Tokens of the reasoning.
+        stop_string: The one that ended the answer.
+        calls: Calls of functions, in OpenAI's form.
+        finish_reason: "stop", "tool_calls", "length", "context", "cancelled", or None for a record that failed.
+        usage: Tokens of prompt and answer.
+        speculation: The verification rule, and the counts of `pyspec.account.Tally`.
+        error: Why there is no answer.
     """
 
     index: int

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from pyspec.account import Tally
-from pyspec.batch.contexts import (
-    MOST_SEQUENCES,
-    Contexts,
-    Models,
-    best_parallel,
-    open_contexts,
-)
+from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
@@ -60,25 +54,29 @@ _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
 
 class Batch:
-    """Answers many prompts at once.
+    """Answers many prompts at once. One thread at a time.
 
-    model_path, draft, companion, length, draft_n_gpu_layers, draft_devices, draft_type_k, draft_type_v: as
-        `SpeculativeLlama` takes them; further keywords are llama-cpp-python's and `TargetLlama`'s.
-    settings: sampling, acceptance rule, max_tokens, system text and stop strings of records that bring
-        none of their own.
-    parallel: answers at once, 1 to 64; None for what the cost curve says is worth it and memory holds.
-    n_ctx: positions a record may use, prompt and answer. cells: KV cells of all sequences together; None
-        for what `run` finds its records to need.
-    draft_max: longest draft of a sequence, tokens.
-    exact: a text depends on its record alone, not on neighbours, order or interruptions: nothing is
-        drafted, and every decode of answers has `parallel` rows.
-    interactive: people wait for the answers: first come, first served, each may use n_ctx positions at
-        once, and what free sequences hold is kept for prompts that begin alike.
-    prompt_cache: a file that keeps the longest beginning that prompts share, for the next `Batch`.
-    memory: whether lookup drafts what other records said, those with the same owner; a folder keeps it for the next `Batch`.
+    Arguments not listed are those of `SpeculativeLlama` and llama-cpp-python.
 
-    on_placed: hears of `placed` each time that contexts are made.
-    One thread at a time. Raises OptionError, ModelInvalid, DraftMismatch and the like when made.
+    Args:
+        model_path: A file or a name.
+        settings: Sampling, acceptance rule, max_tokens, system text and stop strings of records that bring none.
+        parallel: Answers at once, 1 to 64; None for as many as the cost curve says pay and memory holds.
+        n_ctx: Positions a record may use, prompt and answer.
+        cells: KV cells of all sequences together; None for what `run` finds its records to need.
+        draft_max: Longest draft of a sequence, in tokens.
+        exact: A text depends on its record alone, not on neighbours, order or interruptions: nothing is drafted, and
+            every decode of answers has `parallel` rows.
+        interactive: People wait for the answers: first come, first served, each may use n_ctx positions at once, and
+            what free sequences hold is kept for prompts that begin alike.
+        prompt_cache: A file that keeps the longest beginning that prompts share, for the next `Batch`.
+        memory: Whether lookup drafts what other records of the same owner said; a folder keeps it for the next `Batch`.
+
+    Attributes:
+        on_placed: Called with `placed` each time that contexts are made.
+
+    Raises:
+        PyspecError: OptionError, ModelInvalid, DraftMismatch and the like, when made.
     """
 
     on_placed: Callable[[str], None] = staticmethod(lambda _placed: None)
@@ -155,9 +153,16 @@ class Batch:
         return max(1, min(max(best, FEWEST), room))
 
     def run(self, records: Iterable[Record | str]) -> Iterator[Result]:
-        """Answer records, or bare prompts, and give the results as they finish; `result.index` is the place.
+        """Answer many prompts.
 
-        Records are taken from the iterable when there is room for them. Raises Cancelled after `cancel`.
+        Args:
+            records: Records or bare prompts; each is taken when there is room for it.
+
+        Yields:
+            Results as they finish; `result.index` is the record's place.
+
+        Raises:
+            Cancelled: After `cancel`.
         """
         indexed = ((i, _as_record(record, i)) for i, record in enumerate(records))
         return self._pump(partial(next, indexed, None))
@@ -309,15 +314,9 @@ class Batch:
                 self._noted.add(note)
                 log.warning("%s", note)
         self._scheduler = Scheduler(
-            made,
-            self._policies,
-            self._draft_max,
-            self._window,
-            self._total,
-            interactive=self._interactive,
-            exact=self._exact,
-            public=lambda: self.jobs.public,
-        )
+            made, self._policies, self._draft_max, self._window, self._total,
+            interactive=self._interactive, exact=self._exact, public=lambda: self.jobs.public,
+        )  # fmt: skip
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))
             self._scheduler.kept.restore(file, made.layout.each or made.layout.cells)

@@ -8,7 +8,7 @@ import msgspec
 from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.errors import InputError
-from pyspec.sampling import schema_grammar
+from pyspec.grammar.gbnf import schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,10 +35,10 @@ from pyspec.display import (
     verdict,
 )
 from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.grammar.gbnf import Constraint, bounded, schema_grammar
 from pyspec.llama import SpeculativeLlama
 from pyspec.options import AnswerOptions
 from pyspec.prompt_cache import PromptCache
-from pyspec.sampling import Constraint, bounded, schema_grammar
 from pyspec.store.files import Stamp, recall, remember
 from pyspec.text.parts import Piece
 from pyspec.token_view import TokenPaint, has_colour, print_legend

@@ -35,10 +35,10 @@ from pyspec.errors import (
     ShuttingDown,
     TooManyRequests,
 )
+from pyspec.grammar.gbnf import check_grammar
 from pyspec.noise import derive_seed
 from pyspec.options import Speculation
 from pyspec.rules import Margin, Strict
-from pyspec.sampling import check_grammar
 from pyspec.serve.pending import Answered, PendingRequest
 from pyspec.text.tokenizer import piece_reader
 

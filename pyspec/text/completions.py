@@ -12,7 +12,7 @@ from llama_cpp import llama_chat_format
 from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.errors import InputError
-from pyspec.sampling import Constraint, schema_grammar
+from pyspec.grammar.gbnf import Constraint, schema_grammar
 from pyspec.text.forms import from_outside
 from pyspec.text.parts import AnswerPart, WholeAnswer
 from pyspec.text.template import ChatTemplate

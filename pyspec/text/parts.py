@@ -58,8 +58,15 @@ class Piece(Step, frozen=True):
     """What one round brought to an answer: its tokens, and the parts that they made safe to show.
 
     The text may lag behind the tokens: a character split over tokens, or what may become a stop string, waits for the next
-    piece. finish_reason, reasoning_cut (whether the answer ended inside reasoning) and calls are set on the last piece of
-    `stream_text`. likely: one for each token, where log-probabilities were asked for.
+    piece.
+
+    Attributes:
+        tokens: The tokens of the round.
+        finish_reason: As of `Step`; set on the last piece alone.
+        rows: Rows that the target decoded in the round.
+        parts: Reasoning, content and calls, in the order in which the answer has them.
+        reasoning_cut: Whether the answer ended inside reasoning; set on the last piece.
+        likely: Log-probabilities of each token, where they were asked for.
     """
 
     parts: Sequence[AnswerPart] = ()

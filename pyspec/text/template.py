@@ -32,9 +32,13 @@ READ = "this model's chat template reads some control words in what is said: the
 
 
 class Message(TypedDict, total=False):
-    """One turn: role is system, user or assistant.
+    """One turn of a conversation, in OpenAI's form.
 
-    `tokens`, where given, stands for the content as it was generated: `from_outside` takes it away where somebody else wrote it.
+    Attributes:
+        role: "system", "user", "assistant" or "tool".
+        content: What was said.
+        reasoning_content: What the model thought before it said that.
+        tokens: Ids of an answer as it was generated, in place of its content. Pass none that somebody else wrote.
     """
 
     role: str
@@ -44,11 +48,21 @@ class Message(TypedDict, total=False):
 
 
 class ChatTemplate:
-    """Turns messages into the prompt tokens of one model.
+    """Turns messages into the prompt tokens of one model. It outlives its model only closed.
 
-    name: of the template in force: the file's `default` or another of its names, a path, or `none` for plain words.
-    sources: its text by name, and that of `tool_use` if the file has one. stop: texts that end an answer.
-    arguments: template variables for all conversations.
+    Args:
+        llm: A `llama_cpp.Llama`.
+        choice: None for the file's own template, one of its names, a path, or "none" for plain words.
+        arguments: Template variables for all conversations.
+        renderer: A child process that was begun already.
+
+    Attributes:
+        name: Name of the template in force: the file's "default" or another of its names, a path, or "none".
+        sources: The template's text by name, and that of "tool_use" if the file has one.
+        stop: Texts that end an answer.
+
+    Raises:
+        OptionError: There is no such template, or a variable cannot be set.
     """
 
     def __init__(
@@ -58,10 +72,6 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         renderer: Renderer | None = None,
     ) -> None:
-        """Of a `llama_cpp.Llama`, which it outlives only closed. renderer: a child that was begun already.
-
-        choice, arguments: as `TargetLlama` has them. Raises OptionError.
-        """
         self.arguments = dict(arguments or {})
         self.sources, self.name = choose(templates_of(llm.metadata), choice)
         self._lacks_one = self.is_plain and choice is None
@@ -81,7 +91,14 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, llm: Any) -> ChatTemplate:
-        """The template of a model: the one it was opened with, or for a `llama_cpp.Llama` its file's own."""
+        """The template of a model.
+
+        Args:
+            llm: A `SpeculativeLlama`, or any `llama_cpp.Llama`.
+
+        Returns:
+            The one that the model was opened with, or its file's own.
+        """
         known = getattr(llm, "template", None)
         return known if isinstance(known, cls) else cls(llm)
 
@@ -99,12 +116,22 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         now: float | None = None,
     ) -> list[int]:
-        """Token ids of a conversation; with `answer`, open for the assistant's next turn.
+        """Make a prompt of a conversation.
 
-        messages, tools: in OpenAI's form; a message's `tokens` are kept where the template writes its text back as it was
-        generated. arguments: further variables of the template, none for the conversation. now: seconds since 1970 that its date
-        is taken from.
-        Raises InputError where the template refuses the conversation, TemplateError where it fails.
+        Args:
+            messages: The turns, in OpenAI's form. A turn's `tokens` are kept where the template writes its text back as it was
+                generated.
+            answer: Whether the prompt is open for the assistant's next turn.
+            tools: The functions that may be called, in OpenAI's form.
+            arguments: Further variables of the template, none of them for the conversation.
+            now: Seconds since 1970 from which the template takes its date; None for now.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            InputError: The template refuses the conversation.
+            TemplateError: The template fails.
         """
         tokens = self._opened()
         if self._lacks_one:

@@ -19,10 +19,11 @@ from pyspec.batch.room import padded
 from pyspec.engine.handle import Gate
 from pyspec.engine.models import address
 from pyspec.engine.runs import Run
+from pyspec.grammar.gbnf import Constraint
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Strict
 from pyspec.samplers import xtc_chance
-from pyspec.sampling import Constraint, Sampling, build_chain
+from pyspec.sampling import Sampling, build_chain
 
 pytestmark = devices.for_processors(
     "thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie"
@@ -272,9 +273,8 @@ def draft(tiny_folder):
 )
 def test_texts_have_the_targets_distribution(tiny_target, draft, options, grammar, monkeypatch):
     """Whatever shapes the distribution, with a draft model that draws, forty sequences in a batch."""
-    monkeypatch.setattr(
-        "pyspec.sampling.ISOLATED", False
-    )  # a process an answer is too slow for so many
+    for module in ("pyspec.sampling", "pyspec.grammar.gbnf"):
+        monkeypatch.setattr(f"{module}.ISOLATED", False)  # a process each is too slow for so many
     sampling = replace(WIDE, **options)
     expected = pairs(tiny_target, sampling, LETTERS if grammar else None)
     with closing(Source(tiny_target, draft, 40, sampling, grammar)) as source:

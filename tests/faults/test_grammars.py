@@ -11,7 +11,7 @@ from llama_cpp import LlamaGrammar
 from pyspec.batch import Batch
 from pyspec.batch.records import Record
 from pyspec.errors import EngineError, InputError
-from pyspec.sampling import schema_grammar
+from pyspec.grammar.gbnf import schema_grammar
 
 
 @pytest.mark.parametrize(

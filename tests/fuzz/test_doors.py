@@ -22,8 +22,8 @@ from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.jobs import Job
 from pyspec.errors import PyspecError
 from pyspec.grammar import masks
+from pyspec.grammar.gbnf import bounded
 from pyspec.grammar.masks import GrammarHost
-from pyspec.sampling import bounded
 
 COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "300"))
 many = settings(

@@ -17,8 +17,8 @@ from waiting import wait
 
 from pyspec.errors import InputError
 from pyspec.grammar import masks
+from pyspec.grammar.gbnf import MOST_BYTES, MOST_DEPTH, bounded, schema_grammar
 from pyspec.grammar.masks import CANDIDATES, GrammarHost, convert_schema
-from pyspec.sampling import MOST_BYTES, MOST_DEPTH, bounded, schema_grammar
 
 pytestmark = pytest.mark.skipif(not masks.ISOLATED, reason="processes cannot be copied here")
 
@@ -117,7 +117,7 @@ def test_large_schemas_are_converted_as_small_ones(monkeypatch: pytest.MonkeyPat
     """By the same converter, elsewhere."""
     schema = {"type": "object", "properties": {"a": {"enum": ["b" * 5000]}}, "required": ["a"]}
     away = schema_grammar(schema)
-    monkeypatch.setattr("pyspec.sampling.SMALL_SCHEMA", MOST_BYTES)
+    monkeypatch.setattr("pyspec.grammar.gbnf.SMALL_SCHEMA", MOST_BYTES)
     assert schema_grammar(schema) == away
     assert convert_schema.cache_info().currsize > 0
 

@@ -16,7 +16,7 @@ from text.called import FUNCTIONS
 from text.test_calls import notation_of
 
 from pyspec.errors import InputError
-from pyspec.sampling import schema_grammar
+from pyspec.grammar.gbnf import schema_grammar
 from pyspec.target import TargetLlama
 from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_grammar
 from pyspec.text.notation import DEEPSEEK_FENCED, LLAMA, MISTRAL_IDS, Notation

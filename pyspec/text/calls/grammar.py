@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspec.sampling import schema_grammar
+from pyspec.grammar.gbnf import schema_grammar
 from pyspec.text.calls.form import CallForm
 from pyspec.text.calls.named import NamedCalls, SpokenCalls
 from pyspec.text.calls.objects import BareCalls, ObjectCalls
