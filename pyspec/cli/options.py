@@ -239,12 +239,12 @@ class SamplerOptions:
         help="DRY: how many tokens to look back, prompt included; -1 for all.")
     dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
         type=_breaker, default=DRY_BREAKERS, show_default=False,
-        help="DRY: text that no repetition reaches over, in place of newline, colon, quote and asterisk; may be repeated; none "
-        "for nothing.")
+        help="DRY: text that ends a repetition (default: newline, colon, quote, asterisk); may be repeated; none for no such "
+        "text.")
     xtc_probability: float = option("Sampling", "--xtc-probability", default=Sampling.xtc_probability,
         help="XTC: how often to exclude the likeliest tokens, 0 to 1.")
     xtc_threshold: float = option("Sampling", "--xtc-threshold", default=Sampling.xtc_threshold,
-        help="XTC: exclude tokens that are as likely, all but the least likely of them; nothing above 0.5.")
+        help="XTC: probability a token must reach to be excluded; the least likely of those is kept. No effect above 0.5.")
     dynatemp_range: float = option("Sampling", "--dynatemp-range", default=Sampling.dynatemp_range,
         help="Dynamic temperature: up to this much below --temp where the model is sure, above it where it is not; 0 for off.")
     dynatemp_exponent: float = option("Sampling", "--dynatemp-exp", default=Sampling.dynatemp_exponent,
