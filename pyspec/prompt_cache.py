@@ -47,7 +47,7 @@ class PromptFile:
         if not self.path.exists():
             return []
         if not self.path.is_file():  # a pipe waits for its writer, and a device has no end
-            raise OptionError(f"{self.path} is no regular file", "name another one")
+            raise OptionError(f"{self.path} is not a regular file", "name another one")
         try:
             magic, head, state = _parts(self.path.read_bytes())
             found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
@@ -55,7 +55,7 @@ class PromptFile:
             log.warning("%s cannot be used as a prompt cache: %s", self.path.name, error)
             return []
         if found is None:
-            raise OptionError(f"{self.path} is there and is no prompt cache", "name another file")
+            raise OptionError(f"{self.path} exists and is not a prompt cache", "name another file")
         fits = begins is None or common_prefix(found.tokens, begins) > 0
         if fits and len(found.tokens) <= most and self._put(found, state, seq):
             return found.tokens

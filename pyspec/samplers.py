@@ -22,7 +22,7 @@ def refuse(samplers: Iterable[str]) -> None:
     """Raise OptionError for the first of what a plain Llama, whose chain is llama-cpp-python's own, does not have."""
     for name in samplers:
         raise OptionError(
-            f"{name} cannot be had with logits_all or embedding", "load the model without them"
+            f"{name} does not work with logits_all or embedding", "load the model without them"
         )
 
 

@@ -50,7 +50,7 @@ class PairVerdict(msgspec.Struct, forbid_unknown_fields=True):
             numbers: dict[str, Any] = {n: math.inf if v == "inf" else v for n, v in given}
             return Strict() if self.rule is None else Margin(**numbers)
         except TypeError:
-            raise OptionError("a verdict names a setting that no rule has") from None
+            raise OptionError("a verdict names an unknown setting") from None
 
 
 class PairVerdicts(msgspec.Struct, forbid_unknown_fields=True):

@@ -97,7 +97,7 @@ def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_pat
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
     llm = open_llama(tiny_target)
-    with pytest.raises(OptionError, match="no prompt cache"):
+    with pytest.raises(OptionError, match="not a prompt cache"):
         PromptCache(llm, path).restore(PROMPT)
     assert path.read_text() == "dear diary"
 
@@ -106,7 +106,7 @@ def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path)
     """It would be waited for."""
     make_fifo(tmp_path / "pipe")
     llm = open_llama(tiny_target, n_ctx=256)
-    with pytest.raises(OptionError, match="no regular file"):
+    with pytest.raises(OptionError, match="not a regular file"):
         PromptCache(llm, tmp_path / "pipe").restore([5, 6])
 
 

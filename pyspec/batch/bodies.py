@@ -175,7 +175,7 @@ class ChatBody(Body):
             parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
             shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
         elif self.tool_choice != "none" and chosen([], self.tool_choice)[1]:
-            raise InputError("tool_choice wants a call, and there are no tools", "send tools")
+            raise InputError("tool_choice asks for a call, but there are no tools", "send tools")
         if self.reasoning_effort == "none":
             shared["reasons"] = False
         elif self.reasoning_effort is not None:

@@ -308,4 +308,4 @@ def open_contexts(
             if last:
                 raise
         n_slots //= 2
-        log.warning("memory does not hold %d answers at once: %d are made", 2 * n_slots, n_slots)
+        log.warning("memory does not hold %d answers at once; %d run instead", 2 * n_slots, n_slots)

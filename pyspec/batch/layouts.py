@@ -203,7 +203,7 @@ class TableFile(OutputFiles):
 
     def _rows(self, source: InputFile) -> list[tuple[int, list[str]]]:
         if source.path is None:
-            raise InputError("stdin is no table", "give the CSV file by its name")
+            raise InputError("stdin is not a table", "give the CSV file by its name")
         with source.path.open("rb") as stream:
             return list(rows_of(stream, source.name, self.reading))
 

@@ -203,12 +203,12 @@ def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
     """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
     at.id, at.form = line.custom_id or at.id, CHAT
     if reading.template is not None:
-        raise InputError("a template has no place in OpenAI's batch format")
+        raise InputError("--template cannot be used with OpenAI's batch format")
     body = read_body(line.url, line.body)
     record, *more = records_of(body, at.id)
     if body.n not in (None, 1) or body.stream or more:
         raise InputError(
-            "n, stream and several prompts have no place in a batch", "one answer a line"
+            "n, stream and several prompts are not supported in a batch", "one answer a line"
         )
     return record
 
@@ -239,7 +239,7 @@ def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int
         for row in rows:
             yield rows.line_num, row
     except csv.Error as error:
-        raise InputError(f"{name}, line {rows.line_num}: {error}", "mend the table") from None
+        raise InputError(f"{name}, line {rows.line_num}: {error}", "fix the CSV file") from None
     finally:
         csv.field_size_limit(old)
 

@@ -141,7 +141,7 @@ class Record(RecordFields, kw_only=True):
             raise InputError("the prompt is empty")
         standard(self.messages or ())
         if self.messages is not None and self.system is not None:
-            raise InputError("system goes into messages where there are messages")
+            raise InputError("system cannot be used with messages")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -223,7 +223,7 @@ def unique(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         if record.id in seen:
             error = InputError(
-                f"{record.source}, line {record.line}: id {record.id[:80]!r} was there before"
+                f"{record.source}, line {record.line}: id {record.id[:80]!r} is used twice"
             )
             record.id, record.error = f"{record.source}:{record.line}", Failure.of(error)
             while record.id in seen:

@@ -73,7 +73,7 @@ def _name_of(choice: Any) -> Any:
 
 def _one_of(tools: Sequence[dict[str, Any]], name: Any) -> str:
     if not any(tool["name"] == name for tool in tools):
-        raise InputError(f"tool_choice names {str(name)[:80]!r}, which is no tool")
+        raise InputError(f"tool_choice names {str(name)[:80]!r}, which is not among the tools")
     return str(name)
 
 

@@ -146,7 +146,7 @@ def _may_replace(chat: Chat, path: Path) -> None:
     """Raises InputError unless the user agrees that a saved chat is replaced; other files never are."""
     files.load(path)
     if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
-        raise InputError(f"{path} is left as it is", "name another file")
+        raise InputError(f"{path} was not changed", "name another file")
 
 
 def _load(chat: Chat, argument: str) -> None:

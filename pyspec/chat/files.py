@@ -69,7 +69,7 @@ def save(
         if is_there(path):
             load(path)
     except InputError:
-        raise InputError(f"{path} is there and is no saved chat", "name another file") from None
+        raise InputError(f"{path} exists and is not a saved chat", "name another file") from None
     saved = SavedChat(
         kind="pyspec-chat",
         format=1,
@@ -122,7 +122,7 @@ def load(path: Path) -> SavedChat:
     try:
         return msgspec.json.decode(data, type=SavedChat)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no saved chat: {error}", "/save writes them") from None
+        raise InputError(f"{path} is not a saved chat: {error}", "/save writes them") from None
 
 
 def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
@@ -144,7 +144,7 @@ def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
             last.answer = _answer(message, model, same)
         else:
             raise InputError(
-                f"message {index + 1} is a {message.role} turn out of turn",
+                f"message {index + 1} is a {message.role} turn in the wrong place",
                 "user and assistant alternate after one system turn",
             )
     if conversation.exchanges and conversation.exchanges[-1].answer is None:
@@ -194,7 +194,7 @@ def read_text(path: Path) -> str:
 def _read(path: Path, limit: int) -> bytes:
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path} is no file", "folders and devices are not read")
+            raise InputError(f"{path} is not a file", "folders and devices are not read")
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
@@ -242,7 +242,7 @@ def new_path() -> Path | None:
 def newest() -> Path:
     """The chat that was written last. Raises InputError where none is kept."""
     if not (chats := _all(log_folder())):
-        raise InputError("there is nothing to go on with", "ask something first, without -c")
+        raise InputError("there is nothing to continue", "ask something first, without -c")
     return chats[-1]
 
 

@@ -44,7 +44,7 @@ def _breakers(text: str) -> tuple[str, ...]:
         words = None
     if not isinstance(words, list):
         raise OptionError(
-            f"{text[:40]} is no list of texts", f"write it as {_text(DRY_BREAKERS, '')}"
+            f"{text[:40]} is not a list of texts", f"write it as {_text(DRY_BREAKERS, '')}"
         )
     check_breakers(words)
     return tuple(words)

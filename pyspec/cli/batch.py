@@ -122,7 +122,7 @@ class BatchOptions(CacheOptions, SystemOptions):
             for name, kept in (("--prompt-cache", self.prompt_cache), ("--memory", self.memory)):
                 if isinstance(kept, Path):
                     raise OptionError(
-                        f"{name} {kept} is one process's", "leave it out with --engine ray"
+                        f"{name} {kept} serves a single process", "leave it out with --engine ray"
                     )
             from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 

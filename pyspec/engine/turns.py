@@ -64,7 +64,9 @@ class Turns:
                 "load it in the process that uses it, or with n_threads=1 where there is no device",
             )
         if self._here.working:
-            raise EngineBusy("this model is at work on the answer that asks it", _HINT)
+            raise EngineBusy(
+                "this model is already answering the call that this one comes from", _HINT
+            )
         me = object()
         self._wait_for_turn(me)
         try:

@@ -86,7 +86,7 @@ class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
 def schema_grammar(schema: Any) -> str:
     """GBNF of a JSON schema. Raises InputError where it is too deep, too large or says what cannot be had."""
     if not isinstance(schema, (dict, bool)):
-        raise InputError("the JSON schema is no object")
+        raise InputError("the JSON schema is not an object")
     _check_depth(schema)
     text = json.dumps(schema)
     if len(text) > SCHEMA_BYTES:

@@ -179,7 +179,7 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
         if files.draft is not None:
             if kind_of_draft(files.draft) not in _DRAFTING[kind]:
                 raise missing(
-                    f"{files.draft.name} is no file for {_SPEC_TYPES[kind]}", "--peer-draft PATH"
+                    f"{files.draft.name} is not a file for {_SPEC_TYPES[kind]}", "--peer-draft PATH"
                 )
             more += ["-md", str(files.draft), "-td", str(files.threads)]
         elif kind != "server-mtp":

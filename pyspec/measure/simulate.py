@@ -117,7 +117,7 @@ def load_rounds(path: Path) -> list[Answer]:
     try:
         return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Answer])
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise InputError(f"{path} is no file of `pyspec profile --rounds`: {error}") from None
+        raise InputError(f"{path} was not written by `pyspec profile --rounds`: {error}") from None
 
 
 class Times:

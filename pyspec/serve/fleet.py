@@ -97,7 +97,7 @@ class Fleet:
     async def take(self, name: str | None) -> Service:
         """The service of a model, loaded if need be; it stays loaded until it is released."""
         if self.draining:
-            raise ShuttingDown("the server is shutting down", "ask again in a moment")
+            raise ShuttingDown("the server is shutting down", "try again in a moment")
         service = self.default if self._others is None else self._loaded.get(name or self._first)
         if service is None:
             async with self._loading:
@@ -160,7 +160,7 @@ class Fleet:
             if not isinstance(error, asyncio.TimeoutError):
                 raise
             raise TooManyRequests(
-                "every model that is loaded answers",
+                "every loaded model is busy",
                 "try again in a moment, or raise --models-max or --models-memory",
             ) from None
         finally:

@@ -57,7 +57,7 @@ class ResponsesBody(Body):
         for field in ("previous_response_id", "conversation", "prompt", "background"):
             if getattr(self, field):
                 raise InputError(
-                    f"{field} needs responses that are stored, and none are",
+                    f"{field} needs stored responses, and none are stored",
                     "send the whole conversation as input",
                 )
         if self.truncation == "auto":

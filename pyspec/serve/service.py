@@ -124,7 +124,7 @@ class Service:
 
     def _still_taking(self) -> None:
         if self.draining:
-            raise ShuttingDown("the server is shutting down", "ask again in a moment")
+            raise ShuttingDown("the server is shutting down", "try again in a moment")
 
     async def count(self, body: bodies.Body, size: int) -> int:
         """How many tokens a request's prompts have, of which nothing is asked. size: its bytes."""

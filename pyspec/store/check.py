@@ -145,7 +145,7 @@ def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -
             raise
         extra = check_model(path, trust, replace(loading, n_gpu_layers=0))
         name = show(Path(path).name)
-        log.warning("all layers of %s are the processor's, since on a device %s", name, error)
+        log.warning("all layers of %s stay on the CPU, since on a device %s", name, error)
         return extra, False
 
 

@@ -190,7 +190,7 @@ def add_rpc_servers(servers: str | Iterable[str]) -> None:
     """
     for server in parse_devices(servers):
         if not _SERVER.fullmatch(server):
-            raise OptionError(f"--rpc {server} is no address", "write it as HOST:PORT")
+            raise OptionError(f"--rpc {server} is not an address", "write it as HOST:PORT")
         _reach(server)
         _add_server(server)
 

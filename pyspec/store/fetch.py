@@ -179,7 +179,7 @@ def _verify(entry: Entry, path: Path) -> None:
         # a part of a split file can be judged only beside the others
         (parse_header if PART.search(entry.file) else read_header)(path)
     except ModelError as error:
-        raise FetchError(f"{entry.name} was fetched and is no usable model: {error}") from error
+        raise FetchError(f"{entry.name} was fetched but cannot be used: {error}") from error
 
 
 def require_space(folder: Path, need: int) -> None:

@@ -141,7 +141,9 @@ def _check_first_bytes(header: Header) -> None:
                 alone.add(byte)
     if missing := first - alone:
         byte = min(missing)
-        raise _bad(header, f"its RWKV tokens begin with {show(byte)}, which is no token by itself")
+        raise _bad(
+            header, f"its RWKV tokens begin with {show(byte)}, which is not a token by itself"
+        )
 
 
 def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> bytes:

@@ -325,7 +325,7 @@ def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
 def _unknown(name: str) -> ModelNotFound:
     if name.startswith(PREFIX):
         return ModelNotFound(
-            f"{show(name)} names no hub file",
+            f"{show(name)} does not name a file of the hub",
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, with @REVISION if you like",
         )
     if near := _near(name):

@@ -316,7 +316,7 @@ def find_hub(repo: Repo) -> list[Entry]:
     files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
     revision = (info.sha or "main") if repo.revision == "main" else repo.revision
     if not _REVISION.fullmatch(revision):
-        raise FetchError(f"the hub calls a commit {show(revision)}, which is none")
+        raise FetchError(f"the hub returned an invalid commit id: {show(revision)}")
     entries = []
     for path in _choose(repo, list(files)):
         flat = "--".join([*repo.name.split("/"), revision, *path.split("/")])

@@ -91,7 +91,7 @@ class _Shape:
         self.name = choice if self.functions and choice not in ("auto", "none") else None
         self.form, self.grammar = form, grammar
         if self.name not in (None, "required", *self.functions):
-            raise InputError(f"tool_choice names {self.name!r}, which is no tool")
+            raise InputError(f"tool_choice names {self.name!r}, which is not among the tools")
 
 
 class ContentAnswer:

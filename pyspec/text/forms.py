@@ -41,7 +41,7 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
         made = {"thinking": reasoning, **made, "reasoning_content": reasoning}
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
-        raise InputError("the tool calls of a message are no list")
+        raise InputError("the tool calls of a message are not a list")
     if calls:
         made["tool_calls"] = [_call(call) for call in calls]
     elif "tool_calls" in made:

@@ -67,7 +67,7 @@ class Renderer:
         try:
             line = json.dumps({"name": name, "now": now, "arguments": arguments})
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"the conversation is no JSON: {error}") from None
+            raise InputError(f"the conversation cannot be written as JSON: {error}") from None
         with self._lock:
             child = self._ready()
             if name in self._broken:

@@ -170,7 +170,7 @@ class ChatTemplate:
 
     def _opened(self) -> PromptTokenizer:
         if self._tokens is None:
-            raise EngineError("the model was closed", "make another")
+            raise EngineError("the model was closed", "load it again")
         return self._tokens
 
     # -- rendering ---------------------------------------------------------------------------------
@@ -185,7 +185,9 @@ class ChatTemplate:
         """The name of a template, and what it is rendered with."""
         for each in _CONVERSATION:
             if each in (arguments or {}):
-                raise InputError(f"{each} is no variable to set", f"send {each} by its own name")
+                raise InputError(
+                    f"{each} cannot be set as a variable", f"send {each} by its own name"
+                )
         name = TOOL_USE if tools and TOOL_USE in self.sources else next(iter(self.sources))
         asked = {
             "messages": standard(messages), "tools": list(tools) if tools else None, "documents": None,

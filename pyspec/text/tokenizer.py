@@ -32,7 +32,7 @@ def _address(vocab: Any) -> int:
 
 def _check_there(address: int) -> None:
     if address in _FREED:
-        raise EngineError("the model of this vocabulary is closed", "make a new one")
+        raise EngineError("the model of this vocabulary was closed", "load it again")
 
 
 def piece_reader(vocab: Any, *, special: bool = False) -> Callable[[int], bytes]:
@@ -57,7 +57,7 @@ class _Pieces(dict[int, bytes]):
         _check_there(self._address)
         if not 0 <= token < self._n_vocab:
             raise InputError(
-                f"{token} is no token", f"this model has tokens 0 to {self._n_vocab - 1}"
+                f"{token} is not a token", f"this model has tokens 0 to {self._n_vocab - 1}"
             )
         self[int(token)] = piece = _piece(self._vocab, int(token), special=self._with_special)
         return piece

@@ -54,7 +54,7 @@ def test_answers_at_once_are_bound_by_memory(open_batch, worth_16, monkeypatch, 
     batch = open_batch(parallel=None)
     assert [result.error for result in batch.run(["ab"] * 20)] == [None] * 20
     assert batch.stats()["parallel"] == 8
-    assert "16 answers at once: 8" in caplog.text
+    assert "16 answers at once; 8" in caplog.text
 
 
 def refuse_from(monkeypatch, most):

@@ -73,7 +73,7 @@ def test_other_files_are_not_replaced(tmp_path: Path) -> None:
     """A slip of the file name does not cost the user's notes."""
     path = tmp_path / "notes.txt"
     path.write_text("dear diary")
-    with pytest.raises(InputError, match="is no saved chat"):
+    with pytest.raises(InputError, match="is not a saved chat"):
         files.save(path, TALK, {}, MODEL.target())
     assert path.read_text() == "dear diary"
 
@@ -147,7 +147,7 @@ def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
     """Broken and strange files are one sentence."""
     path = tmp_path / "talk.json"
     path.write_bytes(data)
-    with pytest.raises(InputError, match="is no saved chat"):
+    with pytest.raises(InputError, match="is not a saved chat"):
         files.load(path)
 
 
@@ -156,7 +156,7 @@ def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     make_fifo(fifo)
     for path in (tmp_path, fifo, Path("/dev/zero")):
-        with pytest.raises(InputError, match="is no file"):
+        with pytest.raises(InputError, match="is not a file"):
             files.read_text(path)
 
 

@@ -321,7 +321,7 @@ def test_saving_over_another_chat_asks_first(tmp_path: Path) -> None:
     session(FakeModel(["old"]), f"hi\n/save {path}\n")
     code, text = session(FakeModel(["new"]), f"hi\n/save {path}\n/save {other}\n/save {other}\n")
     assert code == 2
-    assert f"{path} is left as it is" in text
+    assert f"{path} was not changed" in text
     assert text.count(f"saved 1 exchange to {other}") == 2
     assert "old" in path.read_text()
     for answer, wanted in ((False, "old"), (True, "new")):

@@ -85,7 +85,7 @@ def test_a_value_that_cannot_be_is_refused(llm):
 def test_plain_modes_refuse_what_they_lack(open_llama, tiny_ascii, mode):
     """llama-cpp-python would decode without it."""
     llm = open_llama(tiny_ascii, **{mode: True})
-    with pytest.raises(OptionError, match=r"^xtc_probability cannot be had with"):
+    with pytest.raises(OptionError, match=r"^xtc_probability does not work with"):
         llm.create_completion(TEXT, xtc_probability=0.5)
-    with pytest.raises(OptionError, match=r"^xtc_probability cannot be had with"):
+    with pytest.raises(OptionError, match=r"^xtc_probability does not work with"):
         llm.generate(llm.tokenize(TEXT.encode()), xtc_probability=0.5)

@@ -105,7 +105,7 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rounds.gz"
     for data in (b"", b"{}", b"PK\x03\x04", gzip.compress(b""), gzip.compress(b"\xc1")):
         path.write_bytes(data)
-        with pytest.raises(InputError, match="is no file of"):
+        with pytest.raises(InputError, match="was not written by"):
             load_rounds(path)
 
 

