@@ -33,7 +33,7 @@ from pyspec.measure.bounds import (
 from pyspec.measure.chance import sample_size
 from pyspec.measure.judging import TextJudge
 from pyspec.measure.quality import WORSE_UP, Measure, QualityResults
-from pyspec.measure.records import RunRecord, read_records
+from pyspec.measure.records import RunRecord, read_run_records
 from pyspec.measure.report import table
 from pyspec.measure.tasks import Question, grouped, load_questions
 from pyspec.measure.variants import parse_variants
@@ -178,7 +178,7 @@ def stored(
     """
     questions = load_questions(asked)
     by_id = {q.question_id: q for q in questions}
-    every = read_records(runs) + (read_records(confirming) if confirming else [])
+    every = read_run_records(runs) + (read_run_records(confirming) if confirming else [])
     if judge:
         judged(every, by_id, resolve(judge))
     groups = grouped(whole(every), lambda record: record.who)

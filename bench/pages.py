@@ -124,7 +124,7 @@ KEPT: dict[str, Any] = {
 def redraw(folder: Path) -> None:
     """Write all pages and pictures anew."""
     for name, results in runs(folder).items():
-        report.save(results, folder / name)
+        report.save_page(results, folder / name)
     for name, found in rules(folder).items():
         quality.save_quality(quality.judged_again(found), folder / name)
     for name, kind in COMPARED.items():

@@ -212,12 +212,12 @@ def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
         was = {}
     now = msgspec.json.decode(msgspec.json.encode(run))
     return ResumeMismatch(
-        f"{path} belongs to a run with other {differences(was, now) or 'format'}",
+        f"{path} belongs to a run with other {changed_settings(was, now) or 'format'}",
         "give the same command again, or another -o, or --overwrite to start anew",
     )
 
 
-def differences(was: dict[str, Any], now: dict[str, Any]) -> str:
+def changed_settings(was: dict[str, Any], now: dict[str, Any]) -> str:
     """What of two runs differs, with the values that a person can read."""
     found = []
     for key in {**was, **now}:

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspec.batch.reading import rows_of, show
+from pyspec.batch.reading import as_text, rows_of
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.store.files import write_whole
 
@@ -33,11 +33,11 @@ class OutputFiles:
         for path in self.seen:
             if os.path.realpath(path) in read:
                 raise InputError(
-                    f"{show(str(path))} is an input and would be overwritten", "give another -o"
+                    f"{as_text(str(path))} is an input and would be overwritten", "give another -o"
                 )
             if self.seen[path] is not None and _is_model(path):
                 raise InputError(
-                    f"{show(str(path))} is a model and would be overwritten", "give another -o"
+                    f"{as_text(str(path))} is a model and would be overwritten", "give another -o"
                 )
 
     def write(self, path: Path, chunks: Iterator[bytes]) -> None:
@@ -48,7 +48,7 @@ class OutputFiles:
             write_whole(path, chunks, replace=self.seen[path] is not None)
         except FileExistsError:
             raise BatchWriteError(
-                f"{show(str(path))} appeared or changed while the batch ran and is not overwritten",
+                f"{as_text(str(path))} appeared or changed while the batch ran and is not overwritten",
                 "move it away: all records are in the journal, and the same command only writes them",
             ) from None
         except OSError as error:
@@ -61,7 +61,7 @@ class OutputFiles:
     def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
         """What to raise where something else lies at `path`."""
         return ResumeMismatch(
-            f"{show(str(path))} exists and is not the result of this run{why}",
+            f"{as_text(str(path))} exists and is not the result of this run{why}",
             "give another -o, or --overwrite, or move it away",
         )
 
@@ -85,7 +85,7 @@ def _signature(path: Path) -> object:
     except OSError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{show(str(path))} is not a regular file", "give another -o")
+        raise InputError(f"{as_text(str(path))} is not a regular file", "give another -o")
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -103,7 +103,7 @@ class TextFiles(OutputFiles):
             path = folder / source.below
             if path in self.paths.values():
                 raise InputError(
-                    f"two inputs would be written to {show(str(path))}", "give them other names"
+                    f"two inputs would be written to {as_text(str(path))}", "give them other names"
                 )
             self.paths[source.name] = path
         journal = folder / "pyspec-batch.journal"

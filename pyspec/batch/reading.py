@@ -288,7 +288,7 @@ def _find(given: str) -> list[InputFile]:
         matches = sorted(Path(match) for match in glob.glob(given, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
         files = [match for match in matches if match.is_file()]
         if not files:
-            raise InputError(f"{show(given)} matches no file")
+            raise InputError(f"{as_text(given)} matches no file")
         return [_source(file, file.name) for file in files]
     return [_source(path, path.name)]
 
@@ -303,7 +303,8 @@ def _inside(folder: Path) -> list[InputFile]:
     )
     if not files:
         raise InputError(
-            f"{show(str(folder))} holds no text files", f"their names end with {', '.join(_TAKEN)}"
+            f"{as_text(str(folder))} holds no text files",
+            f"their names end with {', '.join(_TAKEN)}",
         )
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
@@ -312,15 +313,15 @@ def _source(path: Path, below: str) -> InputFile:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise InputError(f"{show(str(path))} cannot be read: {error.strerror}") from None
+        raise InputError(f"{as_text(str(path))} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
         raise InputError(
-            f"{show(str(path))} is not a regular file", "give files, folders or - for stdin"
+            f"{as_text(str(path))} is not a regular file", "give files, folders or - for stdin"
         )
-    return InputFile(path, show(path.as_posix()), below, _KINDS.get(path.suffix.lower(), "text"))
+    return InputFile(path, as_text(path.as_posix()), below, _KINDS.get(path.suffix.lower(), "text"))
 
 
-def show(name: str) -> str:
+def as_text(name: str) -> str:
     """A file's name as text: bytes that are not UTF-8 are escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 

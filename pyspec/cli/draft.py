@@ -206,10 +206,10 @@ def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, 
         return {"times_plain": None, "accepted": None, "verdict": f"cannot be used: {error}"}
     found = measured.figures
     times, accepted = round(found.auto, 3), found.acceptance[0] if found.acceptance else None
-    return {"times_plain": times, "accepted": accepted, "verdict": verdict(times, accepted)}
+    return {"times_plain": times, "accepted": accepted, "verdict": trial_sentence(times, accepted)}
 
 
-def verdict(times_plain: float, accepted: float | None) -> str:
+def trial_sentence(times_plain: float, accepted: float | None) -> str:
     """Whether a draft pays, in one line."""
     pays = "pays" if times_plain >= PAYS else "does not pay here"
     said = f"{pays}: {times_plain:.2f} times as fast as without drafts"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
-from pyspec.cli.templates import escaped, show_beginning, show_templates
+from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import ModelNotFound
 from pyspec.progress import busy, store_progress
 from pyspec.store.fetch import (
@@ -183,7 +183,7 @@ def path(name: str | None, as_json: bool) -> None:
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)
-    tell(f"{added.name} is {escaped(os.fspath(added.path), 1000)}", err=True)
+    tell(f"{added.name} is {in_ascii(os.fspath(added.path), 1000)}", err=True)
 
 
 @models.command("rm", cls=Subcommand, short_help="Remove models from pyspec's own cache.")
@@ -225,7 +225,7 @@ def info(name: str, as_json: bool, template: bool) -> None:
     tell("metadata")
     for key, value in header.metadata.items():
         if not key.startswith(KEY):
-            tell(f"  {escaped(key)} = {_shown(value)}")
+            tell(f"  {in_ascii(key)} = {_shown(value)}")
     show_beginning(header.metadata)
 
 
@@ -254,12 +254,12 @@ def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
 def _of_file(header: Header) -> Iterator[tuple[str, str]]:
     paths = header.parts or (header.path,)
     for part in paths:
-        yield "file", escaped(os.fspath(part), 1000)
+        yield "file", in_ascii(os.fspath(part), 1000)
         yield "sha256", file_sha256(part)
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:
         yield "made", record.note
-    yield "format", f"GGUF v{header.version}, architecture {escaped(header.architecture)}"
+    yield "format", f"GGUF v{header.version}, architecture {in_ascii(header.architecture)}"
     yield "vocabulary", f"{header.vocab_size} tokens"
     types = ", ".join(f"{count} {kind}" for kind, count in header.tensor_types().items())
     yield "tensors", f"{len(header.tensors)}: {types}"
@@ -269,4 +269,4 @@ def _shown(value: object) -> str:
     if isinstance(value, Array):
         kind = "strings" if value.type == STRING else f"values of {SCALARS[value.type].size} bytes"
         return f"[{value.count} {kind}]"
-    return escaped(value) if isinstance(value, str) else str(value)
+    return in_ascii(value) if isinstance(value, str) else str(value)

@@ -31,11 +31,11 @@ from pyspec.measure.judging import TextJudge
 from pyspec.measure.quality import (
     VARIANTS,
     QualityResults,
-    judge,
+    conclusion,
+    figures_of,
     save_quality,
     unscored,
     variant_table,
-    verdict,
 )
 from pyspec.measure.records import RunRecord, describe
 from pyspec.measure.tasks import Question
@@ -103,8 +103,8 @@ def quality(
     with closing(sides), run_progress() as report:
         folder = folder or _kept_in(sides, asked, questions)
         records = answer_all(sides, questions, asked, folder, report, **given)
-    figures = judge(records, questions)
-    said = verdict(figures, named)
+    figures = figures_of(records, questions)
+    said = conclusion(figures, named)
     results = QualityResults(
         title, command_line(), records[-1].setup, figures, said, unscored(questions)
     )

@@ -18,7 +18,7 @@ _TURNS = (
 )
 
 
-def escaped(text: str, limit: int = 100) -> str:
+def in_ascii(text: str, limit: int = 100) -> str:
     """`text` in at most `limit` printable ASCII characters; nothing in it can steer a terminal."""
     shown = text[: limit + 1].encode("unicode_escape").decode("ascii")
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
@@ -31,7 +31,7 @@ def show_beginning(metadata: Mapping[str, Any]) -> None:
         tell(
             f"chat template ({len(template)} characters, escaped, not rendered; --template shows it)"
         )
-        tell(f"  {escaped(template, 2048)}")
+        tell(f"  {in_ascii(template, 2048)}")
 
 
 def show_templates(path: Path) -> None:

@@ -14,7 +14,7 @@ from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.memory import Memory
-from pyspec.store.drafts import drafts_here, fitting, suggestion
+from pyspec.store.drafts import drafts_here, offers_for, suggestion
 from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of
 from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, n_heads, read_states
@@ -135,7 +135,7 @@ def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     path = Path(target.model_path)
     if _has_head(target) and STATES_SHOWN:
         yield _found(target, MTP, companion)
-    for entry in fitting(path, "draft"):
+    for entry in offers_for(path, "draft"):
         here = cached(entry)
         if here and (STATES_SHOWN or not kind_of_draft(here)):
             yield _found(target, entry.name, companion)
@@ -172,7 +172,7 @@ def _add_draft(parts: Parts, target: Any, name: str) -> None:
 
 def _add_companion(parts: Parts, target: Any, companion: str) -> None:
     if companion == "auto":
-        found = fitting(Path(target.model_path), "companion")
+        found = offers_for(Path(target.model_path), "companion")
         parts.companion = resolve(found[0].name) if found else None
     elif companion != "none":
         parts.companion = resolve(companion)

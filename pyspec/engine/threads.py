@@ -25,7 +25,7 @@ SLACK = 0.25
 _SURE = 2  # looks in a row that must say so: a child of this process that renders is over sooner
 
 
-def fitting(most: int, processors: int, others: float) -> int:
+def threads_beside(most: int, processors: int, others: float) -> int:
     """Threads that find a processor each, 1 to `most`, beside programs that take so many processors."""
     return max(1, min(most, processors - ceil(others - SLACK)))
 
@@ -50,7 +50,7 @@ class Threads:
         if now < self._next:
             return False
         self._next = now + EVERY_S
-        fit = fitting(self._most, self._load.processors, self._load.others())
+        fit = threads_beside(self._most, self._load.processors, self._load.others())
         self._waiting = self._waiting + 1 if fit != self.n else 0
         if self._waiting < _SURE:
             return False

@@ -20,7 +20,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Contender, Files, Ours, lacks, open_peer
 from pyspec.measure.equal import demand_equal, equality
 from pyspec.measure.records import BOUND, RunLog, RunRecord, describe
-from pyspec.measure.report import Results, can_draw, collect, gather, save
+from pyspec.measure.report import Results, can_draw, collect, gather, save_page
 from pyspec.measure.tasks import Options, Question, Report, Task
 from pyspec.store.heads import MTP
 from pyspec.store.watch import Watch
@@ -52,7 +52,7 @@ def run_bench(
     )  # fmt: skip
     if not can_draw():
         note("no plots: matplotlib is not installed (pip install matplotlib)")
-    save(results, task.folder)
+    save_page(results, task.folder)
     return results
 
 

@@ -26,14 +26,14 @@ class Interval(msgspec.Struct):
     seen: float
 
 
-def differences(own: Values, base: Values) -> list[float]:
+def changes(own: Values, base: Values) -> list[float]:
     """`own - base` over the questions that both have."""
     return [own[q] - base[q] for q in own if q in base]
 
 
 def paired(own: Values, base: Values, resamples: int = 2000) -> Interval:
     """Of `own - base` over questions, which are what is drawn anew, with one seed."""
-    values = np.array(differences(own, base))
+    values = np.array(changes(own, base))
     n = values.size
     if n == 0:
         return Interval(0.0, 0.0, 0.0, 0.0)

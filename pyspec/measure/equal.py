@@ -32,7 +32,7 @@ Asked = tuple[Sequence[int], TimedAnswer]
 """A turn's prompt, and what was answered."""
 
 
-def differences(records: Sequence[RunRecord]) -> list[Difference]:
+def first_differences(records: Sequence[RunRecord]) -> list[Difference]:
     """The first difference of each exact answer from plain decoding's of the same run.
 
     A shorter answer is a difference at its end. Later turns after a difference have another
@@ -80,7 +80,7 @@ def equality(
         return [(question.prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
 
     found = []
-    for one in differences(records):
+    for one in first_differences(records):
         base = turns(plain[one.question_id, one.repeat])
         own = turns(by_key[one.who, one.question_id, one.repeat])
         prompt, answer = base[one.turn]

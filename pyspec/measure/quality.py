@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pyspec.measure.chance import Interval, Values, differences, exact_pairs, paired, signed_ranks
+from pyspec.measure.chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
 from pyspec.measure.records import RunRecord, Setup, TimedAnswer
 from pyspec.measure.report import new_axes, table, whole_page, write_results
 from pyspec.measure.tasks import Question, grouped
@@ -85,7 +85,7 @@ class QualityResults(msgspec.Struct):
 # -- figures ------------------------------------------------------------------------------------------------------------
 
 
-def judge(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
+def figures_of(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
     """Figures of every variant in the records, in their order; the first one is the control."""
     asked = {q.question_id: q for q in questions}
     scorer = new_scorer() if any(q.reference for q in questions) else None
@@ -103,7 +103,7 @@ def _judged(found: Sequence[Figures]) -> list[Figures]:
 def judged_again(results: QualityResults) -> QualityResults:
     """The same figures, judged by the criterion as it is now."""
     figures = _judged(results.figures)
-    said = verdict(figures, parse_variants(",".join(one.who for one in figures)))
+    said = conclusion(figures, parse_variants(",".join(one.who for one in figures)))
     return msgspec.structs.replace(results, figures=figures, verdict=said)
 
 
@@ -130,7 +130,7 @@ def _figures(
         open=_counted(group, "open") / tokens,
         looped=sum(loops.values()),
         looped_p=exact_pairs(pairs),
-        distinct_p=signed_ranks(differences(own[DISTINCT], base[DISTINCT])),
+        distinct_p=signed_ranks(changes(own[DISTINCT], base[DISTINCT])),
         measures=measures,
     )
 
@@ -232,7 +232,7 @@ def _looped(group: Sequence[RunRecord]) -> dict[tuple[int | str, int], bool]:
 _SEEN = (NATS, LOOPS, DISTINCT, VARIETY)
 
 
-def verdict(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
+def conclusion(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
     """Which rule the data support: the one that brings most of those that are not worse; and what they could show.
 
     A rule that answered fewer questions than the control is not a candidate.

@@ -21,7 +21,7 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.measure.tasks import Options, Question, decoded
+from pyspec.measure.tasks import Options, Question, json_lines
 from pyspec.profiles import device_names, gpu_layers
 from pyspec.store.files import file_sha256
 from pyspec.store.machine import machine_memory, processor, usable_processors
@@ -222,7 +222,7 @@ class RunLog:
     def __init__(self, path: Path, setup: Setup) -> None:
         self.path, self.setup = path, setup
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.records = read_records(path) if path.exists() else []
+        self.records = read_run_records(path) if path.exists() else []
         for record in self.records:
             if differs := _difference(record.setup, setup):
                 hint = "give another --out, or remove the file"
@@ -243,7 +243,7 @@ class RunLog:
         self._done.add(record.key)
 
 
-def read_records(path: Path) -> list[RunRecord]:
+def read_run_records(path: Path) -> list[RunRecord]:
     """The records of a file; an unfinished last line is removed from it.
 
     Raises InputError where the file cannot be read or a line is no record.
@@ -255,7 +255,7 @@ def read_records(path: Path) -> list[RunRecord]:
             os.truncate(path, whole)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    return [record for _, record in decoded(data[:whole].splitlines(), RunRecord, str(path))]
+    return [record for _, record in json_lines(data[:whole].splitlines(), RunRecord, str(path))]
 
 
 def _difference(old: Setup, new: Setup) -> str:

@@ -101,7 +101,7 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
     return whole_page(results.title, parts, pictures, results.setup)
 
 
-def save(results: Results, folder: Path) -> None:
+def save_page(results: Results, folder: Path) -> None:
     """Write `results.json` into a folder, and from it the pictures and the page `README.md`."""
     write_results(results, folder, "results.json", _pictures, page)
 

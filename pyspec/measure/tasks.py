@@ -96,7 +96,7 @@ def load_questions(path: Path | None = None) -> list[Question]:
 def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
     """Parse lines of a questions file. Raises InputError."""
     found: dict[int | str, Question] = {}
-    for number, question in decoded(lines, Question, name, _HINT):
+    for number, question in json_lines(lines, Question, name, _HINT):
         if not question.turns or question.question_id in found:
             what = "appears twice" if question.turns else "has no turns"
             raise InputError(f"{name}, line {number}: question {question.question_id} {what}")
@@ -106,7 +106,7 @@ def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
     return list(found.values())
 
 
-def decoded(
+def json_lines(
     lines: Iterable[bytes], kind: type[T], name: str, hint: str = ""
 ) -> Iterator[tuple[int, T]]:
     """JSON lines with their numbers, empty ones left out. Raises InputError with the number where a line is no such thing."""
@@ -158,7 +158,7 @@ _ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+\S", re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def check(what: dict[str, Any], answer: str) -> bool:
+def passes(what: dict[str, Any], answer: str) -> bool:
     """Whether an answer passes. Raises InputError for a kind that is not known."""
     kind = what.get("kind")
     if kind not in _CHECKS:

@@ -41,7 +41,7 @@ from pyspec.measure.costs import nats_of
 from pyspec.measure.draws import TopTwo, top_two
 from pyspec.measure.judging import TextJudge
 from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
-from pyspec.measure.tasks import Mode, Options, Question, Report, check, each_once, parse_mode
+from pyspec.measure.tasks import Mode, Options, Question, Report, each_once, parse_mode, passes
 from pyspec.offload import placed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import FIXED_MAX, FixedLength, parse_length
@@ -339,7 +339,7 @@ def _judged(question: Question, turns: Sequence[TimedAnswer], judge: TextJudge |
     """What a program and another model say of the answers to a question."""
     what = question.check_of(0)
     for turn in turns:
-        turn.check = None if what is None else check(what, turn.text)
+        turn.check = None if what is None else passes(what, turn.text)
         turn.judged = None if judge is None else round(judge.nats(question, turn.text), 5)
 
 

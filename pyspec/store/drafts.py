@@ -333,11 +333,11 @@ def made_for(target: Path) -> list[Candidate]:
             each.name, OURS if (path := cached(each)) else "to fetch", each.size, each.size / size,
             each.summary, path, licence=each.licence,
         )
-        for each in fitting(target, "draft")
+        for each in offers_for(target, "draft")
     ]  # fmt: skip
 
 
-def fitting(target: Path, role: str) -> list[Entry]:
+def offers_for(target: Path, role: str) -> list[Entry]:
     """The drafts or companions (`role`) that the manifest has for a target file."""
     manifest = load_manifest()
     offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]

@@ -198,7 +198,7 @@ def _read_part(header: Header, part: Path) -> Header:
     return parse_header(part)
 
 
-def joined(path: Path) -> Header:
+def header_of_parts(path: Path) -> Header:
     """A model's header with the tensors of all its parts, as far as they are there and sound: what is known before it is loaded.
 
     Raises ModelNotFound, ModelUnreadable or ModelInvalid for the first part.
@@ -263,7 +263,7 @@ def facts_of(path: Path) -> Facts | None:
         if (known := recall(kind, at)) is not None:
             with suppress(msgspec.DecodeError):
                 return msgspec.json.decode(known, type=Facts)
-        facts = _read(joined(path))
+        facts = _read(header_of_parts(path))
     except (ModelError, OSError):
         return None
     if facts is not None:

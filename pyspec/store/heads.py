@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store.gguf import Array, Header, parse_header
-from pyspec.store.header import facts_of, joined
+from pyspec.store.header import facts_of, header_of_parts
 from pyspec.store.others import file_name_of
 
 EAGLE3 = "eagle3"
@@ -180,7 +180,7 @@ def unused_heads(model: Path) -> str:
 
 def head_size(model: Path) -> int:
     """Bytes that one step of a model's next-token head reads: its layer and the output matrix."""
-    header = joined(model)
+    header = header_of_parts(model)
     layers, sizes = header.of_arch("block_count"), {t.name: t.nbytes for t in header.tensors}
     last = f"blk.{layers - 1 if isinstance(layers, int) else 0}."
     output = sizes.get("output.weight", sizes.get("token_embd.weight", 0))
@@ -207,7 +207,7 @@ def read_states(draft: Path, target: TargetShape) -> States | None:
 
 
 def _read_assistant(draft: Path, target: TargetShape) -> States:
-    header = joined(draft)
+    header = header_of_parts(draft)
     if target.architecture != "gemma4":
         raise _mismatch(header, f"it reads Gemma 4's memory, the target is {target.architecture}")
     width = _states_width(header, "embedding_length_out", target)
@@ -216,7 +216,7 @@ def _read_assistant(draft: Path, target: TargetShape) -> States:
 
 def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
     """DFlash (arXiv 2602.06036), and DSpark, which has a Markov head and may say how sure it is."""
-    header = joined(draft)
+    header = header_of_parts(draft)
     names = {tensor.name for tensor in header.tensors}
     if _SELECTOR in names:
         raise UnsupportedModel(
@@ -244,7 +244,7 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
 
 
 def _read_mtp(draft: Path, target: TargetShape) -> States:
-    header = joined(draft)
+    header = header_of_parts(draft)
     if header.architecture != target.architecture:
         raise _mismatch(
             header, f"it is of {header.architecture}, the target of {target.architecture}"
@@ -265,7 +265,7 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
     Raises ModelInvalid for a file that contradicts itself, DraftMismatch for one made for another target, UnsupportedModel where
     llama.cpp cannot show the target's layers.
     """
-    header = joined(draft)
+    header = header_of_parts(draft)
     layers = _layers(header, target)
     hidden = _states_width(header, "target_hidden_size", target)
     width = _whole(header, "embedding_length")

@@ -18,7 +18,7 @@ _ENDS = (",", ":", "=", "{", "}", "[", "]", "(", ")", " ", "\n")
 _CLOSERS = {"{": "}", "[": "]"}
 
 
-def escaped(text: str) -> str:
+def json_inside(text: str) -> str:
     """A text as it stands between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
@@ -60,7 +60,7 @@ def _word(word: str) -> str:
 
 def _string(s: Scanner, emit: Emit, quote: str) -> Reading[bool]:
     def say(text: str) -> None:
-        emit(escaped(text))
+        emit(json_inside(text))
 
     if len(quote) > 1:
         return bool((yield from s.copy((quote,), say)))

@@ -11,7 +11,7 @@ import pytest
 from fake_batch import Fake, go
 from systems import limits, make_fifo
 
-from pyspec.batch.journal import differences
+from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import public
 from pyspec.batch.records import Result
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
@@ -328,4 +328,7 @@ def test_what_differs_is_named():
     """Values that a person can read, and names of hashes."""
     was = {"target": "a" * 64, "max_tokens": 4, "sampling": {"temperature": "0", "seed": "1"}}
     now = {"target": "b" * 64, "max_tokens": 5, "sampling": {"temperature": "1", "seed": "1"}}
-    assert differences(was, now) == "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"
+    assert (
+        changed_settings(was, now)
+        == "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"
+    )

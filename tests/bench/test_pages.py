@@ -11,7 +11,7 @@ import pytest
 from measure.making import record, turn
 
 from pyspec.errors import InputError
-from pyspec.measure.report import collect, save
+from pyspec.measure.report import collect, save_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
         for who, times in seconds.items()
         for i, (kind, s) in enumerate(zip(("qa", "code"), times, strict=True))
     ]
-    save(collect(records, [], title="Default", command="pyspec bench"), tmp_path / "default")
+    save_page(collect(records, [], title="Default", command="pyspec bench"), tmp_path / "default")
     return tmp_path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyspec.measure.records import read_records
+from pyspec.measure.records import read_run_records
 from pyspec.measure.report import Results
 
 QUESTIONS = """\
@@ -73,7 +73,7 @@ def test_without_a_card_a_folder_has_to_be_named(common: list[object]) -> None:
 def test_every_record_stands_for_itself(common: list[object], tmp_path: Path) -> None:
     """Versions, hashes, machine, threads and seed are in each."""
     assert run(*common, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
-    records = read_records(tmp_path / "out" / "runs.jsonl")
+    records = read_run_records(tmp_path / "out" / "runs.jsonl")
     assert [(r.question_id, r.repeat) for r in records] == [(1, 0), (2, 0), (1, 1), (2, 1)]
     for record in records:
         assert record.setup.seed == 7
@@ -95,7 +95,7 @@ def test_the_engine_is_part_of_the_setup(common: list[object], tmp_path: Path) -
     """Records of other types of cells stand in no table with those; a peer would run without them."""
     done = run(*common, "--modes", "plain", "-ctk", "f32")
     assert done.returncode == 0, done.stderr
-    (record, *_) = read_records(tmp_path / "out" / "runs.jsonl")
+    (record, *_) = read_run_records(tmp_path / "out" / "runs.jsonl")
     assert record.setup.engine == "type_k 0"
     other = run(*common, "--modes", "plain")
     assert "another setup" in other.stderr

@@ -15,7 +15,7 @@ import tiny
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from pyspec.cli.draft import draft, verdict
+from pyspec.cli.draft import draft, trial_sentence
 from pyspec.cli.main import cli
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
@@ -241,7 +241,7 @@ def test_what_was_measured_is_known_to_the_next_start(
 )
 def test_verdicts_are_one_sentence(measured: tuple[float, float | None], says: str) -> None:
     """What pays, and what does not."""
-    assert verdict(*measured) == says
+    assert trial_sentence(*measured) == says
 
 
 def test_a_draft_that_cannot_run_is_said(pair: tuple[Path, Path]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.engine import threads as module
-from pyspec.engine.threads import SLACK, Threads, fitting
+from pyspec.engine.threads import SLACK, Threads, threads_beside
 
 
 class Neighbour:
@@ -39,7 +39,7 @@ def looking(monkeypatch: pytest.MonkeyPatch):
 )  # fmt: skip
 def test_each_thread_finds_a_processor(most: int, processors: int, others: float, fit: int) -> None:
     """What others take is rounded up, but for the little that a system always does."""
-    assert fitting(most, processors, others) == fit
+    assert threads_beside(most, processors, others) == fit
 
 
 @given(st.integers(1, 64), st.integers(1, 128), st.floats(0.0, 128.0))
@@ -47,7 +47,7 @@ def test_there_is_always_a_thread_and_never_one_too_many(
     most: int, processors: int, others: float
 ) -> None:
     """From 1 to the most; above one, others and ours fit together."""
-    fit = fitting(most, processors, others)
+    fit = threads_beside(most, processors, others)
     assert 1 <= fit <= most
     assert fit == 1 or fit + others - SLACK <= processors
 

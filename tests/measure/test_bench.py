@@ -11,8 +11,8 @@ import pytest
 from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
 from pyspec.measure.bench import Runner, run_bench
 from pyspec.measure.contenders import Files, Ours, open_peer
-from pyspec.measure.equal import differences
-from pyspec.measure.records import RunLog, TimedAnswer, describe, read_records
+from pyspec.measure.equal import first_differences
+from pyspec.measure.records import RunLog, TimedAnswer, describe, read_run_records
 from pyspec.measure.tasks import Options, Question, Task, parse_modes
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
@@ -120,7 +120,7 @@ def test_bench_agrees_with_llama_cpp_and_writes_its_page(llm: Any, tmp_path: Pat
     assert any("no draft model" in note for note in told)
     assert any("no llama-server" in note for note in told)
     assert {"runs.jsonl", "README.md", "results.json"} <= {p.name for p in tmp_path.iterdir()}
-    assert len(read_records(tmp_path / "runs.jsonl")) == 6
+    assert len(read_run_records(tmp_path / "runs.jsonl")) == 6
 
 
 def test_drawn_texts_are_compared_too(llm: Any, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Pa
     finally:
         peer.close()
     assert len(records) == 4
-    assert differences(records) == []
+    assert first_differences(records) == []
 
 
 @pytest.mark.parametrize("name", ["server-draft:x", "server:3", "vllm"])

@@ -16,7 +16,7 @@ from pyspec.llama import SpeculativeLlama
 from pyspec.measure.bench import Runner
 from pyspec.measure.contenders import Ours
 from pyspec.measure.costs import nats_of, rows_after
-from pyspec.measure.equal import choices, demand_equal, differences, equality
+from pyspec.measure.equal import choices, demand_equal, equality, first_differences
 from pyspec.measure.records import Difference, RunRecord
 from pyspec.measure.tasks import Options, Question, parse_mode
 from pyspec.sampling import Sampling
@@ -27,7 +27,7 @@ def parted(*tokens: list[int], who: str = "strict", **more: Any) -> list[Differe
     """Differences of an answer from plain's 1 2 3 / 4 5."""
     plain = record("plain", 1, turn([1, 2, 3]), turn([4, 5]), exact=True)
     other = record(who, 1, *(turn(t) for t in tokens), **{"exact": True, **more})
-    return differences([plain, other])
+    return first_differences([plain, other])
 
 
 def test_equal_answers_have_no_difference() -> None:

@@ -13,12 +13,12 @@ from pyspec.measure.quality import (
     VARIETY,
     Figures,
     QualityResults,
+    conclusion,
     distinct_4,
-    judge,
+    figures_of,
     quality_page,
     unscored,
     variety,
-    verdict,
 )
 from pyspec.measure.records import RunRecord
 from pyspec.measure.tasks import Options, Question
@@ -59,7 +59,7 @@ def run(
 
 def judged(*records: list[RunRecord]) -> dict[str, Figures]:
     """Figures by name."""
-    found = judge([r for group in records for r in group], QUESTIONS)
+    found = figures_of([r for group in records for r in group], QUESTIONS)
     return {figures.who: figures for figures in found}
 
 
@@ -130,7 +130,7 @@ def test_the_verdict_names_the_rule_that_brings_most() -> None:
     """Of those that are in nothing worse; the others are named with what they are worse in."""
     bad, good = "margin/gap=inf+fixed:4", MARGIN
     found = judged(run(CONTROL), run(bad, 0.6, rounds=1), run(good, rounds=2))
-    said = verdict(list(found.values()), parse_variants(",".join(found)))
+    said = conclusion(list(found.values()), parse_variants(",".join(found)))
     assert f"{good} brings most: 12.00 tokens a verify, +100 %" in said
     assert f"{bad} (+300 %: nats)" in said
 
@@ -143,13 +143,15 @@ def test_a_rule_that_answered_fewer_is_compared_on_those_and_is_no_candidate() -
     few = run("margin/gap=2+fixed:4", rounds=2)[:3]
     found = judged(control, few, run(MARGIN))
     assert found["margin/gap=2+fixed:4"].gain == 2.0
-    assert f"{MARGIN} brings most" in verdict(list(found.values()), parse_variants(",".join(found)))
+    assert f"{MARGIN} brings most" in conclusion(
+        list(found.values()), parse_variants(",".join(found))
+    )
 
 
 def test_the_verdict_where_every_rule_is_worse() -> None:
     """Then strict is what the data support."""
     found = judged(run(CONTROL), run(MARGIN, 0.9))
-    said = verdict(list(found.values()), parse_variants(",".join(found)))
+    said = conclusion(list(found.values()), parse_variants(",".join(found)))
     assert f"{MARGIN} (+0 %: nats); the data support strict" in said
 
 
@@ -157,7 +159,7 @@ def test_the_verdict_says_what_the_sample_could_have_shown() -> None:
     """2.8 standard errors: of nine questions a third of which loop, sqrt(2 / 9 / 8) times that."""
     own = run(MARGIN, tokens=CIRCLE)[:3] + run(MARGIN)[3:]
     found = judged(run(CONTROL), own)
-    said = verdict(list(found.values()), parse_variants(",".join(found)))
+    said = conclusion(list(found.values()), parse_variants(",".join(found)))
     assert "in looped of 0.467, in distinct-4 of" in said
 
 
@@ -214,7 +216,7 @@ def test_answers_are_compared_with_references_where_there_are_some() -> None:
     good, bad = run(CONTROL), run(MARGIN)
     for r in good:
         r.turns[0].text = "the cat sat"
-    control, margin = judge([*good, *bad], questions)
+    control, margin = figures_of([*good, *bad], questions)
     assert (control.measures[ROUGE].mean, margin.measures[ROUGE].mean) == (1.0, 0.0)
     assert ROUGE in margin.worse
     assert ROUGE not in judged(good)[CONTROL].measures
@@ -224,7 +226,7 @@ def test_a_page_says_that_references_were_left_out(monkeypatch: pytest.MonkeyPat
     """Where the package that scores them is missing; else a reader would take them for compared."""
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     questions = [Question(q, "qa", ["a"], reference=["the cat sat"]) for q in range(1, 10)]
-    figures = judge(run(CONTROL), questions)
+    figures = figures_of(run(CONTROL), questions)
     page = quality_page(QualityResults("t", "c", SETUP, figures, "v", unscored(questions)))
     assert "References of 9 questions were not compared" in page
     assert unscored(QUESTIONS) == 0

@@ -11,7 +11,7 @@ from measure.making import SETUP, record, turn
 
 from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure import records
-from pyspec.measure.records import RunLog, commit, published, read_records
+from pyspec.measure.records import RunLog, commit, published, read_run_records
 
 
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:
         out.write(b'{"who": "str')
     journal = RunLog(path, SETUP)
     journal.add(record("strict", 1, turn([1, 2])))
-    assert [r.who for r in read_records(path)] == ["plain", "strict"]
+    assert [r.who for r in read_run_records(path)] == ["plain", "strict"]
 
 
 def test_a_failed_run_is_tried_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from measure.making import SETUP, record, turn
 
 from pyspec.measure.records import Difference, RunRecord
-from pyspec.measure.report import SHOWN, Results, card, collect, gather, page, save
+from pyspec.measure.report import SHOWN, Results, card, collect, gather, page, save_page
 
 
 def results_records() -> list[RunRecord]:
@@ -52,7 +52,7 @@ def test_own_ways_are_set_against_peers() -> None:
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     """What was saved is what was measured."""
-    save(results(), tmp_path)
+    save_page(results(), tmp_path)
     saved = msgspec.json.decode((tmp_path / "results.json").read_bytes(), type=Results)
     assert saved == results()
 
@@ -109,7 +109,7 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
     drawn = gather(records, {"target": [0.0, 1.23456]})
     assert drawn.taken == {"strict": (8, [6, 2])}
     assert drawn.curves == {"target": [0.0, 1.235]}
-    save(collect(records, [], title="t", command="c", drawn=drawn), tmp_path)
+    save_page(collect(records, [], title="t", command="c", drawn=drawn), tmp_path)
     pictures = {path.name for path in tmp_path.glob("*.svg")}
     assert pictures == {"speed-up.svg", "accepted-by-position.svg", "cost.svg"}
 

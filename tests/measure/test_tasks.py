@@ -11,11 +11,11 @@ import pytest
 
 from pyspec.errors import InputError, OptionError
 from pyspec.measure.tasks import (
-    check,
     load_questions,
     parse_mode,
     parse_modes,
     parse_questions,
+    passes,
     select,
 )
 from pyspec.rules import Margin, Strict
@@ -38,7 +38,7 @@ def test_shipped_checks_are_known_and_one_a_turn() -> None:
     for question in checked:
         assert len(question.check) == len(question.turns)
         for what in question.check:
-            assert what is None or check(what, "") is False
+            assert what is None or passes(what, "") is False
 
 
 def test_spec_bench_lines_are_read() -> None:
@@ -111,14 +111,14 @@ def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
 )  # fmt: skip
 def test_each_kind_tells_good_from_bad(what: dict[str, Any], good: str, bad: str) -> None:
     """One answer that passes and one that does not."""
-    assert check(what, good) is True
-    assert check(what, bad) is False
+    assert passes(what, good) is True
+    assert passes(what, bad) is False
 
 
 def test_an_unknown_kind_is_refused() -> None:
     """A typing error in a questions file is not a failed answer."""
     with pytest.raises(InputError, match="unknown check 'jsn'"):
-        check({"kind": "jsn"}, "{}")
+        passes({"kind": "jsn"}, "{}")
 
 
 # -- modes -------------------------------------------------------------------------------------------------------------

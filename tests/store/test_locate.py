@@ -8,7 +8,7 @@ import pytest
 from store.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
-from pyspec.store.drafts import fitting, known_as
+from pyspec.store.drafts import known_as, offers_for
 from pyspec.store.locate import resolve
 from pyspec.store.others import sizes_of
 
@@ -124,7 +124,7 @@ def test_drafts_that_fit_are_found_by_name_and_by_hash(shop: Shop, tiny_bytes: b
     shop.add("by-hash", b"2", SHIPPED, role="draft", for_target=[sha(tiny_bytes)])
     shop.add("other", b"3", SHIPPED, role="draft", for_target=["gemma"])
     shop.add("friend", b"4", SHIPPED, role="companion", for_target=["toy"])
-    found = fitting(resolve(), "draft")
+    found = offers_for(resolve(), "draft")
     assert [entry.name for entry in found] == ["by-name", "by-hash"]
 
 

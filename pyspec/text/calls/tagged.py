@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.text.calls.form import CallForm
-from pyspec.text.loose import escaped, read_loose
+from pyspec.text.loose import json_inside, read_loose
 from pyspec.text.parts import Calls
 from pyspec.text.scan import Reading, Scanner
 
@@ -110,7 +110,7 @@ class TaggedCalls(CallForm):
         parts: list[str] = []
         if not (yield from s.copy((self.value_close,), parts.append)):
             return False
-        calls.add(typed("".join(parts), types, lines=self.lines))
+        calls.add(typed_value("".join(parts), types, lines=self.lines))
         return True
 
     def _read_string(self, s: Scanner, calls: Calls) -> Reading[bool]:
@@ -124,7 +124,7 @@ class TaggedCalls(CallForm):
                 held = "\n" if text.endswith("\n") else ""
                 text = text.removesuffix("\n")
             fresh = False
-            calls.add(escaped(text))
+            calls.add(json_inside(text))
 
         calls.add('"')
         whole = yield from s.copy((self.value_close,), give)
@@ -149,7 +149,7 @@ def types_of(parameters: Any, key: str) -> set[str]:
     return found
 
 
-def typed(text: str, types: set[str], *, lines: bool = False) -> str:
+def typed_value(text: str, types: set[str], *, lines: bool = False) -> str:
     """A value's text as JSON, of one of the types where it can be; text stays text."""
     bare = text.strip()
     value = bare if _type(bare) else _loosely(bare)
