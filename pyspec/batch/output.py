@@ -18,7 +18,7 @@ import msgspec
 from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.journal import Journal
 from pyspec.batch.layouts import OutputFiles, TableFile, TextFiles
-from pyspec.batch.reading import show
+from pyspec.batch.reading import as_text
 from pyspec.errors import InputError
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def open_output(
     made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # says what is worse first
     if Path(out).suffix.lower() not in ("", ".jsonl", ".ndjson"):
         raise InputError(
-            f"-o {show(out)} does not say what to write",
+            f"-o {as_text(out)} does not say what to write",
             "OUT.jsonl takes lines of JSON, OUT.csv a table, DIR/ text files",
         )
     return made
