@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspec.policy.cost import RowTimes
@@ -145,18 +146,43 @@ class Account:
     finish_reason: str | None = None
 
     def settle(self, policy: LengthPolicy) -> dict[str, Any]:
-        """Hold the answer against plain decoding; what a result's `speculation` block says. policy: chose the drafts' lengths."""
+        """Hold the answer against plain decoding; `settled` of it. policy: chose the drafts' lengths."""
         plain, timings = plain_speed(self, policy), self.timings
         if plain is not None and timings.tokens:
             self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "prompt_kept": self.prompt_kept,
-            "choice": policy.stats(),
-            "times_plain": self.tally.times_plain,
-            "plain": None if plain is None else plain.as_dict(),
-            "timings": timings.as_dict(),
-        }
+        read = self.prompt_tokens, self.prompt_kept
+        return settled(self.tally, read, timings.as_dict(), policy.stats(), plain)
+
+
+def settled(
+    tally: Tally,
+    read: tuple[int, int],
+    timings: Mapping[str, float],
+    choice: Mapping[str, Any] = MappingProxyType({}),
+    plain: PlainSpeed | None = None,
+) -> dict[str, Any]:
+    """What a `speculation` block says beside counts and rule.
+
+    read: tokens of the prompt, and of them those that the context had. choice: what decided on the drafts' lengths, empty where
+    that serves several answers at once.
+    """
+    return {
+        "prompt_tokens": read[0],
+        "prompt_kept": read[1],
+        "choice": dict(choice),
+        "times_plain": tally.times_plain,
+        "plain": None if plain is None else plain.as_dict(),
+        "timings": dict(timings),
+    }
+
+
+def times_among(begun: float, first: float, end: float, tokens: int) -> dict[str, float]:
+    """Timings of an answer whose rounds were others', too, from three moments in seconds: what took the time is not known."""
+    return {
+        "first_token_ms": round(1e3 * (first - begun), 2),
+        "total_ms": round(1e3 * (end - begun), 2),
+        "tokens_per_second": round(max(0, tokens - 1) / max(1e-6, end - first), 2),
+    }
 
 
 _FEWEST = 3

@@ -29,7 +29,7 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.profiles import beginnings
-from pyspec.rules import Margin, PairRule, Verification, as_rule
+from pyspec.rules import Verification, as_rule
 from pyspec.samplers import ProcessorHook, refuse
 from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
@@ -311,7 +311,7 @@ class Generation(Mirror):
                         raise hook.error
                     yield step
             finally:
-                self._settle(policy, rule, options)
+                self._settle(policy, options)
 
     @property
     def session(self) -> Session:
@@ -336,7 +336,7 @@ class Generation(Mirror):
         rule = AnswerOptions(sampling, asked).rule(self.verification)
         return self._policies.new(asked.length, rule, sampling.draw)
 
-    def _settle(self, policy: LengthPolicy, rule: Verification, options: AnswerOptions) -> None:
+    def _settle(self, policy: LengthPolicy, options: AnswerOptions) -> None:
         """After an answer, however it ended: what the KV holds, and what was done."""
         session = self._session
         if session is None:
@@ -348,15 +348,9 @@ class Generation(Mirror):
                     self._timed_plain = time_plain(self, session, account, policy)
                 self._adopt(session.tokens, session.held)
         if account is not None:
-            own = options.speculation.verification or self.verification
-            assembly, drafts = session.assembly, options.speculation.enabled
-            block = {
-                **options.block(account.tally, rule),
-                "draft": assembly.draft if drafts else "none",
-                "companion": assembly.companion if drafts else "none",
-                "rule_measured": isinstance(own, PairRule) and isinstance(rule, Margin),
-                **account.settle(policy),
-            }
+            names = session.assembly.draft, session.assembly.companion
+            settled = account.settle(policy)
+            block = options.block(account.tally, settled, names, self.verification)
             self.last_speculation = SpeculationBlock(block, account.said, self)
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 

@@ -17,7 +17,7 @@ from pyspec.limits import check_ranges
 from pyspec.noise import Noise, check_noise
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
-from pyspec.rules import Strict, Verification, check_rule, rule_at
+from pyspec.rules import Margin, PairRule, Strict, Verification, check_rule, rule_at
 from pyspec.sampling import Sampling
 
 _STRICT = Strict()
@@ -94,10 +94,29 @@ class AnswerOptions:
     drafting: Drafting = "all"
     progress: Callable[[int, int], None] | None = None
 
-    def block(self, tally: Tally, rule: Verification | None = None) -> dict[str, Any]:
-        """What the `speculation` block of a result says at every door; rule: the one in force, where it is not the call's own."""
-        name = (rule or self.rule()).name
-        return {**tally.as_dict(), **self.sampling.published, "verification": name}
+    def block(
+        self,
+        tally: Tally,
+        settled: Mapping[str, Any],
+        drafts: tuple[str, str],
+        own: Verification = _STRICT,
+    ) -> dict[str, Any]:
+        """The `speculation` block of a result, the same at every door.
+
+        settled: what `pyspec.account.settled` says. drafts: names of what drafts and judges. own: the rule where the call names
+        none.
+        """
+        rule, asked = self.rule(own), self.speculation.verification or own
+        draft, companion = drafts if self.speculation.enabled else ("none", "none")
+        return {
+            **tally.as_dict(),
+            **self.sampling.published,
+            "verification": rule.name,
+            "draft": draft,
+            "companion": companion,
+            "rule_measured": isinstance(asked, PairRule) and isinstance(rule, Margin),
+            **settled,
+        }
 
     def rule(self, own: Verification = _STRICT) -> Verification:
         """The rule in force; own: where the call names none."""

@@ -8,11 +8,30 @@ from typing import Any
 
 from pyspec.generation import Generation
 from pyspec.options import Speculation
+from pyspec.result import Result, Usage
 from pyspec.sampling import Sampling
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece
 
 _DEFAULT_SAMPLING = Sampling()
+
+
+def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
+    """What the pieces of an answer say together; one that an error cut has the reason `error`.
+
+    block: its `speculation`, None for not known.
+    """
+    last = pieces[-1] if pieces else Piece(())
+    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    known = {} if block is None else block
+    return Result.of(
+        (part for piece in pieces for part in piece.parts),
+        finish_reason=last.finish_reason or "error",
+        reasoning_cut=last.reasoning_cut,
+        usage=Usage.of(known.get("prompt_tokens", 0), len(tokens)),
+        speculation=known,
+        tokens=tokens,
+    )
 
 
 def stream_text(

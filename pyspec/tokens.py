@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -44,6 +45,15 @@ class Token(msgspec.Struct, frozen=True):
     gap: float
     preferred: int
     confirmed: dict[str, float] | None = None
+
+    def described(self, text: str) -> dict[str, Any]:
+        """As a result tells of it. text: its own."""
+        made: dict[str, Any] = {
+            "text": text,
+            "source": self.source.label,
+            "gap": round(self.gap, 4),
+        }
+        return {**made, "confirmed": self.confirmed} if self.confirmed else made
 
 
 def targets_own(ids: Sequence[int]) -> tuple[Token, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from pyspec.batch.output import FileRun, open_output
 from pyspec.batch.reading import Reading, find_sources, read_sources
-from pyspec.batch.records import Failure, Result
+from pyspec.result import Failure, RecordResult
 
 
 class Fake:
@@ -30,7 +30,9 @@ class Fake:
             self.asked.append(i)
             error = Failure("InputError", "bad") if "bad" in record.prompt else None
             text = "" if error else record.prompt.upper()
-            yield Result(index=i, id=record.id, prompt_sha256=record.sha256, text=text, error=error)
+            yield RecordResult(
+                index=i, id=record.id, prompt_sha256=record.sha256, text=text, error=error
+            )
 
 
 @pytest.fixture

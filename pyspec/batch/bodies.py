@@ -20,7 +20,7 @@ from pyspec.sampling import LEAST_P
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspec.batch.records import Result
+    from pyspec.result import Result
     from pyspec.tokens import Token, TokenLogprobs
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
@@ -292,11 +292,7 @@ def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
     reason = openai_reason(result.finish_reason)
     if form == COMPLETION:
         return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
-    message: dict[str, Any] = {"role": "assistant", "content": result.text}
-    if result.reasoning:
-        message["reasoning_content"] = result.reasoning
-    if result.calls:
-        message |= {"content": result.text or None, "tool_calls": result.calls}
+    message = result.message()
     choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
     return {**choice, "reasoning_cut": True} if result.reasoning_cut else choice
 

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.account import Tally
-from pyspec.batch.records import Record, Result, Usage
+from pyspec.account import Tally, settled, times_among
+from pyspec.batch.records import Record
 from pyspec.engine.runs import Run
 from pyspec.errors import PyspecError
 from pyspec.grammar.masks import MaskProcess
 from pyspec.options import AnswerOptions
+from pyspec.result import RecordResult, Usage
 from pyspec.sampling import build_chain
 from pyspec.text.answer import AnswerReader
-from pyspec.text.parts import AnswerPart, Piece, WholeAnswer
+from pyspec.text.parts import AnswerPart, Piece
 from pyspec.tokens import Token, TokenLogprobs, targets_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass
@@ -32,7 +33,8 @@ class Job:
     listener: hears of each round and of the result, in the thread that decodes. alternatives: how many of the likeliest tokens
     it is told with each; None for none at all. cancelled: set from any thread; the job then leaves before the next round.
     alone: nothing may run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
-    text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text.
+    text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text. drafts: names of what
+    drafts and judges.
     """
 
     index: int
@@ -41,7 +43,7 @@ class Job:
     options: AnswerOptions
     reader: Callable[[], AnswerReader]
     need: int
-    listener: Callable[[Piece | Result], None] | None = None
+    listener: Callable[[Piece | RecordResult], None] | None = None
     alternatives: int | None = None
     cancelled: bool = False
     alone: bool = False
@@ -49,6 +51,7 @@ class Job:
     timeout: float | None = None
     owner: str = ""
     echo: str = ""
+    drafts: tuple[str, str] = ("none", "none")
 
     @property
     def max_tokens(self) -> int:
@@ -56,21 +59,24 @@ class Job:
         return self.options.max_tokens or 0
 
     def result(
-        self, parts: Sequence[AnswerPart], finish_reason: str, tally: Tally, **more: Any
-    ) -> Result:
-        """The answer: what these parts say. tally, more: what its `speculation` block has."""
-        answer, n = WholeAnswer.of(parts), tally.tokens
-        usage = Usage(len(self.tokens), n, len(self.tokens) + n)
-        return Result(
+        self,
+        parts: Sequence[AnswerPart],
+        tally: Tally,
+        timings: Mapping[str, float],
+        kept: int = 0,
+        **more: Any,
+    ) -> RecordResult:
+        """The answer: what these parts say. kept: tokens of the prompt that need not be read. more: the result's own fields."""
+        n = len(self.tokens)
+        about = settled(tally, (n, min(kept, n)), timings)
+        return RecordResult.of(
+            parts,
             index=self.index,
             id=self.record.id,
             prompt_sha256=self.record.sha256,
-            text=answer.content,
-            reasoning=answer.reasoning,
-            calls=[call.as_openai() for call in answer.calls],
-            finish_reason=finish_reason,
-            usage=usage,
-            speculation={**self.options.block(tally), **more},
+            usage=Usage.of(n, tally.tokens),
+            speculation=self.options.block(tally, about, self.drafts),
+            **more,
         )
 
 
@@ -84,7 +90,7 @@ class ActiveJob:
 
     seen: tokens whose text is known. kept: tokens of the prompt that were read for
     another. scored: how likely the prompt's tokens are, as far as is known, where that is still to be found out; of the first
-    one nobody can say.
+    one nobody can say. start, first: when it began, and when its first token came.
     """
 
     job: Job
@@ -96,6 +102,7 @@ class ActiveJob:
     scored: list[TokenLogprobs | None] | None = None
     parts: list[AnswerPart] = field(default_factory=list)
     start: float = field(default_factory=monotonic)
+    first: float = 0.0
 
     @classmethod
     def begin(cls, job: Job, target: Any) -> ActiveJob:
@@ -151,6 +158,7 @@ class ActiveJob:
     ) -> None:
         """Take what a round emitted. plain_ms: what a round without drafts would have taken, None for not known."""
         self.seen += len(tokens)
+        self.first = self.first or monotonic()
         if plain_ms is not None:
             self.run.tally.against(plain_ms * len(tokens), took_ms)
         parts = self.text.push([token.id for token in tokens])
@@ -184,20 +192,22 @@ class ActiveJob:
         rows.clear()
         return found
 
-    def result(self, reason: str | None) -> Result:
+    def result(self, reason: str | None) -> RecordResult:
         """The answer; `reason` where it was ended from outside."""
         if rest := self.text.finish():
             self._tell(rest)
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
-        tally = self.run.tally
-        factor = tally.times_plain
-        more = {} if factor is None else {"times_plain": factor}
-        kept = min(self.kept, len(self.job.tokens))
-        why = reason or self.text.reason(ended) or ended
-        result = self.job.result(self.parts, why, tally, prompt_kept=kept, **more)
-        result.reasoning_cut = self.text.inside
-        result.reasoned, result.stop_string = self.text.reasoned, self.text.stopped_by
-        return result
+        tally, end = self.run.tally, monotonic()
+        return self.job.result(
+            self.parts,
+            tally,
+            times_among(self.start, self.first or end, end, tally.tokens),
+            self.kept,
+            finish_reason=reason or self.text.reason(ended) or ended,
+            reasoning_cut=self.text.inside,
+            reasoned=self.text.reasoned,
+            stop_string=self.text.stopped_by,
+        )
 
     def close(self) -> None:
         """Free the sampler."""

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.records import Result
 from pyspec.errors import BatchWriteError, ResumeMismatch
+from pyspec.result import RecordResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,7 +85,7 @@ class Journal:
         """Whether the record at this place of the inputs is finished."""
         return index in self.places
 
-    def append(self, result: Result) -> None:
+    def append(self, result: RecordResult) -> None:
         """Add a finished record. Raises BatchWriteError; the file then ends with the record before."""
         data = msgspec.json.encode(result) + b"\n"
         self._write(data)
@@ -93,11 +93,11 @@ class Journal:
         if monotonic() - self._synced >= SYNC_S:
             self.sync()
 
-    def read(self, index: int) -> Result:
+    def read(self, index: int) -> RecordResult:
         """A finished record."""
         offset, size = self.places[index]
         os.lseek(self._fd, offset, os.SEEK_SET)  # writes go to the end all the same
-        return msgspec.json.decode(os.read(self._fd, size), type=Result)
+        return msgspec.json.decode(os.read(self._fd, size), type=RecordResult)
 
     def sync(self) -> None:
         """Have the disk hold what was written."""
@@ -145,7 +145,7 @@ class Journal:
             f"make room: {RESUME}",
         )
 
-    def _keep(self, result: Result, size: int) -> None:
+    def _keep(self, result: RecordResult, size: int) -> None:
         self.places[result.index] = self._end - size, size
         self.failed.discard(result.index)  # the last line on a record holds
         if result.error is not None:
@@ -177,7 +177,7 @@ class Journal:
         return len(header)
 
 
-def finished(path: Path, run: dict[str, Any]) -> Iterator[tuple[Result, int, int]]:
+def finished(path: Path, run: dict[str, Any]) -> Iterator[tuple[RecordResult, int, int]]:
     """The records in a journal that may be another's and grow: each with offset and size of its line, bytes.
 
     Raises ResumeMismatch where it belongs to other models or options.
@@ -195,9 +195,9 @@ def finished(path: Path, run: dict[str, Any]) -> Iterator[tuple[Result, int, int
             offset += size
 
 
-def _whole_lines(stream: Iterable[bytes]) -> Iterator[tuple[Result, int]]:
+def _whole_lines(stream: Iterable[bytes]) -> Iterator[tuple[RecordResult, int]]:
     """Results up to the first line that is torn or none, and each line's size."""
-    decode = msgspec.json.Decoder(Result).decode
+    decode = msgspec.json.Decoder(RecordResult).decode
     with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
         for line in stream:
             if not line.endswith(b"\n"):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from pyspec.batch.journal import Journal
     from pyspec.batch.reading import InputFile, Per, Reading
-    from pyspec.batch.records import Record, Result
+    from pyspec.batch.records import Record
+    from pyspec.result import RecordResult
 
 
 class OutputFiles:
@@ -216,7 +217,7 @@ def _free(head: Sequence[str]) -> list[str]:
     return [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
 
 
-def _cells(result: Result) -> list[str]:
+def _cells(result: RecordResult) -> list[str]:
     error = "" if result.error is None else f"{result.error.type}: {result.error.message}"
     return [result.text, result.finish_reason or "", error]
 

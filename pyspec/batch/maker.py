@@ -8,13 +8,14 @@ from functools import cached_property, partial
 from typing import Any
 
 from pyspec.batch.jobs import Job
-from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, Result, failed
+from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, failed
 from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
 from pyspec.grammar.gbnf import Constraint
 from pyspec.limits import check_ranges
 from pyspec.noise import derive_seed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.profiles import Side
+from pyspec.result import RecordResult
 from pyspec.rules import Margin, Strict, Verification, rule_at
 from pyspec.sampling import Sampling
 from pyspec.text.answer import Speech
@@ -78,10 +79,16 @@ class Settings:
 
 
 class JobMaker:
-    """Makes jobs for one target. n_ctx: positions a sequence may use."""
+    """Makes jobs for one target. n_ctx: positions a sequence may use. drafts: names of what drafts and judges."""
 
-    def __init__(self, target: Any, settings: Settings, n_ctx: int) -> None:
-        self._target = target
+    def __init__(
+        self,
+        target: Any,
+        settings: Settings,
+        n_ctx: int,
+        drafts: tuple[str, str] = ("none", "none"),
+    ) -> None:
+        self._target, self._drafts = target, drafts
         self._settings = settings
         self._n_ctx = n_ctx
         self._template = ChatTemplate.of(target)
@@ -98,7 +105,7 @@ class JobMaker:
             return []
         return first[: common_prefix(first, second)]
 
-    def make(self, index: int, record: Record) -> Job | Result:
+    def make(self, index: int, record: Record) -> Job | RecordResult:
         """A job, or the result of a record that has an error or does not fit."""
         if record.error is not None:
             return failed(index, record, record.error)
@@ -143,6 +150,7 @@ class JobMaker:
             min(len(tokens) + wanted, self._n_ctx),
             timeout=settings.timeout,
             echo=self._echo(record, tokens) if record.echo else "",
+            drafts=self._drafts,
         )
 
     def count(self, record: Record) -> int:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from pyspec.batch.ray import RayBatch
     from pyspec.batch.reading import InputFile, Reading
-    from pyspec.batch.records import Record, Result
+    from pyspec.batch.records import Record
     from pyspec.batch.run import Batch
+    from pyspec.result import RecordResult
 
 
 class _Known(msgspec.Struct):
@@ -111,7 +112,7 @@ tokens depend on the clock, on the neighbours in a batch and on where a run was 
 
 
 def public(
-    result: Result, run: str, form: str = "", *, counts: bool = False, model: str = ""
+    result: RecordResult, run: str, form: str = "", *, counts: bool = False, model: str = ""
 ) -> bytes:
     """The line of a result in the output file, newline included; `run` names models and options.
 
@@ -123,18 +124,16 @@ def public(
         block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
     if form:
         return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
-    line = msgspec.structs.asdict(result)
-    del line["index"]
-    for name in ("reasoned", "stop_string"):
-        del line[name]
+    line = {name: getattr(result, name) for name in ("id", "prompt_sha256", "text")}
     for name in ("reasoning", "reasoning_cut", "calls"):
-        if not line[name]:
-            del line[name]
-    return msgspec.json.encode({**line, "speculation": block, "run": run}) + b"\n"
+        if value := getattr(result, name):
+            line[name] = value
+    line |= {"finish_reason": result.finish_reason, "usage": result.usage, "speculation": block}
+    return msgspec.json.encode({**line, "error": result.error, "run": run}) + b"\n"
 
 
 def _foreign(
-    result: Result, run: str, form: str, block: dict[str, Any], model: str
+    result: RecordResult, run: str, form: str, block: dict[str, Any], model: str
 ) -> dict[str, Any]:
     """A line of OpenAI's batch format. Its times are 0, so that the same answers have the same bytes."""
     name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
@@ -192,7 +191,7 @@ class RunProgress:
     accepted: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
-    def count(self, result: Result) -> None:
+    def count(self, result: RecordResult) -> None:
         """Count one more finished record."""
         self.done += 1
         reason = result.error.type if result.error is not None else result.finish_reason or "?"
@@ -257,7 +256,7 @@ class FileRun:
         """Whether the output has been there from the start."""
         return self.journal is None
 
-    def answer(self, report: Callable[[Result], None]) -> None:
+    def answer(self, report: Callable[[RecordResult], None]) -> None:
         """Answer what is not done yet; each record is on its way to the disk before `report` hears of it."""
         journal = self.journal
         if journal is None:

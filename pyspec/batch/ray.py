@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pyspec.batch.maker import Settings
-from pyspec.batch.records import Failure, Record, Result, failed
+from pyspec.batch.records import Record, failed
 from pyspec.batch.run import Batch
 from pyspec.batch.shards import JournalFolder
 from pyspec.errors import Cancelled, EngineError, InputError, OptionError
+from pyspec.result import Failure, RecordResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,7 +142,7 @@ class _Actor:
         rows = [_row(result) for result in results]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def answer(self, records: list[tuple[int, Record]]) -> Iterator[Result]:
+    def answer(self, records: list[tuple[int, Record]]) -> Iterator[RecordResult]:
         """Results of records, each as soon as it is there."""
         for result in self._batch.run_indexed(records):  # noqa: UP028 - Ray sends into what it iterates over
             yield result
@@ -156,7 +157,7 @@ def _record(row: dict[str, Any]) -> Record:
         return Record(id=str(row["id"]), error=failure)
 
 
-def _row(result: Result) -> dict[str, Any]:
+def _row(result: RecordResult) -> dict[str, Any]:
     return {
         "index": result.index,
         "id": result.id,
@@ -230,7 +231,7 @@ class RayBatch:
         """What the answers depend on; the same as of a `Batch`."""
         return self._identity
 
-    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[Result]:
+    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
         """Results as they finish. Raises Cancelled, and EngineError where actors keep dying."""
         if not records:
             return
@@ -292,7 +293,7 @@ class RayBatch:
                 "lower num_gpus",
             )
 
-    def _spread(self) -> Iterator[Result]:
+    def _spread(self) -> Iterator[RecordResult]:
         """Give each actor a block, and another one when it has answered that."""
         ray, blocks, deaths = self._ray, self._blocks, 0
         for _ in range(self._workers):
@@ -317,7 +318,7 @@ class RayBatch:
                     blocks[stream][1].pop(result.index)
                     yield result
 
-    def _again(self, left: dict[int, Record]) -> Iterator[Result]:
+    def _again(self, left: dict[int, Record]) -> Iterator[RecordResult]:
         """What an actor that died leaves goes back, each record alone; the result of one that has cost too many."""
         if len(left) > 1:
             self._todo.extend({index: record} for index, record in left.items())

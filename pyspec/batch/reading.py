@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from pyspec.batch.bodies import read_body, records_of
-from pyspec.batch.records import CHAT, Failure, Record, RecordFields, unique
+from pyspec.batch.records import CHAT, Record, RecordFields, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.result import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Records of a batch: what a prompt is, what it asks for, and what comes back.
+"""Records of a batch: what a prompt is, and what it asks for.
 
 A record that cannot be used is still a record: it carries its error, so that the batch goes on and
 the output has a line for it.
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.errors import InputError, OptionError
 from pyspec.limits import check_breakers, check_ranges
 from pyspec.noise import Noise, check_noise
+from pyspec.result import Failure, RecordResult
 from pyspec.text.forms import standard
 from pyspec.text.stream import check_stops
 
@@ -24,20 +25,6 @@ CHAT, COMPLETION = "chat", "completion"
 """Forms of OpenAI's: what is asked, and how it is answered."""
 
 MOST_TOKENS = 2**31 - 1
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """Why a record has no answer: the name of the exception, and its sentence."""
-
-    type: str
-    message: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """From an exception; one that is not of this package says so."""
-        if isinstance(error, PyspecError):
-            return cls(type(error).__name__, str(error))
-        return cls("InputError", f"the record cannot be used: {type(error).__name__}: {error}")
 
 
 class RequestFields(msgspec.Struct, kw_only=True):
@@ -169,52 +156,10 @@ _ASKED = (
 )
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one record."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-
-
-class Result(msgspec.Struct, kw_only=True):
-    """One record answered, or failed.
-
-    Attributes:
-        index: Place of the record among the inputs, from 0.
-        id: The record's.
-        prompt_sha256: Hash of what the record asks.
-        text: The content, without `reasoning` and `calls`.
-        reasoning: What the model thought before it.
-        reasoning_cut: Whether the answer ended inside reasoning.
-        reasoned: Tokens of the reasoning.
-        stop_string: The one that ended the answer.
-        calls: Calls of functions, in OpenAI's form.
-        finish_reason: "stop", "tool_calls", "length", "context", "cancelled", or None for a record that failed.
-        usage: Tokens of prompt and answer.
-        speculation: The verification rule, and the counts of `pyspec.account.Tally`.
-        error: Why there is no answer.
-    """
-
-    index: int
-    id: str
-    prompt_sha256: str
-    text: str = ""
-    reasoning: str = ""
-    reasoning_cut: bool = False
-    reasoned: int = 0
-    stop_string: str | None = None
-    calls: list[dict[str, Any]] = []
-    finish_reason: str | None = None
-    usage: Usage = Usage()
-    speculation: dict[str, Any] = {}
-    error: Failure | None = None
-
-
-def failed(index: int, record: Record, error: BaseException | Failure) -> Result:
+def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:
     """The result of a record that cannot be answered."""
     failure = error if isinstance(error, Failure) else Failure.of(error)
-    return Result(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
+    return RecordResult(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
 
 
 def unique(records: Iterable[Record]) -> Iterator[Record]:

@@ -17,7 +17,7 @@ from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_paralle
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
-from pyspec.batch.records import Record, Result
+from pyspec.batch.records import Record
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
@@ -30,6 +30,7 @@ from pyspec.offload import asked_layers, placed
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.prompt_cache import PromptFile
+from pyspec.result import RecordResult
 from pyspec.store.devices import parse_devices
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Batch:
         self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
-        self.jobs = JobMaker(self._models.target, settings, n_ctx)
+        self.jobs = JobMaker(self._models.target, settings, n_ctx, self._models.parts.names)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
@@ -152,7 +153,7 @@ class Batch:
         room = memory_for(self._models.target, self._n_ctx, beside)
         return max(1, min(max(best, FEWEST), room))
 
-    def run(self, records: Iterable[Record | str]) -> Iterator[Result]:
+    def run(self, records: Iterable[Record | str]) -> Iterator[RecordResult]:
         """Answer many prompts.
 
         Args:
@@ -167,7 +168,7 @@ class Batch:
         indexed = ((i, _as_record(record, i)) for i, record in enumerate(records))
         return self._pump(partial(next, indexed, None))
 
-    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[Result]:
+    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
         """`run` for records that bring their own index and are all known: contexts hold the longest of them at once."""
         needs = sorted((self.settings.guess(record) for _, record in records), reverse=True)
         self._needs = [min(need, self._n_ctx) for need in needs[: self.parallel]]
@@ -239,7 +240,7 @@ class Batch:
         """Times as fast as without drafts, by the cost curve, over all rounds with nothing but answers; 0 for not known."""
         return self._total.times_plain or 0.0
 
-    def stream(self, after: Callable[[], None] | None = None) -> Iterator[Result]:
+    def stream(self, after: Callable[[], None] | None = None) -> Iterator[RecordResult]:
         """Results of submitted records until none is left; more may come meanwhile. after: called behind each round."""
         return self._pump(lambda: self._queue.popleft() if self._queue else None, after)
 
@@ -249,7 +250,7 @@ class Batch:
         if self._contexts is not None:
             self._contexts.engine.cancel()
 
-    def _pump(self, take: Take, after: Callable[[], None] | None = None) -> Iterator[Result]:
+    def _pump(self, take: Take, after: Callable[[], None] | None = None) -> Iterator[RecordResult]:
         start = perf_counter()
         self._cancelled = False
         if self._contexts is not None:
@@ -271,7 +272,7 @@ class Batch:
             if self._scheduler is not None:
                 self._scheduler.abandon()
 
-    def _fill_window(self, take: Take) -> Iterator[Result]:
+    def _fill_window(self, take: Take) -> Iterator[RecordResult]:
         """Take records until the window is full; those that cannot run come back at once."""
         jobs: list[Job] = []
         room = self._scheduler.waiting.room if self._scheduler else self._window
@@ -279,7 +280,7 @@ class Batch:
             if self._cancelled:
                 raise Cancelled("the batch was cancelled")
             made = self.jobs.make(*item) if isinstance(item, tuple) else item
-            if isinstance(made, Result):
+            if isinstance(made, RecordResult):
                 yield made
             else:
                 jobs.append(made)

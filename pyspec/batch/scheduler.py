@@ -23,7 +23,7 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pyspec.account import Tally, plain_decode_ms
+from pyspec.account import Tally, plain_decode_ms, times_among
 from pyspec.batch.composing import Composer
 from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.kept import KeptTexts, longest_common
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from pyspec.batch.contexts import Contexts
     from pyspec.batch.jobs import Job
-    from pyspec.batch.records import Result
     from pyspec.policy.policies import Policies
     from pyspec.policy.simple import LengthPolicy
+    from pyspec.result import RecordResult
 
 log = logging.getLogger("pyspec")
 
@@ -85,7 +85,7 @@ class Scheduler:
             contexts, self.active, policies.curve, interactive=interactive, exact=exact
         )
 
-    def _start_all(self) -> list[Result]:
+    def _start_all(self) -> list[RecordResult]:
         ended = []
         while self.kept.texts and self.waiting and not self._composer.in_turn:
             alone = self.waiting.jobs[-1].alone or any(s.job.alone for s in self.active.values())
@@ -178,7 +178,7 @@ class Scheduler:
         if drafter is not None:
             drafter.begin(seq, self.active[seq].job.owner)
 
-    def round(self) -> list[Result]:
+    def round(self) -> list[RecordResult]:
         """One decode, and the results of jobs that ended with it.
 
         Raises Cancelled; all that was not finished is then lost.
@@ -202,7 +202,7 @@ class Scheduler:
             ended += self._isolate(error)
         return ended
 
-    def _leave(self) -> list[Result]:
+    def _leave(self) -> list[RecordResult]:
         """Jobs that ask for no tokens, and those that nobody waits for any more."""
         ended = [self._end_waiting(job) for job in self.waiting.take_ended()]
         gone = [answer for answer in self.active.values() if answer.job.cancelled or answer.late]
@@ -211,11 +211,12 @@ class Scheduler:
                 answer.run.error = DeadlineExceeded(answer.job.timeout or 0.0)
         return [*ended, *(self._finish(answer) for answer in gone)]
 
-    def _end_waiting(self, job: Job) -> Result:
+    def _end_waiting(self, job: Job) -> RecordResult:
         if job.begun is not None:
             return self._ended(job.begun)
         reason = "cancelled" if job.cancelled else "length"
-        return self._told(job, job.result((), reason, Tally()))
+        never = times_among(0.0, 0.0, 0.0, 0)
+        return self._told(job, job.result((), Tally(), never, finish_reason=reason))
 
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
@@ -232,7 +233,7 @@ class Scheduler:
             self.active[gap] = answer
             self._forget(gap)
 
-    def _score_prompts(self) -> list[Result]:
+    def _score_prompts(self) -> list[RecordResult]:
         """Read a piece of the prompt that waits longest to be scored; at its end the answer begins."""
         answer = next((a for a in self.active.values() if a.scored is not None), None)
         if answer is None or not self._scorer.read(answer, self._composer.piece(PIECE)):
@@ -243,7 +244,7 @@ class Scheduler:
 
     def _step(
         self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
-    ) -> Iterator[Result]:
+    ) -> Iterator[RecordResult]:
         """A decode for the answers of each draft length that requests name: a policy chooses for all rows of a round."""
         groups: dict[LengthPolicy, list[ActiveJob]] = {}
         for answer in answers:
@@ -301,7 +302,7 @@ class Scheduler:
         ms = plain_decode_ms(target, len(answers), [depth], {rows: 1}, decode_ms)
         return None if ms is None else ms + policy.plain_aside.ms
 
-    def _finish(self, answer: ActiveJob) -> Result:
+    def _finish(self, answer: ActiveJob) -> RecordResult:
         error = answer.error
         self._release(answer)
         if error is None:
@@ -309,18 +310,18 @@ class Scheduler:
         answer.close()
         return self._fail(answer.job, error)
 
-    def _ended(self, answer: ActiveJob) -> Result:
+    def _ended(self, answer: ActiveJob) -> RecordResult:
         self._total.join(answer.run.tally)
         result = answer.result("cancelled" if answer.job.cancelled else None)
         answer.close()
         return self._told(answer.job, result)
 
-    def _told(self, job: Job, result: Result) -> Result:
+    def _told(self, job: Job, result: RecordResult) -> RecordResult:
         if job.listener is not None:
             job.listener(result)
         return result
 
-    def _fail(self, job: Job, error: Exception) -> Result:
+    def _fail(self, job: Job, error: Exception) -> RecordResult:
         return self._told(job, failed(job.index, job.record, error))
 
     def _release(self, answer: ActiveJob) -> None:
@@ -334,7 +335,7 @@ class Scheduler:
         n = 0 if answer.run.error is not None or answer.scored is not None else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 
-    def _isolate(self, error: EngineError) -> list[Result]:
+    def _isolate(self, error: EngineError) -> list[RecordResult]:
         """After a failed decode: whose fault it was shows when each one goes on alone."""
         answers = list(self.active.values())
         ended = []

@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pyspec.batch.journal import Journal, finished
-from pyspec.batch.records import Result
 from pyspec.errors import BatchWriteError
+from pyspec.result import RecordResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ class JournalFolder:
             raise BatchWriteError(f"{folder} cannot be used: {error.strerror}") from None
         self._own = Journal(folder / f"{uuid.uuid4().hex}.journal", run)
 
-    def find(self, index: int, record: Record) -> Result | None:
+    def find(self, index: int, record: Record) -> RecordResult | None:
         """The result of a record that was finished, as that of this place; None for one that was not."""
         place = self._places.get((record.id, record.sha256))
         if place is None:
@@ -51,9 +51,9 @@ class JournalFolder:
         path, offset, size = place
         with path.open("rb") as stream:
             stream.seek(offset)
-            return replace(msgspec.json.decode(stream.read(size), type=Result), index=index)
+            return replace(msgspec.json.decode(stream.read(size), type=RecordResult), index=index)
 
-    def append(self, result: Result) -> None:
+    def append(self, result: RecordResult) -> None:
         """Add a finished record. Raises BatchWriteError."""
         self._own.append(replace(result, index=next(self._count)))
 

@@ -256,9 +256,9 @@ def _show(chat: Chat, argument: str) -> None:
 
 def _show_stats(chat: Chat) -> None:
     answer = chat.conversation.last_answer
-    if answer is None or answer.stats is None:
+    if answer is None or not answer.speculation:
         raise InputError("there is no answer to show", "ask something first")
-    chat.screen.table(stats_table(answer.stats, answer.stats["timings"]))
+    chat.screen.table(stats_table(answer.speculation, answer.speculation["timings"]))
 
 
 def _show_tokens(chat: Chat) -> None:

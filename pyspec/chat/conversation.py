@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 from typing import Any
@@ -19,10 +19,11 @@ from pyspec.options import AnswerOptions
 from pyspec.pieces import stream_text
 from pyspec.profiles import keep_learned, keep_seen
 from pyspec.prompt_cache import PromptCache
+from pyspec.result import Result
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
 from pyspec.store.watch import Watch
-from pyspec.text.parts import Piece, WholeAnswer
+from pyspec.text.parts import Piece
 from pyspec.text.template import ChatTemplate, Message
 from pyspec.tokens import Token
 
@@ -44,60 +45,18 @@ Encode = Callable[[Sequence[Message]], list[int]]
 FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What the model said: the text, and the tokens it was generated as.
-
-    tokens: without the one that ended the answer; empty where they are not known, as those of
-    another model. seed: of the sampler. reasoning: what it thought before; reasoning_cut: whether it came no further.
-    asked: what the answer was made with, stats: the `speculation` block of its result; None where that is not known, as of a
-    saved one.
-    """
-
-    text: str
-    tokens: tuple[Token, ...] = ()
-    finish_reason: str | None = None
-    seed: int = 0
-    stats: Mapping[str, Any] | None = None
-    reasoning: str = ""
-    reasoning_cut: bool = False
-    asked: AnswerOptions | None = None
-
-    @classmethod
-    def of(
-        cls, pieces: Sequence[Piece], seed: int, piece: Callable[[int], bytes],
-        stats: Mapping[str, Any] | None = None, asked: AnswerOptions | None = None,
-    ) -> Reply:  # fmt: skip
-        """What the pieces of an answer say together; one that an error cut has the reason `error`."""
-        said = WholeAnswer.of(part for each in pieces for part in each.parts)
-        text, thought = said.content, said.reasoning
-        tokens = [token for each in pieces for token in each.tokens]
-        kept = spoken(tokens, text, piece) if not thought else whole(tokens, piece)
-        last = pieces[-1] if pieces else Piece(())
-        reason = last.finish_reason or "error"
-        return cls(text, kept, reason, seed, stats, thought, last.reasoning_cut, asked)
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second after the prompt was read; 0 where that is not known."""
-        return float(self.stats["timings"]["tokens_per_second"]) if self.stats else 0.0
-
-    def message(self) -> Message:
-        """The turn for a template; as generated, so that what the context holds stays a prefix."""
-        message = Message(role="assistant", content=self.text)
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        if self.tokens:
-            message["tokens"] = [token.id for token in self.tokens]
-        return message
-
-
 @dataclass
 class Exchange:
-    """A question, and its answer once there is one."""
+    """A question, and its answer once there is one.
+
+    answer.tokens: without the one that ended it; none where they are not known, as those of another model. asked: what it was
+    made with, None where that is not known, as of a saved one. seed: of the sampler.
+    """
 
     user: str
-    answer: Reply | None = None
+    answer: Result | None = None
+    asked: AnswerOptions | None = None
+    seed: int = 0
 
 
 @dataclass
@@ -108,7 +67,7 @@ class Conversation:
     exchanges: list[Exchange] = field(default_factory=list)
 
     @property
-    def last_answer(self) -> Reply | None:
+    def last_answer(self) -> Result | None:
         """The newest answer."""
         return self.exchanges[-1].answer if self.exchanges else None
 
@@ -116,7 +75,7 @@ class Conversation:
         """Keep answers as text alone: another model has other tokens, and another speed."""
         for exchange in self.exchanges:
             if exchange.answer is not None:
-                exchange.answer = replace(exchange.answer, tokens=(), stats=None)
+                exchange.answer = replace_fields(exchange.answer, tokens=(), speculation={})
 
     def messages(self, first: int = 0) -> list[Message]:
         """The turns from exchange `first` on, after the system turn."""
@@ -124,7 +83,7 @@ class Conversation:
         for exchange in self.exchanges[first:]:
             turns.append(Message(role="user", content=exchange.user))
             if exchange.answer is not None:
-                turns.append(exchange.answer.message())
+                turns.append(_turn(exchange.answer))
         return turns
 
     def question(self) -> list[Message]:
@@ -150,6 +109,23 @@ def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[
         raise ContextOverflow(n_ctx, len(prompt), FULL_HINT)
     del talk.exchanges[:dropped]
     return prompt, dropped
+
+
+def _turn(answer: Result) -> Message:
+    """The turn for a template; as generated, so that what the context holds stays a prefix."""
+    message = Message(role="assistant", content=answer.text)
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tokens:
+        message["tokens"] = [token.id for token in answer.tokens]
+    return message
+
+
+def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
+    """An answer as a conversation keeps it: without the tokens that ended it."""
+    tokens, text = answer.tokens, answer.text
+    kept = whole(tokens, piece) if answer.reasoning else spoken(tokens, text, piece)
+    return replace_fields(answer, tokens=kept)
 
 
 def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) -> tuple[Token, ...]:
@@ -280,7 +256,7 @@ class LlamaChat:
         self.llm = self._opener(**other)
         self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
         self._restored = False
-        self.stats: Mapping[str, Any] | None = None
+        self.stats: dict[str, Any] | None = None
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)

@@ -13,8 +13,9 @@ import msgspec
 import platformdirs
 
 from pyspec._version import __version__
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, SavedModel
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, SavedModel
 from pyspec.errors import InputError, InputTooLong
+from pyspec.result import Result
 from pyspec.store.files import show, utf8, write_whole
 from pyspec.tokens import Source, Token
 
@@ -111,7 +112,7 @@ def _messages(conversation: Conversation) -> list[SavedMessage]:
                 SavedToken(t.id, int(t.source), t.gap, t.preferred, t.confirmed)
                 for t in answer.tokens
             ]
-            how = answer.finish_reason, answer.seed, answer.reasoning
+            how = answer.finish_reason, exchange.seed, answer.reasoning
             turns.append(SavedMessage("assistant", answer.text, tokens, *how))
     return turns
 
@@ -141,7 +142,8 @@ def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
         elif message.role == "user" and (last is None or last.answer is not None):
             conversation.exchanges.append(Exchange(message.content))
         elif message.role == "assistant" and last is not None and last.answer is None:
-            last.answer = _answer(message, model, same)
+            tokens = _tokens(message, model) if same else ()
+            last.answer, last.seed = _answer(message, tokens), message.seed & 0xFFFFFFFF
         else:
             raise InputError(
                 f"message {index + 1} is a {message.role} turn in the wrong place",
@@ -159,10 +161,9 @@ def held_with(saved: SavedChat, model: LlamaChat) -> str:
     return f"this conversation was held with {saved.model.name}, not with {model.name}"
 
 
-def _answer(message: SavedMessage, model: LlamaChat, same: bool) -> Reply:
-    tokens = _tokens(message, model) if same else ()
-    seed = message.seed & 0xFFFFFFFF
-    return Reply(message.content, tokens, message.finish_reason, seed, reasoning=message.reasoning)
+def _answer(message: SavedMessage, tokens: tuple[Token, ...]) -> Result:
+    text, reason = message.content, message.finish_reason
+    return Result(text=text, tokens=tokens, finish_reason=reason, reasoning=message.reasoning)
 
 
 def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:

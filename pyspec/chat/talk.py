@@ -16,13 +16,15 @@ from pyspec.chat.conversation import (
     Conversation,
     Exchange,
     LlamaChat,
-    Reply,
     fit,
+    unended,
 )
 from pyspec.chat.settings import BRIEF, HIDE, SILENT, UNASKED, ChatSettings, values
 from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
 from pyspec.options import AnswerOptions, Speculation
+from pyspec.pieces import result_of
+from pyspec.result import Result
 from pyspec.rules import Strict, Verification
 from pyspec.text.parts import Piece
 from pyspec.text.template import Message
@@ -89,18 +91,17 @@ class Chat:
 
     def regen(self) -> None:
         """Answer the last question again, with another seed; where nothing comes, keep the old."""
-        old = self._last_answer("nothing was answered yet")
+        self._answered("nothing was answered yet")
         if self.settings.temp == 0:
             self.screen.note("temperature is 0, so the answer is the same; /set temp 0.8 varies it")
-        exchange = self.conversation.exchanges[-1]
-        exchange.answer = None
+        old = self.conversation.exchanges.pop()
+        self.conversation.exchanges.append(Exchange(old.user))
         done = False
         try:
             done = self._answer_last(self._seed(old.seed + 1))
         finally:
             if not done:
-                exchange.answer = old
-                self.conversation.exchanges.append(exchange)
+                self.conversation.exchanges.append(old)
 
     def undo(self) -> Exchange:
         """Take the last exchange back, and return it."""
@@ -110,14 +111,14 @@ class Chat:
 
     def compare_speed(self) -> None:
         """Answer the last question again without drafts, and say how fast both came; the first answer stays."""
-        old = self._last_answer("nothing was answered yet, so there is nothing to compare")
-        if "none" in (self.model.draft, (old.stats or {}).get("draft")):
+        old = self._answered("nothing was answered yet, so there is nothing to compare")
+        if "none" in (self.model.draft, old.speculation.get("draft")):
             raise InputError(
                 "the last answer was made without drafts", "/draft auto loads them, then /regen"
             )
         self.screen.say("--- without drafts")
-        new = self._again(old, enabled=False)
-        if new.stats is not None:
+        new = self._again(enabled=False)
+        if new.speculation:
             self.screen.say(f"--- {_speeds(old, new)}; {_difference(old, new)}")
 
     def compare(self) -> None:
@@ -125,23 +126,24 @@ class Chat:
 
         No speeds: lookup drafts the second answer from the first.
         """
-        old = self._last_answer("nothing was answered yet, so there is nothing to compare")
-        rule = str(old.stats["verification"]) if old.stats else "as loaded"
+        old = self._answered("nothing was answered yet, so there is nothing to compare")
+        rule = str(old.speculation.get("verification", "as loaded"))
         other = self.settings.margin if rule == Strict().name else Strict()
         self.screen.say(f"--- {rule}")
         with self.screen.answering(wrap=self.settings.wrap) as write:
             write(old.text)
         self.screen.say(f"--- {other.name}")
-        new = self._again(old, verification=other)
+        new = self._again(verification=other)
         self.screen.say(f"--- {other.name}: {_difference(old, new)}")
 
-    def _again(self, old: Reply, **speculation: Any) -> Reply:
+    def _again(self, **speculation: Any) -> Result:
         """Answer the last question as it was answered, whatever was set since, but for these fields of `Speculation`."""
-        asked = old.asked or self._options(old.seed, self.settings.rule)
+        last = self.conversation.exchanges[-1]
+        asked = last.asked or self._options(last.seed, self.settings.rule)
         again = replace(asked, speculation=replace(asked.speculation, **speculation))
         return self._stream(self._prompt(self.conversation.question()), again)
 
-    def _last_answer(self, refusal: str) -> Reply:
+    def _answered(self, refusal: str) -> Result:
         if (answer := self.conversation.last_answer) is None:
             raise InputError(refusal, "ask something first")
         return answer
@@ -163,7 +165,8 @@ class Chat:
             if dropped:
                 gone = counted(dropped, "oldest exchange")
                 self.screen.note(f"the context was full; dropped the {gone}")
-            exchange.answer = self._stream(prompt, self._options(seed, self.settings.rule))
+            exchange.asked, exchange.seed = self._options(seed, self.settings.rule), seed
+            exchange.answer = self._stream(prompt, exchange.asked)
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()
@@ -188,7 +191,7 @@ class Chat:
             progress=self.screen.progress,
         )
 
-    def _stream(self, prompt: list[int], options: AnswerOptions) -> Reply:
+    def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:
         """Show an answer as it comes. An error ends it; what had come is kept."""
         said: list[Piece] = []
         pieces, paint = self.model.answer(prompt, options), self._paint()
@@ -211,7 +214,7 @@ class Chat:
             self.fail(error)
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
-        return Reply.of(said, options.sampling.seed, self.model.piece, self.model.stats, options)
+        return unended(result_of(said, self.model.stats), self.model.piece)
 
     def _paint(self) -> TokenPaint | None:
         """What colours an answer's tokens, where that is wanted and there are colours."""
@@ -223,7 +226,7 @@ class Chat:
         self.interrupted_at = monotonic()
         self.model.cancel()
 
-    def _explain(self, answer: Reply) -> None:
+    def _explain(self, answer: Result) -> None:
         kept = "what was said is kept" if answer.tokens else "nothing was said yet"
         notes = {
             "length": f"stopped at {counted(self.settings.max_tokens or 0, 'token')}; /set max_tokens all has no limit",
@@ -236,26 +239,26 @@ class Chat:
         elif answer.reasoning_cut:
             self.screen.note("(the answer ended inside its reasoning)")
 
-    def _show_stats(self, answer: Reply) -> None:
-        how, stats = self.settings.stats, answer.stats
-        if how == SILENT or stats is None:
+    def _show_stats(self, answer: Result) -> None:
+        how, block = self.settings.stats, answer.speculation
+        if how == SILENT or not block:
             return
-        self.screen.note(verdict(stats, answer.rate))
+        self.screen.note(verdict(block, answer.rate))
         if how != BRIEF:
-            self.screen.note(stats_line(stats, answer.rate))
+            self.screen.note(stats_line(block, answer.rate))
 
 
-def _speeds(old: Reply, new: Reply) -> str:
+def _speeds(old: Result, new: Result) -> str:
     slow, fast = f"{new.rate:.1f} tokens/s without drafts", old.rate
-    if old.stats is None:
+    if not old.speculation:
         return f"{slow}; how fast this model is with drafts, /regen tells"
     return f"{slow}, {fast:.1f} with drafts ({fast / max(new.rate, 1e-9):.1f} times)"
 
 
-def _difference(old: Reply, new: Reply) -> str:
+def _difference(old: Result, new: Result) -> str:
     if new.text == old.text:
         return "the same text"
     if not old.tokens:
         return "the texts differ"
-    same = common_prefix(*([token.id for token in reply.tokens] for reply in (old, new)))
+    same = common_prefix(*([token.id for token in answer.tokens] for answer in (old, new)))
     return f"the texts differ after {counted(same, 'token')}"

@@ -20,7 +20,6 @@ from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
-from pyspec.batch.records import Result
 from pyspec.cli.command import command, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import (
@@ -33,6 +32,7 @@ from pyspec.cli.options import (
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
 from pyspec.display import safe
 from pyspec.errors import Cancelled, OptionError
+from pyspec.result import RecordResult
 from pyspec.serve.settings import served_name
 
 FAILED_ITEMS = 3
@@ -242,7 +242,7 @@ def _rate(summary: RunProgress, seconds: float) -> str:
 @contextmanager
 def batch_progress(
     summary: RunProgress, console: Console | None = None
-) -> Iterator[Callable[[Result], None]]:
+) -> Iterator[Callable[[RecordResult], None]]:
     """Gives the function that hears of each result."""
     if 0 < summary.kept < summary.records:
         tell(f"{summary.kept} of {summary.records} records are already done", err=True)
@@ -251,7 +251,7 @@ def batch_progress(
     failed = 0
     with run_progress(console) as show:
 
-        def report(result: Result) -> None:
+        def report(result: RecordResult) -> None:
             nonlocal failed
             if result.error is not None:
                 failed += 1
@@ -266,7 +266,7 @@ FIRST_FAILURES = 3
 """Failed records that are named while a batch runs; the output has all of them."""
 
 
-def _say_failure(console: Console, result: Result, number: int) -> None:
+def _say_failure(console: Console, result: RecordResult, number: int) -> None:
     """Name one of the first failures, above the bar."""
     if result.error is not None and number <= FIRST_FAILURES:
         text = Text(safe(f"{result.id} failed: {result.error.message}"), "red")

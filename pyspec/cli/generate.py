@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, unended
 from pyspec.chat.files import held_with, last_model, load, new_path, newest, restore, save
 from pyspec.chat.settings import HIDE, UNASKED
 from pyspec.cli.command import TEXT, command, option, tell
@@ -38,7 +39,9 @@ from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.grammar.gbnf import Constraint, bounded, schema_grammar
 from pyspec.llama import SpeculativeLlama
 from pyspec.options import AnswerOptions
+from pyspec.pieces import result_of
 from pyspec.prompt_cache import PromptCache
+from pyspec.result import Result
 from pyspec.store.files import Stamp, recall, remember
 from pyspec.text.parts import Piece
 from pyspec.token_view import TokenPaint, has_colour, print_legend
@@ -176,13 +179,15 @@ def generate(
             answer = model.answer(tokens, options, stop, chat=not raw)
             with _writer(screen, output, model.piece) as write:
                 pieces, signals = _answer(answer, model.cancel, begun, write)
-        if path is not None and any(piece.text or piece.reasoning for piece in pieces):
-            conversation.exchanges[-1].answer = Reply.of(pieces, sampling.seed, model.piece)
+        said = result_of(pieces, model.stats)
+        if path is not None and (said.text or said.reasoning):
+            last = conversation.exchanges[-1]
+            last.answer, last.seed = unended(said, model.piece), sampling.seed
             _keep(path, conversation, model)
-        _say(model.llm, pieces, output, shape.max_tokens, screen)
+        _say(model.llm, said, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
-    return exit_code(signals) if pieces[-1].finish_reason == "cancelled" else 0
+    return exit_code(signals) if said.finish_reason == "cancelled" else 0
 
 
 def _shape(
@@ -274,26 +279,24 @@ def _answer(
 
 def _say(
     llm: SpeculativeLlama,
-    pieces: list[Piece],
+    answer: Result,
     output: OutputOptions,
     max_tokens: int,
     screen: Screen,
 ) -> None:
     """Everything behind the answer."""
     if output.as_json:
-        tell(json.dumps(_report(llm, pieces, output.tokens), ensure_ascii=False))
+        tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
         return
     if output.tokens:
-        tokens = [token for piece in pieces for token in piece.tokens]
-        print_legend(screen.out, tokens, llm.piece)
-    if cut := _cut(llm, pieces, max_tokens):
+        print_legend(screen.out, answer.tokens, llm.piece)
+    if cut := _cut(answer, llm.n_ctx(), max_tokens):
         screen.note(cut)
-    if output.stats is False or not llm.last_speculation:
+    if output.stats is False or not answer.speculation:
         return
-    rate = llm.last_timings["tokens_per_second"]
-    screen.note(verdict(llm.last_speculation, rate))
+    screen.note(verdict(answer.speculation, answer.rate))
     if output.stats:
-        screen.note(stats_line(llm.last_speculation, rate))
+        screen.note(stats_line(answer.speculation, answer.rate))
 
 
 NEXT = "next: `pyspec chat` starts a chat; `pyspec draft -m YOUR_MODEL` finds a draft for your own model"
@@ -308,50 +311,36 @@ def _name_next_step(screen: Screen) -> None:
             screen.note(NEXT)
 
 
-def _cut(llm: SpeculativeLlama, pieces: list[Piece], most: int) -> str:
+def _cut(answer: Result, n_ctx: int, most: int) -> str:
     """Why an answer that did not end by itself ended, or nothing."""
-    reason = pieces[-1].finish_reason
-    where = " inside its reasoning" if pieces[-1].reasoning_cut else ""
-    if reason == "length" and most > 0:
+    where = " inside its reasoning" if answer.reasoning_cut else ""
+    if answer.finish_reason == "length" and most > 0:
         return f"stopped at {counted(most, 'token')}{where}; -n {2 * most} allows more, -n -1 has no limit"
-    if reason == "context":
-        n_ctx = llm.n_ctx()
+    if answer.finish_reason == "context":
         return (
             f"stopped{where}: the context of {n_ctx} tokens is full; -c {2 * n_ctx} has more room"
         )
     return f"the answer ended{where}" if where else ""
 
 
-def _report(llm: SpeculativeLlama, pieces: list[Piece], with_tokens: bool) -> dict[str, Any]:
-    block = dict(llm.last_speculation)
-    block.pop("timings", None)
-    prompt, answer = block.pop("prompt_tokens", 0), sum(len(piece.tokens) for piece in pieces)
+def _report(llm: SpeculativeLlama, answer: Result, with_tokens: bool) -> dict[str, Any]:
+    beside = ("timings", "prompt_tokens")
+    block = {name: value for name, value in answer.speculation.items() if name not in beside}
     report: dict[str, Any] = {
-        "text": "".join(piece.text for piece in pieces),
-        "finish_reason": pieces[-1].finish_reason,
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": answer,
-            "total_tokens": prompt + answer,
-        },
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "usage": asdict(answer.usage),
         "speculation": block,
         "timings": llm.last_timings,
     }
-    if thought := "".join(piece.reasoning for piece in pieces):
-        report["reasoning"] = thought
-    if pieces[-1].reasoning_cut:
+    if answer.reasoning:
+        report["reasoning"] = answer.reasoning
+    if answer.reasoning_cut:
         report["reasoning_cut"] = True
     if with_tokens:
         report["tokens"] = [
-            {
-                "id": token.id,
-                "text": llm.piece(token.id).decode("utf-8", "replace"),
-                "source": token.source.label,
-                "gap": round(token.gap, 4),
-                **({"confirmed": token.confirmed} if token.confirmed else {}),
-            }
-            for piece in pieces
-            for token in piece.tokens
+            {"id": token.id, **token.described(llm.piece(token.id).decode("utf-8", "replace"))}
+            for token in answer.tokens
         ]
     return report
 

@@ -13,7 +13,8 @@ from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, reader, text_of
 
 if TYPE_CHECKING:
-    from pyspec.batch.records import Record, Result
+    from pyspec.batch.records import Record
+    from pyspec.result import Result
     from pyspec.serve.pending import Choice, PendingRequest
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

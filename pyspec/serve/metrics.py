@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from pyspec.batch.records import Result
     from pyspec.batch.run import Batch
+    from pyspec.result import Result
 
 _COUNTED = {
     "drafted": "Tokens drafted.",

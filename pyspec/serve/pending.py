@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspec.account import times_among
 from pyspec.batch import bodies
 from pyspec.batch.legacy import as_function_call
-from pyspec.batch.records import CHAT, Result
+from pyspec.batch.records import CHAT
 from pyspec.errors import AnswerFailed
+from pyspec.result import RecordResult
 from pyspec.text.parser import joined
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ log = logging.getLogger("pyspec")
 FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 """Status of an answer that failed, by the exception's name; 500 for others."""
 
-Answered = Callable[["Result", dict[str, float]], None]
+Answered = Callable[[RecordResult, dict[str, float]], None]
 """Hears of the end of an answer, and of its times."""
 
 
@@ -47,9 +49,9 @@ class PendingRequest:
     name: str
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))
-    ended: dict[int, tuple[Result, dict[str, float]]] = field(default_factory=dict)
+    ended: dict[int, tuple[RecordResult, dict[str, float]]] = field(default_factory=dict)
     _firsts: dict[int, float] = field(default_factory=dict)
-    _brought: dict[int, list[Piece | Result]] = field(default_factory=dict)
+    _brought: dict[int, list[Piece | RecordResult]] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _silent: bool = False
 
@@ -83,11 +85,11 @@ class PendingRequest:
         """Tokens of its prompts; that of several choices counts once."""
         return sum(len(job.tokens) for job in self.jobs[:: self.body.n or 1])
 
-    def put(self, index: int, brought: Piece | Result) -> None:
+    def put(self, index: int, brought: Piece | RecordResult) -> None:
         """Add what a round brought to the answer at this place, or its result, which counts whether or not anybody reads it."""
         self._firsts.setdefault(index, time.perf_counter())
         self._brought.setdefault(index, []).append(brought)
-        if isinstance(brought, Result):
+        if isinstance(brought, RecordResult):
             times = self._times(index, brought)
             self.ended[index] = brought, times
             if brought.error is not None and brought.error.type not in FAILED:
@@ -95,14 +97,9 @@ class PendingRequest:
             self.answered(brought, times)
         self._arrived.set()
 
-    def _times(self, index: int, result: Result) -> dict[str, float]:
-        end, first = time.perf_counter(), self._firsts[index]
-        n, seconds = result.usage.completion_tokens, max(1e-6, end - first)
-        return {
-            "first_token_ms": round(1e3 * (first - self.begun), 2),
-            "total_ms": round(1e3 * (end - self.begun), 2),
-            "tokens_per_second": round(max(0, n - 1) / seconds, 2),
-        }
+    def _times(self, index: int, result: RecordResult) -> dict[str, float]:
+        now, tokens = time.perf_counter(), result.usage.completion_tokens
+        return times_among(self.begun, self._firsts[index], now, tokens)
 
     def ping(self) -> None:
         """Nothing was sent for a while: its reader is to see that it goes on."""
@@ -139,10 +136,10 @@ class Choice:
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, brought: Sequence[Piece | Result]) -> None:
+    def take(self, brought: Sequence[Piece | RecordResult]) -> None:
         """Add what rounds brought, and the result. Raises AnswerFailed."""
         for each in brought:
-            if isinstance(each, Result):
+            if isinstance(each, RecordResult):
                 self._end(each)
                 continue
             self._parts += each.parts
@@ -151,24 +148,17 @@ class Choice:
                 self._details += map(self._detail, each.tokens)
 
     def _detail(self, token: Token) -> dict[str, Any]:
-        text = self._decoder.decode(self._piece(token.id))
-        made: dict[str, Any] = {
-            "text": text,
-            "source": token.source.label,
-            "gap": round(token.gap, 4),
-        }
-        if token.confirmed:
-            made["confirmed"] = token.confirmed
+        made = token.described(self._decoder.decode(self._piece(token.id)))
         if token.preferred != token.id:
             made["preferred"] = self._piece(token.preferred).decode("utf-8", "replace")
         return made
 
-    def _end(self, result: Result) -> None:
+    def _end(self, result: RecordResult) -> None:
         if result.error is not None:
             raise AnswerFailed(result.error.message, result.error.type)
         self.result = result
         _, timings = self.asked.ended[self.index]
-        self.block = {**result.speculation, **self.asked.serving.about, "timings": timings}
+        self.block = {**result.speculation, "timings": timings}
 
     def whole(self) -> dict[str, Any]:
         """The answer as one of a body's choices."""

@@ -13,7 +13,8 @@ from pyspec.serve.tools import KINDS, ClientTool, call_of, client_tools, flat_ch
 from pyspec.text.parts import AnswerPart
 
 if TYPE_CHECKING:
-    from pyspec.batch.records import Record, Result
+    from pyspec.batch.records import Record
+    from pyspec.result import Result
     from pyspec.serve.pending import Choice, PendingRequest
 
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")

@@ -26,7 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pyspec.batch import bodies
-from pyspec.batch.records import Result, failed
+from pyspec.batch.records import failed
 from pyspec.errors import (
     Cancelled,
     EngineError,
@@ -38,6 +38,7 @@ from pyspec.errors import (
 from pyspec.grammar.gbnf import check_grammar
 from pyspec.noise import derive_seed
 from pyspec.options import Speculation
+from pyspec.result import RecordResult
 from pyspec.rules import Margin, Strict
 from pyspec.serve.pending import Answered, PendingRequest
 from pyspec.text.tokenizer import piece_reader
@@ -81,8 +82,8 @@ class Service:
         self._grammars = ThreadPoolExecutor(_AT_ONCE, "pyspec-grammars")
         self._shapes: dict[bytes, None] = {}
         self._loop: asyncio.AbstractEventLoop
-        self._open: dict[int, tuple[Job, Callable[[Piece | Result], None]]] = {}
-        self._brought: deque[tuple[int, Piece | Result]] = deque()
+        self._open: dict[int, tuple[Job, Callable[[Piece | RecordResult], None]]] = {}
+        self._brought: deque[tuple[int, Piece | RecordResult]] = deque()
         self._flush_due = False
         self.draining = False
         """Whether nothing more is taken: the server is about to end."""
@@ -201,14 +202,14 @@ class Service:
             index, brought = self._brought.popleft()
             if index in self._open:
                 self._open[index][1](brought)
-                if isinstance(brought, Result):
+                if isinstance(brought, RecordResult):
                     del self._open[index]
         if not self._open:
             self._idle.set()
 
     # -- in the engine's thread --------------------------------------------------------------------
 
-    def _post(self, index: int, brought: Piece | Result) -> None:
+    def _post(self, index: int, brought: Piece | RecordResult) -> None:
         self._brought.append((index, brought))
 
     def _tell(self) -> None:

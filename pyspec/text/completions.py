@@ -13,8 +13,9 @@ from llama_cpp.llama_grammar import JSON_GBNF
 
 from pyspec.errors import InputError
 from pyspec.grammar.gbnf import Constraint, schema_grammar
+from pyspec.result import Result
 from pyspec.text.forms import from_outside
-from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.parts import AnswerPart
 from pyspec.text.template import ChatTemplate
 
 
@@ -159,10 +160,10 @@ class PartsAnswer:
 
     def _whole(self, chat: Any) -> Any:
         choice = chat["choices"][0]
-        answer = WholeAnswer.of(self._heard + self._reader.finish())
+        answer = Result.of(self._heard + self._reader.finish())
         choice["message"] = answer.message()
         if self._legacy and answer.calls:
-            choice["message"]["function_call"] = answer.calls[0].as_openai()["function"]
+            choice["message"]["function_call"] = answer.calls[0]["function"]
         choice |= self._end(choice["finish_reason"])
         return chat
 

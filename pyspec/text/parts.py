@@ -118,16 +118,6 @@ class WholeAnswer:
         made = [Call(begun.id, begun.text, "".join(text)) for begun, text in calls.values()]
         return cls("".join(texts["reasoning"]), "".join(texts["content"]), made)
 
-    def message(self) -> dict[str, Any]:
-        """As OpenAI's messages have it."""
-        made: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            made["reasoning_content"] = self.reasoning
-        if self.calls:
-            calls = [call.as_openai() for call in self.calls]
-            made |= {"content": self.content or None, "tool_calls": calls}
-        return made
-
 
 class Calls:
     """Takes the calls that a reader finds in a text, and gives them on as parts.

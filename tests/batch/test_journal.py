@@ -12,15 +12,15 @@ import pytest
 from systems import full_device, limits
 
 from pyspec.batch.journal import Journal
-from pyspec.batch.records import Failure, Result
 from pyspec.errors import BatchWriteError, ResumeMismatch
+from pyspec.result import Failure, RecordResult
 
 RUN = {"target": "t", "inputs": "i"}
 
 
 def result(index, text="text"):
     """An answered record."""
-    return Result(index=index, id=f"r{index}", prompt_sha256="0" * 64, text=text)
+    return RecordResult(index=index, id=f"r{index}", prompt_sha256="0" * 64, text=text)
 
 
 @pytest.fixture
@@ -72,7 +72,9 @@ def test_zeros_after_a_power_cut_are_cut_off(path, written):
 def test_failed_records_are_counted(path):
     """A failed record is finished too."""
     journal = Journal(path, RUN)
-    journal.append(Result(index=0, id="r", prompt_sha256="", error=Failure("InputError", "bad")))
+    journal.append(
+        RecordResult(index=0, id="r", prompt_sha256="", error=Failure("InputError", "bad"))
+    )
     journal.close()
     journal = Journal(path, RUN)
     assert (0 in journal, journal.failed) == (True, {0})
@@ -135,7 +137,7 @@ def file_limit():
     signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.parametrize("into", [0, 1, 60, 119])
+@pytest.mark.parametrize("into", [0, 1, 60, 99])
 def test_disk_full_keeps_whole_records(path, written, file_limit, into):
     """Where the limit falls inside a record, none of it stays; with room again, it is written."""
     journal = Journal(path, RUN)

@@ -13,8 +13,8 @@ from systems import limits, make_fifo
 
 from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import public
-from pyspec.batch.records import Result
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.result import RecordResult
 from pyspec.store.files import write_whole
 
 __all__ = ["go"]
@@ -143,7 +143,7 @@ def test_disk_full_while_assembling_keeps_the_journal(go, lines, tmp_path):
 
 def test_counts_are_left_out_unless_asked_for():
     """What depends on the clock is no part of a file that is to be the same every time."""
-    result = Result(
+    result = RecordResult(
         index=0,
         id="a",
         prompt_sha256="",
@@ -226,7 +226,7 @@ class Mended(Fake):
     def run_indexed(self, records):
         """As Fake, and nothing is bad."""
         for result in super().run_indexed(records):
-            yield Result(
+            yield RecordResult(
                 index=result.index, id=result.id, prompt_sha256=result.prompt_sha256, text="OK"
             )
 
@@ -287,7 +287,7 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path):
             for i, record in records:
                 failed = record.error is not None
                 text = "" if failed else record.messages[0]["content"].upper()
-                yield Result(
+                yield RecordResult(
                     index=i,
                     id=record.id,
                     prompt_sha256=record.sha256,

@@ -9,10 +9,11 @@ from answers import GREEDY, Scripted, ask
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.output import public
-from pyspec.batch.records import Record, Result
+from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.result import RecordResult
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling
 
@@ -376,5 +377,5 @@ def test_an_answer_that_takes_too_long_fails_alone(open_batch):
 
 def test_an_answer_that_is_no_call_ends_no_output():
     """Brackets without end, where a call's arguments should be."""
-    result = Result(index=0, id="a", prompt_sha256="", text="<tool_call>" + "[" * 100_000)
+    result = RecordResult(index=0, id="a", prompt_sha256="", text="<tool_call>" + "[" * 100_000)
     assert b"tool_call" in public(result, "run", form="chat")

@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.chat import conversation as conversation_module
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply, fit, spoken
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, fit, spoken, unended
 from pyspec.errors import ContextOverflow, ModelNotFound
 from pyspec.llama import OFF, SpeculativeLlama
 from pyspec.options import AnswerOptions, Speculation
-from pyspec.pieces import stream_text
+from pyspec.pieces import result_of, stream_text
 from pyspec.policy.cost import CostCurve
+from pyspec.result import Result
 from pyspec.rules import Strict
 from pyspec.sampling import Sampling
 from pyspec.store.files import file_sha256
@@ -36,14 +37,14 @@ def token(char: str) -> Token:
 
 def conversation(*sizes: int) -> Conversation:
     """Exchanges whose questions have these many characters, with answers of one; the last open."""
-    made = [Exchange("q" * size, Reply("a", (token("a"),))) for size in sizes]
+    made = [Exchange("q" * size, Result(text="a", tokens=(token("a"),))) for size in sizes]
     made[-1].answer = None
     return Conversation("s", made)
 
 
 def test_messages_carry_the_generated_tokens() -> None:
     """An answer goes back into the prompt as the tokens it was generated as."""
-    said = Conversation(None, [Exchange("hi", Reply("ab", (token("a"), token("b"))))])
+    said = Conversation(None, [Exchange("hi", Result(text="ab", tokens=(token("a"), token("b"))))])
     assert said.messages() == [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "ab", "tokens": [97, 98]},
@@ -52,9 +53,9 @@ def test_messages_carry_the_generated_tokens() -> None:
 
 def test_question_leaves_the_last_answer_out() -> None:
     """The newest question is the end of the messages, answered or not."""
-    said = Conversation(None, [Exchange("hi", Reply("a")), Exchange("and?")])
+    said = Conversation(None, [Exchange("hi", Result(text="a")), Exchange("and?")])
     assert said.question() == said.messages()
-    said.exchanges[1].answer = Reply("b")
+    said.exchanges[1].answer = Result(text="b")
     assert said.question()[-1] == {"role": "user", "content": "and?"}
 
 
@@ -180,7 +181,7 @@ def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
     pieces = list(target.answer(*first))
     tokens = [token for piece in pieces for token in piece.tokens]
     said = spoken(tokens, joined(pieces), target.piece)
-    talk.exchanges[0].answer = Reply(joined(pieces), said)
+    talk.exchanges[0].answer = Result(text=joined(pieces), tokens=said)
     talk.exchanges.append(Exchange("Again."))
     second = ask(target, talk, 4)
     held = [*first[0], *(token.id for token in said)]
@@ -348,9 +349,9 @@ def test_reasoning_goes_into_the_next_prompt_as_the_template_has_it() -> None:
         Piece(tuple(tokens[:3]), parts=[AnswerPart("reasoning", "Hm")]),
         Piece(tuple(tokens[3:]), "stop", parts=[AnswerPart("content", "Yes")]),
     ]
-    reply = Reply.of(pieces, 0, lambda token: chr(token).encode())
-    assert (reply.text, reply.reasoning) == ("Yes", "Hm")
-    assert reply.message() == {
+    answer = unended(result_of(pieces, None), lambda token: chr(token).encode())
+    assert (answer.text, answer.reasoning) == ("Yes", "Hm")
+    assert Conversation(None, [Exchange("hi", answer)]).messages()[-1] == {
         "role": "assistant", "content": "Yes", "reasoning_content": "Hm", "tokens": [t.id for t in tokens],
     }  # fmt: skip
 

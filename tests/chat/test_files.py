@@ -13,8 +13,9 @@ from chat.fake import END, FakeModel
 from systems import make_fifo
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Conversation, Exchange, Reply, SavedModel
+from pyspec.chat.conversation import Conversation, Exchange, SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.result import Result
 from pyspec.tokens import Source, Token
 
 MODEL = FakeModel([])
@@ -23,7 +24,8 @@ STRANGE = (
     b'{"kind":"pyspec-chat","format":1,"pyspec":"0","model":{"name":"","sha256":""},'
     b'"settings":{},"messages":[{"role":"tool","content":""}]}'
 )
-TALK = Conversation("be kind", [Exchange("hi", Reply("~", (RELAXED,), "stop", 7))])
+ANSWERED = Exchange("hi", Result(text="~", tokens=(RELAXED,), finish_reason="stop"), seed=7)
+TALK = Conversation("be kind", [ANSWERED])
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_tokens_of_another_model_are_left_out(saved: Path) -> None:
     """Ids mean nothing to another vocabulary."""
     talk, same = files.restore(files.load(saved), FakeModel([], digest="0" * 64))
     assert not same
-    assert talk.last_answer == Reply("~", (), "stop", 7)
+    assert talk.exchanges == [Exchange("hi", Result(text="~", finish_reason="stop"), seed=7)]
 
 
 @pytest.mark.parametrize(

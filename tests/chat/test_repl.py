@@ -139,6 +139,17 @@ def test_a_cancelled_regen_keeps_the_old_answer() -> None:
     assert chat.conversation.last_answer.text == "one"
 
 
+def test_a_cancelled_regen_keeps_what_the_old_answer_was_made_with() -> None:
+    """Its seed, which the next try counts on from, and its options, which `/compare` answers with."""
+    chat, _ = talk(model := FakeModel(["one"]), ChatSettings(stats="off", seed=7))
+    chat.send("hi")
+    model.answers, model.finish = [""], "cancelled"
+    chat.regen()
+    (last,) = chat.conversation.exchanges
+    assert last.asked is not None
+    assert (last.seed, last.asked.sampling.seed) == (7, 7)
+
+
 def test_errors_on_a_terminal_do_not_end_in_the_exit_code(play: Play) -> None:
     """A slip at the prompt was answered there and then."""
     code, _ = play(FakeModel(["one"]), ["/nothing"])

@@ -22,10 +22,10 @@ from waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
 from pyspec.batch.output import RunProgress
-from pyspec.batch.records import Result, Usage
 from pyspec.cli import batch as module
 from pyspec.cli import streams
 from pyspec.errors import InputError
+from pyspec.result import RecordResult, Usage
 
 PLAIN = [
     "--draft",
@@ -298,7 +298,7 @@ def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     summary = RunProgress(10)
     with module.batch_progress(summary, Console(file=out, width=120)) as report:
         for i, now[0] in enumerate(times):
-            result = Result(index=i, id=str(i), prompt_sha256="", usage=Usage(1, 5, 6))
+            result = RecordResult(index=i, id=str(i), prompt_sha256="", usage=Usage(1, 5, 6))
             summary.count(result)
             report(result)
     return out.getvalue().splitlines()

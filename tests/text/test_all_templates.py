@@ -18,7 +18,8 @@ from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
 from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.maker import JobMaker
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, Reply
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat
+from pyspec.result import Result
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
 
@@ -218,7 +219,7 @@ def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
     said = [message["content"] for message in messages if message["role"] != "system"]
     talk = Conversation(system)
     for question, answer in zip_longest(said[::2], said[1::2]):
-        talk.exchanges.append(Exchange(question, None if answer is None else Reply(answer)))
+        talk.exchanges.append(Exchange(question, None if answer is None else Result(text=answer)))
     model = LlamaChat.__new__(LlamaChat)
     model.thinking = True
     model.template, model._begun = ChatTemplate.of(llm), None

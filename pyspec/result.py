@@ -1,0 +1,104 @@
+"""What an answer was, at every door: what it says, why it ended, what it took and what speculation did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from typing_extensions import Self
+
+from pyspec.errors import PyspecError
+from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.tokens import Token
+
+AnyResult = TypeVar("AnyResult", bound="Result")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one answer and its prompt."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+    @classmethod
+    def of(cls, prompt: int, answer: int) -> Usage:
+        """So many of each."""
+        return cls(prompt, answer, prompt + answer)
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """One answer.
+
+    Attributes:
+        text: The content, without `reasoning` and `calls`.
+        reasoning: What the model thought before it.
+        reasoning_cut: Whether the answer ended inside reasoning.
+        reasoned: Tokens of the reasoning.
+        stop_string: The one that ended the answer.
+        calls: Calls of functions, in OpenAI's form.
+        finish_reason: "stop", "tool_calls", "length", "context", "cancelled", "error", or None where nothing was answered.
+        usage: Tokens of prompt and answer.
+        speculation: The block that `AnswerOptions.block` makes; empty where it is not known.
+        tokens: Where they are known; a record's are not kept.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    reasoning_cut: bool = False
+    reasoned: int = 0
+    stop_string: str | None = None
+    calls: list[dict[str, Any]] = []
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    speculation: dict[str, Any] = {}
+    tokens: tuple[Token, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[AnswerPart], **known: Any) -> Self:
+        """What the parts of an answer say together. known: the other fields."""
+        said = WholeAnswer.of(parts)
+        calls = [call.as_openai() for call in said.calls]
+        return cls(text=said.content, reasoning=said.reasoning, calls=calls, **known)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second after the prompt was read; 0 where that is not known."""
+        return float(self.speculation.get("timings", {}).get("tokens_per_second", 0.0))
+
+    def message(self) -> dict[str, Any]:
+        """As OpenAI's messages have it."""
+        made: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            made["reasoning_content"] = self.reasoning
+        if self.calls:
+            made |= {"content": self.text or None, "tool_calls": self.calls}
+        return made
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a record has no answer: the name of the exception, and its sentence."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """From an exception; one that is not of this package says so."""
+        if isinstance(error, PyspecError):
+            return cls(type(error).__name__, str(error))
+        return cls("InputError", f"the record cannot be used: {type(error).__name__}: {error}")
+
+
+class RecordResult(Result, kw_only=True, omit_defaults=True):
+    """One record answered, or failed. index: place of the record among the inputs, from 0. error: why it failed.
+
+    A journal has it as JSON, without what is as it is by default: a journal of former versions, which has all but `tokens`,
+    reads as the same.
+    """
+
+    index: int
+    id: str
+    prompt_sha256: str
+    error: Failure | None = None
