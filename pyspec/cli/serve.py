@@ -123,9 +123,8 @@ class ServerOptions:
         except ValueError:
             return False
 
-    def serving(self, batch: Batch, file: str) -> ServerSettings:
+    def serving(self, file: str) -> ServerSettings:
         """What the server says of itself, and its limits; file: the model's name where no other is given."""
-        facts = batch.facts
         return ServerSettings(
             model=self.alias or file,
             api_key=self.keys,
@@ -134,7 +133,6 @@ class ServerOptions:
             hosts=(*_LOCAL, self.host, *self.allow_host) if self.is_local else None,
             origins=self.origin,
             log=partial(print, flush=True) if self.log_json else None,
-            about={key: facts[key] for key in ("draft", "companion")},
         )
 
 
@@ -247,7 +245,7 @@ class Loader:
             batch.close()
             raise
         own = name or load_manifest().default_target
-        return batch, server.serving(batch, own if several else _called(own, path))
+        return batch, server.serving(own if several else _called(own, path))
 
 
 def _called(word: str, path: Path) -> str:
@@ -292,7 +290,7 @@ def serve(
         names = partial(models.names, catalogue=catalogue)
         most = server.models_max or len(models.model)
         others = OtherModels(names, loader.load, most, loader.needs, loader.memory)
-        _announce(server, serving, batch.parallel, listener.getsockname()[1])
+        _announce(server, serving.model, batch.facts, listener.getsockname()[1])
         if batch.placed:
             tell(batch.placed, err=True)
         app = make_app(batch, serving, others if loader.several else None)
@@ -309,12 +307,12 @@ def serve(
         DrainingServer(config, app.state.fleet, server.drain, _BACKLOG).run(sockets=[listener])
 
 
-def _announce(server: ServerOptions, serving: ServerSettings, parallel: int, port: int) -> None:
+def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:
     """Say where the server is reached, and by whom if by anyone."""
     shown = f"[{server.host}]" if ":" in server.host else server.host
     tell(
-        f"{serving.model} on http://{shown}:{port}: draft {serving.about['draft']}, "
-        f"{parallel} answers at once; Ctrl-C stops it",
+        f"{model} on http://{shown}:{port}: draft {facts['draft']}, "
+        f"{facts['parallel']} answers at once; Ctrl-C stops it",
         err=True,
     )
     if serving.api_key is None and not server.is_local:

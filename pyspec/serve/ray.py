@@ -52,11 +52,8 @@ class Replica:
     def __init__(self, model: str, server: dict[str, Any], arguments: dict[str, Any]) -> None:
         self._batch = Batch(model, interactive=True, **arguments)
         self._batch.prepare()
-        facts = self._batch.facts
-        about = {key: facts[key] for key in ("draft", "companion")}
-        self._app = make_app(
-            self._batch, ServerSettings(**{"model": served_name(model), "about": about, **server})
-        )
+        settings = ServerSettings(**{"model": served_name(model), **server})
+        self._app = make_app(self._batch, settings)
         self._open = contextlib.AsyncExitStack()
         self._started = asyncio.Lock()
         self._runs = False

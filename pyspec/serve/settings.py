@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ class ServerSettings:
     max_body: int = MAX_BODY
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()
-    about: dict[str, Any] = field(default_factory=dict)
     log: Callable[[str], Any] | None = None
     ping: float = 15.0  # proxies give up after a minute
 

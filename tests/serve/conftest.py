@@ -92,7 +92,6 @@ def serve(tiny_ascii):
             queue=queue,
             max_body=max_body,
             hosts=hosts,
-            about={"draft": "lookup"},
             log=log,
             ping=ping,
         )
