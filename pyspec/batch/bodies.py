@@ -7,7 +7,7 @@ cannot be done is refused; other fields are ignored, as clients send many.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -28,23 +28,6 @@ AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 
-class SpeculationBody(msgspec.Struct):
-    """How one request speculates. length: as `--length` has it. tokens: whether each token's source and gap are told."""
-
-    enabled: bool | None = None
-    verify: Literal["strict", "margin"] | None = None
-    theta: float | None = None
-    gap: float | None = None
-    budget: float | None = None
-    length: str | None = None
-    confirm: int | None = None
-    kl: float | None = None
-    doubt: float | None = None
-    window: tuple[float, int] | None = None
-    draft_max: int | None = None
-    tokens: bool = False
-
-
 class Body(RequestFields, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
 
@@ -62,7 +45,6 @@ class Body(RequestFields, kw_only=True):
     guided_json: Any = None
     structured_outputs: dict[str, Any] | None = None
     repetition_penalty: float | None = None
-    speculation: SpeculationBody | None = None
     user: str | None = None
     safety_identifier: str | None = None
     min_tokens: Any = None

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from pyspec.batch.jobs import Job
-from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, failed
+from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
 from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
 from pyspec.grammar.gbnf import Constraint
 from pyspec.limits import check_ranges
@@ -142,7 +142,7 @@ class JobMaker:
             tokens,
             AnswerOptions(
                 self._sampling(record),
-                Speculation(verification=settings.rule),
+                _speculation(record.speculation, settings.rule),
                 wanted,
                 grammar=grammar,
             ),
@@ -213,3 +213,19 @@ class JobMaker:
 
     def _system(self, record: Record) -> str | None:
         return self._settings.system if record.system is None else record.system
+
+
+def _speculation(asked: SpeculationBody | None, rule: Verification) -> Speculation:
+    """What a record asks for, `rule` where it names none. Raises OptionError."""
+    if asked is None:
+        return Speculation(verification=rule)
+    names = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
+    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if given and asked.verify != "margin":
+        told = f"speculation has {', '.join(given)}, which belong to the margin rule"
+        raise OptionError(told, 'add "verify": "margin"')
+    if asked.verify is not None:
+        rule = Margin(**given) if asked.verify == "margin" else Strict()
+    return Speculation(
+        asked.enabled is not False, rule, length=asked.length, draft_max=asked.draft_max
+    )

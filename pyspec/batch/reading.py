@@ -181,6 +181,8 @@ def _from_json(text: str, at: Record, reading: Reading) -> Record:
         line = _decode(text)
         record = _foreign(line, at, reading) if bytes(line.body) else _own(line)
         record.check()
+        if record.speculation is not None and record.speculation.tokens:
+            raise InputError("speculation.tokens has no place in a batch", "leave it out")
     except RecursionError:
         problem = "JSON nested too deep"
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one line, the others are read
@@ -211,6 +213,8 @@ def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
         raise InputError(
             "n, stream and several prompts are not supported in a batch", "one answer a line"
         )
+    if body.alternatives is not None:
+        raise InputError("logprobs have no place in a batch", "leave them out")
     return record
 
 

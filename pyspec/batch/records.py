@@ -7,7 +7,7 @@ the output has a line for it.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -27,17 +27,36 @@ CHAT, COMPLETION = "chat", "completion"
 MOST_TOKENS = 2**31 - 1
 
 
+class SpeculationBody(msgspec.Struct):
+    """How one request speculates. length: as `--length` has it. tokens: whether each token's source and gap are told."""
+
+    enabled: bool | None = None
+    verify: Literal["strict", "margin"] | None = None
+    theta: float | None = None
+    gap: float | None = None
+    budget: float | None = None
+    length: str | None = None
+    confirm: int | None = None
+    kl: float | None = None
+    doubt: float | None = None
+    window: tuple[float, int] | None = None
+    draft_max: int | None = None
+    tokens: bool = False
+
+
 class RequestFields(msgspec.Struct, kw_only=True):
     """What a record, a line of JSON or a request may say of its answer; None leaves the batch's own setting.
 
     grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id. sampling: whose random numbers
-    draw, "coupled" or "llama.cpp". Names and meanings of DRY, XTC and dynamic temperature are llama-server's.
+    draw, "coupled" or "llama.cpp". speculation: how its answer is drafted and verified. Names and meanings of DRY, XTC and
+    dynamic temperature are llama-server's.
     """
 
     max_tokens: int | None = None
     seed: int | None = None
     grammar: str | None = None
     sampling: Noise | None = None
+    speculation: SpeculationBody | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -57,7 +76,7 @@ class RequestFields(msgspec.Struct, kw_only=True):
     dynatemp_exponent: float | None = None
 
 
-SAMPLER_FIELDS = RequestFields.__struct_fields__[4:]
+SAMPLER_FIELDS = RequestFields.__struct_fields__[5:]
 """Fields of a record that go into its sampler under the same names."""
 
 

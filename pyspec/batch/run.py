@@ -71,7 +71,7 @@ class Batch:
         interactive: People wait for the answers: first come, first served, each may use n_ctx positions at once, and
             what free sequences hold is kept for prompts that begin alike.
         prompt_cache: A file that keeps the longest beginning that prompts share, for the next `Batch`.
-        memory: Whether lookup drafts what other records of the same owner said; a folder keeps it for the next `Batch`.
+        memory: Whether lookup drafts what other records said; a folder keeps it for the next `Batch`.
 
     Attributes:
         on_placed: Called with `placed` each time that contexts are made.

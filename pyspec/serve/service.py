@@ -37,9 +37,7 @@ from pyspec.errors import (
 )
 from pyspec.grammar.gbnf import check_grammar
 from pyspec.noise import derive_seed
-from pyspec.options import Speculation
 from pyspec.result import RecordResult
-from pyspec.rules import Margin, Strict
 from pyspec.serve.pending import Answered, PendingRequest
 from pyspec.text.tokenizer import piece_reader
 
@@ -267,11 +265,6 @@ class Service:
         if body.alternatives is not None:
             echoes = bool(job.echo)
             job.options = dataclasses.replace(job.options, keep_rows=True, prompt_rows=echoes)
-        if body.speculation is not None:
-            own = job.options.speculation
-            job.options = dataclasses.replace(
-                job.options, speculation=_speculation(body.speculation, own)
-            )
         return job
 
 
@@ -290,19 +283,3 @@ def _choices(body: bodies.Body) -> int:
     if not 1 <= n <= MAX_N:
         raise OptionError(f"n is {n}", f"use 1 to {MAX_N}")
     return n
-
-
-def _speculation(asked: bodies.SpeculationBody, own: Speculation) -> Speculation:
-    """What a request asks for, `own` where it does not say. Raises OptionError."""
-    names = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
-    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
-    rule = own.verification
-    if asked.verify is not None:
-        rule = Strict() if asked.verify == "strict" else Margin(**given)
-    return dataclasses.replace(
-        own,
-        enabled=asked.enabled is not False,
-        verification=rule,
-        length=asked.length,
-        draft_max=asked.draft_max,
-    )

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pyspec.batch import Settings
 from pyspec.batch.contexts import FEW, Models
-from pyspec.batch.records import Record
+from pyspec.batch.records import Record, SpeculationBody
 from pyspec.batch.room import states_for
 from pyspec.engine.handle import Engine
 from pyspec.errors import DraftMismatch
@@ -203,3 +203,30 @@ def test_answers_teach_those_that_are_drawn_as_they_are(open_batch, tiny_draft, 
     list(batch.run(MANY))
     assert sum(begun.learned.calibration.seen) > 0.0
     assert greedy.calibration.seen == seen
+
+
+def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
+    """Beside others that keep to the batch's own way."""
+    asked = {
+        "off": {"enabled": False},
+        "loose": {"verify": "margin", "gap": 9, "theta": 0},
+        "own": {},
+    }
+    records = [
+        Record(id=name, prompt="ab" * 8, max_tokens=30, speculation=SpeculationBody(**how))
+        for name, how in asked.items()
+    ]
+    batch = open_batch(tiny_ascii, draft="lookup", parallel=3)
+    told = {result.id: result.speculation for result in batch.run(records)}
+    assert [told[name]["verification"] for name in asked] == ["strict", "margin", "strict"]
+    assert (told["off"]["drafted"], told["off"]["draft"]) == (0, "none")
+    assert told["own"]["drafted"] > 0
+
+
+def test_settings_of_the_margin_rule_need_the_rule(open_batch):
+    """Nothing that is asked is left aside."""
+    batch = open_batch()
+    how = SpeculationBody(theta=0.5)
+    (result,) = batch.run([Record(id="a", prompt="ab", speculation=how)])
+    assert result.error is not None
+    assert "theta" in result.error.message

@@ -22,6 +22,11 @@ def records(data, **reading):
     return list(read_records(io.BytesIO(data), "in", "text", Reading(**reading)))
 
 
+HELLO = [{"role": "user", "content": "hi"}]
+NOT_IN_BATCHES = ({"logprobs": True}, {"speculation": {"tokens": True}}, {"n": 2}, {"stream": True})
+"""What a request to the server may ask for and a batch has no place to answer."""
+
+
 def jsonl(*lines, **reading):
     """Records of these JSON lines."""
     data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
@@ -187,6 +192,8 @@ def test_jsonl_takes_messages():
         '{"prompt": "a", "stop": [""]}',
         '{"prompt": "a", "stop": ""}',
         '{"prompt": "a", "top_k": 1e99}',
+        '{"prompt": "a", "speculation": {"verify": "no"}}',
+        '{"prompt": "a", "speculation": {"tokens": true}}',
         '{"prompt": "a", "repeat_penalty": 0}',
         '{"body": {}, "url": "/v1/chat/completions"}',
         '{"body": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "url": "/v1/chat/completions"}',
@@ -199,6 +206,7 @@ def test_jsonl_takes_messages():
                 {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
                 {"response_format": {"type": "json_schema", "json_schema": True}},
                 {"stop": ["x"] * 90_000},
+                *({"messages": HELLO, **more} for more in NOT_IN_BATCHES),
             )
         ),
         '{"prompt": "\\ud800"}',
@@ -282,3 +290,16 @@ def test_csv_that_is_broken_is_refused():
     for data in (b'text\n"abc', b"text\n" + b"x" * 2_000_000, b"text\n\xff\n"):
         with pytest.raises(InputError, match="line"):
             table(data, "text")
+
+
+def test_every_line_may_say_how_it_speculates():
+    """Ours and OpenAI's, as requests do; what is asked tells the record from others."""
+    asked = {"speculation": {"verify": "margin", "gap": 0.5}}
+    ours, theirs, plain = jsonl(
+        json.dumps({"messages": HELLO, **asked}),
+        json.dumps({"url": "/v1/chat/completions", "body": {"messages": HELLO, **asked}}),
+        json.dumps({"messages": HELLO}),
+    )
+    assert ours.speculation == theirs.speculation
+    assert (ours.speculation.verify, ours.speculation.gap) == ("margin", 0.5)
+    assert ours.sha256 != plain.sha256
