@@ -23,7 +23,13 @@ from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
-from pyspec.options import MORE_SAMPLERS, AnswerOptions, Completion, Drafting, InForce, Speculation
+from pyspec.options import (
+    MORE_SAMPLERS,
+    AnswerOptions,
+    Completion,
+    InForce,
+    Speculation,
+)
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
@@ -44,7 +50,6 @@ log = logging.getLogger("pyspec")
 _FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancelled"}
 """What ended an answer, in the words of a completion: a full context is a length."""
 
-_DEFAULT_SAMPLING = Sampling()
 _GREEDY = Sampling(temperature=0.0)
 
 
@@ -245,50 +250,23 @@ class Generation(Mirror):
         return call, is_its
 
     def steps(
-        self,
-        tokens: Sequence[int],
-        sampling: Sampling = _DEFAULT_SAMPLING,
-        *,
-        max_tokens: int | None = None,
-        speculation: Speculation | None = None,
-        grammar: Any = None,
-        logits_processor: Any = None,
-        keep_rows: bool = False,
-        policy: LengthPolicy | None = None,
-        drafting: Drafting = "all",
-        progress: Callable[[int, int], None] | None = None,
+        self, tokens: Sequence[int], asked: Sampling | AnswerOptions | None = None, **more: Any
     ) -> Generator[Step, None, None]:
         """Answer a prompt round by round; the layer under all the others. The generator may be closed early.
 
         Args:
             tokens: Ids of the prompt, at least one.
-            sampling: How the target chooses tokens.
-            max_tokens: Tokens of the answer; None or below 1 for as many as the context holds.
-            speculation: How this call speculates; None as the object does.
-            grammar: A `LlamaGrammar` that the answer follows.
-            logits_processor: llama-cpp-python's processors, called for each row; what they raise reaches the caller.
-            keep_rows: Keep the logits of emitted tokens.
-            policy: What decides on draft lengths; None for the object's own.
-            drafting: Which of the loaded drafters may draft.
-            progress: Called with the tokens read and all of them, while the prompt is read.
+            asked: How the target chooses tokens, or all that is asked.
+            more: Fields of `AnswerOptions`, such as max_tokens and speculation.
 
         Raises:
             InputError: The prompt is empty, or the grammar cannot be used.
             ContextOverflow: The prompt is longer than the context.
             EngineError: llama.cpp failed, or a logit is not finite (`NumericError`).
         """
-        options = AnswerOptions(
-            sampling,
-            speculation or self._in_force.speculation,
-            max_tokens,
-            grammar=grammar,
-            logits_processor=logits_processor,
-            keep_rows=keep_rows,
-            policy=policy,
-            drafting=drafting,
-            progress=progress,
-        )
-        return self.turns.held(self._answer(tokens, options))
+        if not isinstance(asked, AnswerOptions):
+            more["speculation"] = more.get("speculation") or self._in_force.speculation
+        return self.turns.held(self._answer(tokens, AnswerOptions.of(asked, **more)))
 
     def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
         if not len(tokens):

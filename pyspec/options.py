@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from threading import local
 from types import MappingProxyType
 from typing import Any, Literal
@@ -76,7 +76,8 @@ OFF = Speculation(enabled=False)
 class AnswerOptions:
     """Everything that one answer asks for, from the call down to the session.
 
-    max_tokens: None or below 1 for as many as the context holds. goes_on: at max_tokens the answer does not end but goes
+    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text, of which rounds know
+    nothing. goes_on: at max_tokens the answer does not end but goes
     on without drafts, until its caller closes it. keep_rows: keep the logits of emitted tokens; prompt_rows: of the prompt's
     too, which is then read anew. policy: what decides on draft lengths, None for the object's own. progress(done, total) is
     called while the prompt is read.
@@ -85,6 +86,7 @@ class AnswerOptions:
     sampling: Sampling = field(default_factory=Sampling)
     speculation: Speculation = field(default_factory=Speculation)
     max_tokens: int | None = None
+    stop: Sequence[str] = ()
     goes_on: bool = False
     grammar: Any = None
     logits_processor: Any = None
@@ -93,6 +95,13 @@ class AnswerOptions:
     policy: LengthPolicy | None = None
     drafting: Drafting = "all"
     progress: Callable[[int, int], None] | None = None
+
+    @classmethod
+    def of(cls, asked: Sampling | AnswerOptions | None, **more: Any) -> AnswerOptions:
+        """The whole of what is asked by a sampling, or by options, and by `more` fields of this."""
+        if isinstance(asked, AnswerOptions):
+            return replace(asked, **more)
+        return cls(**more) if asked is None else cls(asked, **more)
 
     def block(
         self,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from pyspec.generation import Generation
-from pyspec.options import Speculation
+from pyspec.options import AnswerOptions
 from pyspec.result import Result, Usage
 from pyspec.sampling import Sampling
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece
-
-_DEFAULT_SAMPLING = Sampling()
 
 
 def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
@@ -37,29 +35,21 @@ def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
 def stream_text(
     llm: Generation,
     prompt: Sequence[int],
-    sampling: Sampling = _DEFAULT_SAMPLING,
+    asked: Sampling | AnswerOptions | None = None,
     *,
-    max_tokens: int | None = None,
-    stop: Sequence[str] = (),
-    speculation: Speculation | None = None,
-    grammar: Any = None,
-    progress: Callable[[int, int], None] | None = None,
     chat: bool = False,
     functions: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Generator[Piece, None, None]:
     """Answer a prompt of tokens as text. `llm.last_speculation` and `llm.last_timings` then say what was done.
 
     Args:
         llm: A `SpeculativeLlama`.
         prompt: Ids of the prompt, such as `ChatTemplate.of(llm).prompt(messages)`.
-        sampling: How the target chooses tokens.
-        max_tokens: Tokens of the answer; None for as many as the context holds.
-        stop: Strings that end the text.
-        speculation: How this answer speculates; None as `llm` does.
-        grammar: A `LlamaGrammar` that the answer follows.
-        progress: Called with the tokens read and all of them, while the prompt is read.
+        asked: How the target chooses tokens, or all that is asked.
         chat: Whether the prompt is a chat's, so that reasoning is not part of the text.
         functions: What a chat's answer may call: the JSON schema of each function's parameters, by its name.
+        more: Fields of `AnswerOptions`, such as max_tokens, stop, speculation and grammar.
 
     Yields:
         One piece a round; the last one has a finish_reason.
@@ -67,19 +57,13 @@ def stream_text(
     Raises:
         PyspecError: As `SpeculativeLlama.steps` does.
     """
-    reader = AnswerReader(llm.piece, stop)
+    options = AnswerOptions.of(asked, **more)
+    reader = AnswerReader(llm.piece, options.stop)
     if chat:
         name = str(len(prompt))  # another one for each turn of a conversation
-        reader = llm.speech.reader(prompt, stop, functions=functions, name=name)
+        reader = llm.speech.reader(prompt, options.stop, functions=functions, name=name)
     held: list[AnswerPart] = []  # of calls, which are complete at the end
-    steps = llm.steps(
-        prompt,
-        sampling,
-        max_tokens=max_tokens,
-        speculation=speculation,
-        grammar=grammar,
-        progress=progress,
-    )
+    steps = llm.steps(prompt, options)
     with closing(steps):
         for step in steps:
             parts = reader.push([token.id for token in step.tokens])

@@ -41,7 +41,7 @@ class Job:
     record: Record
     tokens: list[int]
     options: AnswerOptions
-    reader: Callable[[], AnswerReader]
+    reader: Callable[[Sequence[str]], AnswerReader]
     need: int
     listener: Callable[[Piece | RecordResult], None] | None = None
     alternatives: int | None = None
@@ -107,8 +107,8 @@ class ActiveJob:
     @classmethod
     def begin(cls, job: Job, target: Any) -> ActiveJob:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
-        text = job.reader()
         options, grammar = job.options, job.options.grammar
+        text = job.reader(options.stop)
         chain = build_chain(options.sampling, target, grammar, patience=MASK_S, tokens=job.tokens)
         answer = cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
         if options.prompt_rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +18,7 @@ from pyspec.profiles import Side
 from pyspec.result import RecordResult
 from pyspec.rules import Margin, Strict, Verification, rule_at
 from pyspec.sampling import Sampling
-from pyspec.text.answer import Speech
+from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.forms import from_outside
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
@@ -125,13 +125,13 @@ class JobMaker:
         functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
         is_chat = self._is_chat(record)
         stop = settings.stop if record.stop is None else tuple(record.stop)
-        reader = partial(self._speech.plain_reader, stop)
+        reader: Callable[[Sequence[str]], AnswerReader] = self._speech.plain_reader
         shape: tuple[str, str | None] | None = None
         if record.grammar is not None:
             shape = record.grammar, None
         if is_chat:
             stop = (*stop, *self._template.stop)
-            reader = partial(self._speech.reader, tokens, stop, functions=functions, name=record.id)
+            reader = partial(self._speech.reader, tokens, functions=functions, name=record.id)
             shape = self._speech.shape(
                 tokens, record.grammar, functions, record.tool_choice, record.parallel
             )
@@ -144,6 +144,7 @@ class JobMaker:
                 self._sampling(record),
                 _speculation(record.speculation, settings.rule),
                 wanted,
+                stop,
                 grammar=grammar,
             ),
             reader,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import time
 from typing import Any
@@ -266,21 +266,19 @@ class LlamaChat:
         self,
         prompt: Sequence[int],
         options: AnswerOptions,
-        stop: Sequence[str] | None = None,
         *,
         chat: bool = True,
     ) -> Generator[Piece, None, None]:
-        """Answer a prompt of tokens; the last piece has a finish_reason. stop: texts that end it, None for the template's.
+        """Answer a prompt of tokens; the last piece has a finish_reason.
 
-        chat: whether the prompt is one of messages.
+        chat: whether the prompt is one of messages, which the template's stop strings end, too.
         """
         self._cancelled, self.stats = False, None
-        if stop is None:
-            stop = self.template.stop
-        return self._pieces(prompt, options, stop, chat=chat)
+        stop = (*options.stop, *self.template.stop) if chat else options.stop
+        return self._pieces(prompt, replace(options, stop=stop), chat=chat)
 
     def _pieces(
-        self, prompt: Sequence[int], options: AnswerOptions, stop: Sequence[str], *, chat: bool
+        self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool
     ) -> Generator[Piece, None, None]:
         before = self.llm.last_speculation
         if not self._restored:
@@ -293,17 +291,7 @@ class LlamaChat:
             if options.progress is not None:
                 options.progress(done, total)
 
-        pieces = stream_text(
-            self.llm,
-            prompt,
-            options.sampling,
-            max_tokens=options.max_tokens,
-            stop=stop,
-            speculation=options.speculation,
-            grammar=options.grammar,
-            progress=reading,
-            chat=chat,
-        )
+        pieces = stream_text(self.llm, prompt, options, progress=reading, chat=chat)
         try:
             with closing(pieces):
                 for piece in pieces:

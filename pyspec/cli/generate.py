@@ -161,14 +161,14 @@ def generate(
         raw = asked.raw or (model.template.is_plain and asked.system is None)
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
-        stop = shape.stop if raw else (*shape.stop, *model.template.stop)
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
         shaped = _shape(model, tokens, grammar, raw=raw)
         if shape.max_tokens != 0:
             options = AnswerOptions(
-                sampling, speculation, shape.max_tokens, grammar=shaped, progress=screen.progress
-            )
+                sampling, speculation, shape.max_tokens, shape.stop,
+                grammar=shaped, progress=screen.progress,
+            )  # fmt: skip
             cache = PromptCache(model.llm, asked.prompt_cache)
             cache.restore(tokens)
 
@@ -176,7 +176,7 @@ def generate(
                 screen.progress.stop()
                 cache.keep(tokens)
 
-            answer = model.answer(tokens, options, stop, chat=not raw)
+            answer = model.answer(tokens, options, chat=not raw)
             with _writer(screen, output, model.piece) as write:
                 pieces, signals = _answer(answer, model.cancel, begun, write)
         said = result_of(pieces, model.stats)

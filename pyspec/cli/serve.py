@@ -315,7 +315,7 @@ def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: in
         f"{facts['parallel']} answers at once; Ctrl-C stops it",
         err=True,
     )
-    if serving.api_key is None and not server.is_local:
+    if server.keys is None and not server.is_local:
         tell("anyone who can reach this machine can use the server; set --api-key", err=True)
 
 

@@ -96,7 +96,7 @@ def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> No
     assert prompt(made, Record(id="a", prompt="hi")) == "hi"
     assert prompt(made, Record(id="a", prompt="hi", system="S")) == "S\n\nUser: hi\nAssistant:"
     job = made[0].job(0, Record(id="a", messages=turns))
-    reader = job.reader()
+    reader = job.reader(job.options.stop)
     text = llm.tokenize(b" yes\nUser: no", add_bos=False)
     said = "".join(part.text for part in [*reader.push(text), *reader.finish()])
     assert (said, reader.done) == (" yes", True)

@@ -398,8 +398,40 @@ def test_what_a_draft_taught_is_there_in_the_next_process(
     first = model()
     assert seen(first) == 0.0
     options = AnswerOptions(GREEDY, max_tokens=8)
-    list(first.answer(first.llm.tokenize(b"abcabc"), options, [], chat=False))
+    list(first.answer(first.llm.tokenize(b"abcabc"), options, chat=False))
     first.llm._policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
     first.close()
     with closing(model()) as second:
         assert seen(second) >= 1.0
+
+
+@pytest.fixture
+def tiny(tiny_ascii: Path) -> Iterator[LlamaChat]:
+    """A tiny target that decodes plainly."""
+    how = {"draft": "none", "n_ctx": 256, "n_threads": 1, "verbose": False, "trust": True}
+    with closing(LlamaChat(lambda **_: SpeculativeLlama(str(tiny_ascii), **how))) as model:
+        yield model
+
+
+def test_all_that_is_asked_of_an_answer_reaches_its_rounds(tiny: LlamaChat) -> None:
+    """Processors of logits, rows and policies included, which none of the commands asks for."""
+    wanted = tiny.llm.tokenize(b"x", add_bos=False)[-1]
+
+    def only(_ids: Any, row: Any) -> Any:
+        row[:] = -1e9
+        row[wanted] = 0.0
+        return row
+
+    options = AnswerOptions(GREEDY, OFF, 5, logits_processor=[only])
+    assert joined(list(tiny.answer(tiny.llm.tokenize(b"abc"), options, chat=False))) == "xxxxx"
+
+
+def test_stop_strings_belong_to_what_is_asked(tiny: LlamaChat) -> None:
+    """The answer ends before the first of them."""
+    prompt = tiny.llm.tokenize(b"abc")
+    whole = joined(list(tiny.answer(prompt, AnswerOptions(GREEDY, OFF, 12), chat=False)))
+    stop = whole[4:6]
+    asked = AnswerOptions(GREEDY, OFF, 12, (stop,))
+    pieces = list(tiny.answer(prompt, asked, chat=False))
+    assert joined(pieces) == whole[: whole.index(stop)]
+    assert pieces[-1].finish_reason == "stop"

@@ -152,7 +152,7 @@ def test_failing_target_is_an_error_and_the_next_answer_is_right(
 def test_cancel_in_an_answer_keeps_its_text(open_llama, tiny_target, tiny_draft, reference, after):
     """cancel() ends the answer with "cancelled" after whole rounds; the next one is as if nothing had been."""
     llm = open_llama(tiny_target, draft=tiny_draft)
-    steps, ids = llm.steps(PROMPT, max_tokens=40, sampling=GREEDY), []
+    steps, ids = llm.steps(PROMPT, GREEDY, max_tokens=40), []
     for i, step in enumerate(steps):
         ids += [token.id for token in step.tokens]
         if i == after:
