@@ -1,11 +1,13 @@
 """Whether a server stays right and small under requests of all kinds: good, bad, cancelled and slow ones, by every interface.
 
---clients ask at once until --requests are done or --seconds are over, in an order drawn from --seed. A good answer has to be
-complete: status, end, and no more tokens than were asked for; a bad request has to be refused with 400; a cancelled one is left
+--clients ask at once until --requests are done or --seconds are over, in an order drawn from --seed. Some bring tools, or a
+schema. A good answer has to be complete: status, end, and no more tokens than were asked for; what a schema asked for has to be
+JSON. Half of the requests are at temperature 0 and come again and again, whole, streamed and to slow readers: texts that part
+are counted, few where attention works in full precision. A bad request has to be refused with 400; a cancelled one is left
 after its first bytes; a slow reader takes its time. Then --streams answers are streamed at once. Printed are the requests of
-each kind, those that went wrong with the first of them, and the server's resident memory: after each tenth of the requests that
-were made, and what was added between the first tenth and the last. With --memory off the server remembers no texts. --out FILE
-keeps the figures, and writes the page of all such files beside it.
+each kind, those that parted or went wrong with the first of them, and the server's resident memory: after each tenth of the
+requests that were made, and what was added between the first tenth and the last. With --memory off the server remembers no
+texts. --out FILE keeps the figures, and writes the page of all such files beside it.
 """
 
 from __future__ import annotations
@@ -38,17 +40,43 @@ KINDS = {"whole": 40, "streamed": 30, "bad": 15, "cancelled": 10, "slow": 5}
 """Requests of each kind among a hundred."""
 
 ENDS = {
-    "chat": b"data: [DONE]",
-    "text": b"data: [DONE]",
-    "response": b"event: response.",
-    "message": b"event: message_stop",
+    "chat": (b"data: [DONE]",),
+    "text": (b"data: [DONE]",),
+    "response": (b"event: response.completed\n", b"event: response.incomplete\n"),
+    "message": (b"event: message_stop\n",),
 }
+"""What the last event of a stream begins with."""
+
 _SLOW_S = 0.05
+_ALIKE = 24
+# requests at temperature 0 by each interface
+
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 9}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": NUMBER},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+_TOOL = {"name": "add", "description": "Adds.", "parameters": SCHEMA}
+TOOLS: dict[str, dict[str, Any]] = {
+    "chat": {"tools": [{"type": "function", "function": _TOOL}]},
+    "text": {},
+    "response": {"tools": [{"type": "function", **_TOOL}]},
+    "message": {"tools": [{"name": "add", "input_schema": SCHEMA}]},
+}
+_FORM = {"type": "json_schema", "schema": SCHEMA}
+FORMS: dict[str, dict[str, Any]] = {
+    "chat": {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+    "text": {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    "response": {"text": {"format": _FORM}},
+    "message": {"output_config": {"format": _FORM}},
+}
 OPTIONS = {
     "requests": 20_000, "seconds": 240.0, "clients": 32, "streams": 200, "tokens": 24, "seed": 1, "threads": 2, "ctx": 1024,
     "parallel": 16, "memory": "on", "title": "", "out": None,
 }  # fmt: skip
-HEAD = ("server", *KINDS, "seconds", "wrong")
+HEAD = ("server", *KINDS, "seconds", "wrong", "parted")
 
 
 class MixedResults(Comparison, kw_only=True):
@@ -57,7 +85,8 @@ class MixedResults(Comparison, kw_only=True):
     heading = "Requests of all kinds"
     intro = (
         "Good, bad, cancelled and slow requests by every interface, in an order drawn from a seed; then many streams at once. "
-        "`wrong` counts answers that were not complete, and bad requests that were not refused with 400. Memory is the server's "
+        "`wrong` counts answers that were not complete, and bad requests that were not refused with 400; `parted`, texts at "
+        "temperature 0 that were not those of the same request before, as near-ties make a few. Memory is the server's "
         "resident set after each tenth of the requests before the streams, and after these, MB."
     )
     work = (
@@ -71,7 +100,7 @@ class MixedResults(Comparison, kw_only=True):
     def table(self) -> str:
         """A row a server: what was asked, and what became of its memory."""
         tenths = [f"tenth{n}" for n in range(1, 11)]
-        names = [*KINDS, "seconds", "wrong", *tenths, "end"]
+        names = [*KINDS, "seconds", "wrong", "parted", *tenths, "end"]
         rows = [[one["name"], *(f"{one[key]:.0f}" for key in names)] for one in self.contenders]
         return table([*HEAD, *(f"MB, {n}/10" for n in range(1, 11)), "at the end"], rows)
 
@@ -89,10 +118,58 @@ def body(door: str, draw: random.Random, tokens: int, **more: Any) -> dict[str, 
     return {**made, **more}
 
 
+def good(door: str, draw: random.Random, most: int) -> dict[str, Any]:
+    """A request that can be answered: one of a few at temperature 0, or one of its own; most: tokens."""
+    more: dict[str, Any] = {}
+    if draw.choice([True, False]):
+        more, draw = {"temperature": 0}, random.Random(f"{door} {draw.randrange(_ALIKE)}")  # noqa: S311 - no secret
+    shape = draw.choice([{}, {}, TOOLS[door], FORMS[door]])
+    return body(door, draw, draw.randint(1, most), **more, **shape)
+
+
 def bad(door: str, draw: random.Random) -> dict[str, Any]:
     """A request that cannot be."""
     wrong = [{"temperature": -1}, {"n": 0}, {"top_p": "x"}, {"grammar": "root ::= ["}, {"seed": []}]
     return body(door, draw, 8, **draw.choice(wrong))
+
+
+# -- what answers say --------------------------------------------------------------------------------------------------
+
+
+def said(door: str, answer: dict[str, Any]) -> str:
+    """The text of an answer that came whole, and the arguments of its calls."""
+    if door == "text":
+        return str(answer["choices"][0]["text"])
+    if door == "chat":
+        message = answer["choices"][0]["message"]
+        calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+        return "".join([message["content"] or "", *calls])
+    if door == "message":
+        blocks = [block for block in answer["content"] if block["type"] != "thinking"]
+        return "".join(b["text"] if b["type"] == "text" else json.dumps(b["input"]) for b in blocks)
+    items = answer["output"]
+    return "".join(item.get("arguments") or item["content"][0]["text"] for item in items)
+
+
+def said_in(door: str, stream: bytes) -> str:
+    """The same of a stream."""
+    lines = [line for line in stream.split(b"\n") if line.startswith(b"data: {")]
+    return "".join(_delta(door, json.loads(line[6:])) for line in lines)
+
+
+def _delta(door: str, told: dict[str, Any]) -> str:
+    """What an event adds to the text."""
+    if door == "response":
+        return str(told.get("delta", ""))
+    if door == "message":
+        delta = told.get("delta", {})
+        return str(delta.get("text") or delta.get("partial_json") or "")
+    choice = told["choices"][0] if told.get("choices") else {}
+    if door == "text":
+        return str(choice.get("text", ""))
+    delta = choice.get("delta", {})
+    calls = [call["function"].get("arguments", "") for call in delta.get("tool_calls") or ()]
+    return "".join([delta.get("content") or "", *calls])
 
 
 class MixedRun:
@@ -102,9 +179,11 @@ class MixedRun:
         self.options, self._port, self._pid = options, port, pid
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self.parted: list[str] = []
         self.held: list[tuple[int, float]] = []
         """Requests that had ended, and the server's MiB then, each second."""
         self._draw = random.Random(options.seed)  # noqa: S311 - no secret
+        self._texts: dict[str, str] = {}
         self._begun = time.monotonic()
 
     @property
@@ -141,13 +220,18 @@ class MixedRun:
 
     async def one(self, kind: str, door: str) -> None:
         """A request of a kind."""
-        tokens = self._draw.randint(1, self.options.tokens)
-        asked = bad(door, self._draw) if kind == "bad" else body(door, self._draw, tokens)
+        asked = (
+            bad(door, self._draw) if kind == "bad" else good(door, self._draw, self.options.tokens)
+        )
+        name = json.dumps([door, asked]) if asked.get("temperature") == 0 else ""
         asked["stream"] = kind in ("streamed", "cancelled", "slow")
         try:
             status, data = await self._ask(PATHS[door], asked, kind)
-            why = self._judge(kind, door, status, data, tokens)
-        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            why = self._judge(kind, door, status, data, asked)
+            if name and not why and kind != "cancelled":
+                text = said_in(door, data) if asked["stream"] else said(door, json.loads(data))
+                self._compare(name, text)
+        except (OSError, LookupError, ValueError, asyncio.IncompleteReadError) as error:
             why = f"{type(error).__name__}: {error}"
         self.counts[kind] += 1
         if why:
@@ -156,7 +240,8 @@ class MixedRun:
     async def _ask(self, path: str, asked: dict[str, Any], kind: str) -> tuple[int, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         data = json.dumps(asked).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        # in 1.1 a stream would come in chunks with marks of their own
+        head = f"POST {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         try:
             head_ = await reader.readuntil(b"\r\n\r\n")
@@ -172,7 +257,14 @@ class MixedRun:
         finally:
             writer.close()
 
-    def _judge(self, kind: str, door: str, status: int, data: bytes, tokens: int) -> str:
+    def _compare(self, name: str, text: str) -> None:
+        """Note an answer that is not the one that the same request had before."""
+        text = "".join(text.split())  # in arguments that came whole, spaces are the interface's
+        before = self._texts.setdefault(name, text)
+        if text != before:
+            self.parted.append(f"{text!r} was {before!r}")
+
+    def _judge(self, kind: str, door: str, status: int, data: bytes, asked: dict[str, Any]) -> str:
         """What is wrong with an answer; empty for nothing."""
         if kind == "bad":
             return "" if status == 400 and b'"message"' in data else f"{status} {data[:200]!r}"
@@ -181,11 +273,19 @@ class MixedRun:
         if kind == "cancelled":
             return ""
         if kind != "whole":
-            return (
-                "" if ENDS[door] in data[-8000:] and b'"error":{' not in data else repr(data[-200:])
+            last = data.rstrip().rpartition(b"\n\n")[2]
+            if not last.startswith(ENDS[door]) or b'"error":{' in data:
+                return repr(data[-200:])
+            # this interface alone says all of it at the end
+            told = (
+                json.loads(last.partition(b"data: ")[2])["response"] if door == "response" else {}
             )
-        usage = json.loads(data)["usage"]
-        n = usage.get("completion_tokens", usage.get("output_tokens"))
+            return "" if not told or said(door, told) == said_in(door, data) else repr(data)
+        answer = json.loads(data)
+        tokens = asked.get("max_tokens", asked.get("max_output_tokens"))
+        n = answer["usage"].get("completion_tokens", answer["usage"].get("output_tokens"))
+        if FORMS[door].keys() <= asked.keys() and n < tokens:
+            json.loads(said(door, answer))
         return "" if 1 <= n <= tokens else f"{n} tokens of {tokens}"
 
 
@@ -203,7 +303,8 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", **OPTIONS)
     command = [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "-t", str(options.threads),
-               "-c", str(options.ctx), "--parallel", str(options.parallel), "--memory", options.memory]  # fmt: skip
+               "-c", str(options.ctx), "--parallel", str(options.parallel), "--memory", options.memory,
+               "-fa", "off", "-ctk", "f32", "-ctv", "f32"]  # fmt: skip
     with closing(ServerProcess(command)) as server:
         begun = time.monotonic()
         mixed = asyncio.run(measure(server, options))
@@ -220,7 +321,14 @@ def figures(mixed: MixedRun, seconds: float, end: float) -> Figures:
     """A run's figures by name. end: MiB behind the streams."""
     tenths = {f"tenth{n}": held for n, held in enumerate(mixed.tenths, 1)}
     counts = {kind: float(mixed.counts[kind]) for kind in KINDS}
-    return {**counts, "seconds": seconds, "wrong": len(mixed.wrong), **tenths, "end": end}
+    return {
+        **counts,
+        "seconds": seconds,
+        "wrong": len(mixed.wrong),
+        "parted": len(mixed.parted),
+        **tenths,
+        "end": end,
+    }
 
 
 def tell(mixed: MixedRun, seconds: float, end: float) -> None:
@@ -231,6 +339,7 @@ def tell(mixed: MixedRun, seconds: float, end: float) -> None:
     print(f"resident after each tenth, MiB: {', '.join(f'{each:.0f}' for each in tenths)}")
     grown = tenths[-1] - tenths[0]
     print(f"from the first tenth to the last: {grown:+.0f} MiB; {end:.0f} after the streams")
+    print(f"parted: {len(mixed.parted)}", *mixed.parted[:5], sep="\n  ")
     print(f"wrong: {len(mixed.wrong)}", *mixed.wrong[:5], sep="\n  ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from argparse import Namespace
 from pathlib import Path
 
@@ -116,8 +117,6 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, tmp_path, cap
         "16",
         "--streams",
         "40",
-        "--ctx",
-        "512",
         "--tokens",
         "6",
     ]
@@ -125,20 +124,84 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, tmp_path, cap
     few += ["--memory", "off", f"--out={out}"]
     script("mixed").main([str(tiny_ascii), "--threads", "1", "--parallel", "8", *few])
     *lines, head, _, row = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "wrong: 0"
+    assert lines[-2:] == ["parted: 0", "wrong: 0"]
     assert {row.split(" | ")[0] for row in lines[2:7]} == {
         f"| {kind}" for kind in script("mixed").KINDS
     }
-    tenths = [float(each) for each in lines[-3].rpartition(": ")[2].split(", ")]
+    tenths = [float(each) for each in lines[-4].rpartition(": ")[2].split(", ")]
     assert len(tenths) == 10
-    grown = float(lines[-2].partition(": ")[2].split()[0])
+    grown = float(lines[-3].partition(": ")[2].split()[0])
     assert abs(tenths[-1] - tenths[0] - grown) <= 1.0  # each is rounded
     page = (out.parent / "README.md").read_text()
     assert f"{head}\n" in page
     assert row in page
     cells = row.strip("| ").split(" | ")
-    assert [cells[0], cells[7], *map(float, cells[8:18])] == ["memory off", "0", *tenths]
+    assert [cells[0], *cells[7:9], *map(float, cells[9:19])] == ["memory off", "0", "0", *tenths]
     assert "one run. Target" in page
+
+
+RESPONSE = [
+    {"type": "response.created"},
+    {"type": "response.output_text.delta", "delta": "a b"},
+    {"type": "response.completed", "response": {"output": [{"content": [{"text": "a b"}]}]}},
+]
+
+
+def sse(events, *, named=True):
+    """Events as they come."""
+    lines = [f"event: {e['type']}\n" if named else "" for e in events]
+    return "".join(f"{n}data: {json.dumps(e)}\n\n" for n, e in zip(lines, events)).encode()
+
+
+@pytest.mark.parametrize(
+    ("door", "stream", "whole"),
+    [
+        ("response", sse(RESPONSE), {"output": [{"content": [{"text": "a b"}]}]}),
+        ("message", sse([
+            {"type": "content_block_delta", "delta": {"text": "a"}},
+            {"type": "content_block_delta", "delta": {"partial_json": '{"n":1}'}},
+            {"type": "message_stop"},
+        ]), {"content": [{"type": "text", "text": "a"}, {"type": "tool_use", "input": {"n": 1}}]}),
+        ("chat", sse([
+            {"choices": [{"delta": {"content": "a"}}]},
+            {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": "{}"}}]}}]},
+            {"choices": []},
+        ], named=False) + b"data: [DONE]\n\n",
+         {"choices": [{"message": {"content": "a", "tool_calls": [{"function": {"arguments": "{}"}}]}}]}),
+        ("text", sse([{"choices": [{"text": "a"}]}], named=False) + b"data: [DONE]\n\n", {"choices": [{"text": "a"}]}),
+    ],
+)  # fmt: skip
+def test_a_stream_is_right_where_it_came_to_its_end(script, door, stream, whole) -> None:
+    """Not with fewer events, nor with another text than the same request had."""
+    mixed = script("mixed")
+    run = mixed.MixedRun(0, 0, Namespace(seed=1, tokens=9))
+    assert run._judge("streamed", door, 200, stream, {}) == ""
+    events = stream.split(b"\n\n")
+    for n in range(1, len(events)):
+        cut = b"\n\n".join(events[: n - 1])
+        assert run._judge("streamed", door, 200, cut, {}) != ""
+    for text in (mixed.said(door, whole), mixed.said_in(door, stream)):
+        run._compare("x", text)
+    assert not run.parted
+    run._compare("x", mixed.said_in(door, stream) + "b")
+    assert len(run.parted) == 1
+
+
+def test_a_response_that_lost_a_piece_is_wrong(script) -> None:
+    """Its last event says what there should have been."""
+    run = script("mixed").MixedRun(0, 0, Namespace(seed=1, tokens=9))
+    assert run._judge("slow", "response", 200, sse([RESPONSE[0], RESPONSE[2]]), {}) != ""
+
+
+def test_what_is_asked_at_temperature_0_comes_again(script) -> None:
+    """Tools and schemas among it, and never more tokens than were allowed."""
+    mixed, draw = script("mixed"), random.Random(1)  # noqa: S311 - no secret
+    for door in mixed.PATHS:
+        asked = [mixed.good(door, draw, 6) for _ in range(400)]
+        alike = [json.dumps(each) for each in asked if each.get("temperature") == 0]
+        assert 2 < len(set(alike)) <= 24 < len(alike)
+        for shape in (mixed.TOOLS[door], mixed.FORMS[door]):
+            assert any(shape.keys() <= each.keys() for each in asked)
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's, of itself
