@@ -7,6 +7,11 @@ import json
 import pytest
 from tab import CHROMIUM
 
+from pyspec.batch import Batch, Settings
+from pyspec.sampling import Sampling
+from pyspec.serve.fleet import OtherModels
+from pyspec.serve.settings import ServerSettings
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 
@@ -72,6 +77,44 @@ def test_stop_ends_the_answer(serve, browser):
     assert (
         tab.evaluate("$('against').textContent") == "\u2013"
     )  # of this answer, not of the one before
+
+
+def test_one_of_several_models_is_chosen(serve, browser, tiny_ascii):
+    """In a list that a single model needs none of; the answer is that model's, and the choice stays over a reload."""
+    others = OtherModels(lambda: ["tiny", "second"], lambda _name: loaded(tiny_ascii), 2)
+    server = serve(others=others)
+    tab = browser(server.url)
+    tab.until("!$('which').hidden")
+    assert tab.evaluate("[...$('name').options].map(o => o.textContent)") == ["tiny", "second"]
+    assert tab.evaluate("JSON.parse(request([])).model") == "tiny"
+    tab.evaluate("$('name').value = 'second', $('name').dispatchEvent(new Event('change')), 0")
+    tab.until("document.title === 'second'")
+    say(tab, "hello")
+    tab.until(f"{DONE} === 1")
+    models = [service.serving.model for service in server.app.state.fleet.services]
+    assert set(models) == {"tiny", "second"}
+    assert server.batch.stats()["tokens"] == 0
+    tab.evaluate("window.old = true, location.reload(), 0")
+    tab.until("!window.old && document.readyState === 'complete' && document.title === 'second'")
+    assert tab.evaluate("JSON.parse(request([])).model") == "second"
+
+
+def loaded(path):
+    """A second model."""
+    settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
+    batch = Batch(str(path), settings=settings, draft="none", n_ctx=512, parallel=1,
+                  interactive=True, n_threads=1, n_threads_batch=1)  # fmt: skip
+    batch.prepare()
+    return batch, ServerSettings("second")
+
+
+def test_a_single_model_needs_no_choice(serve, browser):
+    """Nor a name; with a key it is told once the key is there."""
+    tab = browser(serve(key="secret").url)
+    assert tab.evaluate("[$('which').hidden, 'model' in JSON.parse(request([]))]") == [True, False]
+    tab.evaluate("$('key').value = 'secret', $('key').dispatchEvent(new Event('change')), 0")
+    tab.until("document.title === 'tiny'")
+    assert tab.evaluate("$('which').hidden")
 
 
 def test_errors_are_shown(serve, browser):

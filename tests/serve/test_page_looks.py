@@ -33,6 +33,7 @@ def filled(serve, browser):
         f"turns = [{{...fresh({json.dumps('why ' * 80)}), ...{json.dumps(turn)}}}, "
         "{...fresh('q'), error: 'the server cannot be reached: ' + 'try again '.repeat(20)}], showAll()"
     )
+    tab.evaluate("offer(['a', 'b'].map(id => ({id: id.repeat(90), meta: null}))), 0")
     return tab
 
 

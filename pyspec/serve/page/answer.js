@@ -106,6 +106,7 @@ async function* events(response) {
 function request(messages) {
   const number = (id, least) => Math.max(least, Number($(id).value) || 0);
   return JSON.stringify({
+    ...($("which").hidden ? {} : { model: $("name").value }),
     messages,
     stream: true,
     temperature: number("temperature", 0),

@@ -3,7 +3,7 @@
 // One page to chat in. A turn is what was asked and what was answered; all of them stay over a reload.
 
 const KEPT = "pyspec.chat";
-const SETTINGS = ["system", "temperature", "most", "rule"];
+const SETTINGS = ["name", "system", "temperature", "most", "rule"];
 let turns = [];
 let running = null;
 
@@ -40,6 +40,7 @@ function keep() {
 function restore() {
   try {
     const kept = JSON.parse(localStorage.getItem(KEPT));
+    $("name").add(new Option(kept?.settings?.name ?? "")); // until the server tells which there are
     for (const id of SETTINGS) if (typeof kept?.settings?.[id] === "string") $(id).value = kept.settings[id];
     turns = (kept?.turns ?? []).map((turn) => ({ ...fresh(""), ...turn }));
   } catch {
@@ -179,6 +180,27 @@ async function again(turn, question) {
   await ask(question);
 }
 
+// Ask which models there are; of several, one is chosen.
+async function look() {
+  try {
+    const response = await fetch("/v1/models", { headers: headers() });
+    if (response.ok) offer((await response.json()).data);
+  } catch {
+    // the first message tells what is wrong
+  }
+}
+
+function offer(models) {
+  const chosen = $("name").value;
+  $("name").replaceChildren(...models.map((model) => new Option(model.id)));
+  if (models.some((model) => model.id === chosen)) $("name").value = chosen;
+  $("which").hidden = models.length < 2;
+  const model = models.find((each) => each.id === $("name").value);
+  // of one that is not loaded nothing is known
+  $("model").textContent = model.meta ? `${model.id}, draft ${model.meta.draft}` : model.id;
+  document.title = model.id;
+}
+
 function busy(is) {
   $("send").hidden = Boolean(is);
   $("stop").hidden = !is;
@@ -203,6 +225,7 @@ $("text").addEventListener("keydown", (event) => {
 
 $("stop").addEventListener("click", () => running?.abort());
 for (const id of SETTINGS) $(id).addEventListener("change", keep);
+for (const id of ["name", "key"]) $(id).addEventListener("change", look);
 
 $("clear").addEventListener("click", (event) => {
   event.preventDefault(); // it stands in the line that folds the settings
@@ -216,12 +239,4 @@ restore();
 showAll();
 $("more").open = matchMedia("(min-width: 40rem) and (min-height: 40rem)").matches;
 
-fetch("/v1/models", { headers: headers() })
-  .then((response) => (response.ok ? response.json() : null))
-  .then((found) => {
-    const model = found?.data?.[0];
-    if (!model) return;
-    $("model").textContent = `${model.id}, draft ${model.meta?.draft ?? "none"}`;
-    document.title = model.id;
-  })
-  .catch(() => {}); // the first message tells what is wrong
+look();
