@@ -11,7 +11,7 @@ import hashlib
 import logging
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -264,8 +264,11 @@ def _run(llm: Any) -> str:
     return how(int(llm.n_threads), _where(llm) if gpu_layers(llm) else "")
 
 
-def forget(target: Path) -> int:
-    """Remove what was measured of a target, whatever drafts for it; how many profiles there were. Raises ModelError."""
+def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
+    """Remove what was measured of a target, whatever drafts for it, and the times of these drafts; how many profiles there were.
+
+    Raises ModelError.
+    """
     digest, removed = file_sha256(target), 0
     for path in profiles_dir().glob("profile-*.json"):
         try:
@@ -275,7 +278,8 @@ def forget(target: Path) -> int:
                 removed += 1
         except (ProfileError, OSError):
             continue  # another version's, or gone already
-    forget_times(target)
+    for path in (target, *drafts):
+        forget_times(path)
     return removed
 
 

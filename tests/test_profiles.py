@@ -318,15 +318,19 @@ def test_what_was_kept_and_is_damaged_is_nothing(opened, draft, fact: str) -> No
 
 
 def test_forgetting_removes_what_was_measured_of_a_target(opened, draft, tmp_path) -> None:
-    """Its profiles and times, and what its drafts taught; those of other targets stay."""
+    """Its profiles and times, what its drafts taught, and what their steps took; those of other targets stay."""
     curve, learned = beginnings(opened, [])
     curve.target.begin_with({1: 3.0})
     keep_seen(opened, [], curve, Quiet())
     keep_learned(opened, loaded(draft), seen())
+    curve.draft.begin_with({1: 2.0})
+    keep_seen(opened, loaded(draft), curve, Quiet())
+    assert beginnings(opened, loaded(draft))[0].draft.seen()
     folder = tmp_path / "cache" / "profiles"
     save_profile(Profile(profile_key(opened, []), curve.state(), learned), folder)
     save_profile(Profile(KEY, curve.state(), learned), folder)
-    assert forget(Path(opened.model_path)) == 1
+    assert forget(Path(opened.model_path), [draft]) == 1
+    assert beginnings(opened, loaded(draft))[0].draft.seen() == {}
     assert [path.name for path in folder.iterdir()] == [profile_path(folder, KEY).name]
     assert beginnings(opened, [])[0].target.seen() == {}
     assert kept_learned(opened, loaded(draft)) is None

@@ -137,13 +137,13 @@ def files_among(*words: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-_WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
+WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
 
 
 def _found(word: str, progress: Any) -> str:
     """A draft's word with its name turned into a path."""
     front, plus, name = word.partition("+")
-    if word in _WORDS:
+    if word in WORDS:
         return word
     if plus and front == "lookup":
         return f"{front}+{resolve(name, progress)}"
@@ -160,7 +160,7 @@ class DraftOptions:
     # fmt: off
     verify: str = option("Drafts", "--verify", type=click.Choice([AUTO_RULE, "margin", "strict"]), default=AUTO_RULE,
         help="strict keeps the target's own text; margin also accepts near misses: faster, but the text changes. auto is strict "
-        "unless `pyspec quality --verdict` has passed a margin for this pair.")
+        "unless you had `pyspec quality --verdict` measure this pair, and it allowed a margin.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
         help="Margin: smallest ratio of the two largest logits.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,

@@ -6,6 +6,7 @@ machine does not fall on one of them.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,7 +30,10 @@ from pyspec.policy.shapes import N_MAX, expand
 from pyspec.policy.types import Floats
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.sources import Entry
+from pyspec.store.watch import Watch
 from pyspec.tables import TextTable, table_of
+
+log = logging.getLogger("pyspec")
 
 
 class MeasuredCosts(msgspec.Struct):
@@ -358,9 +362,17 @@ def _ms(found: TypeFigures, rows: int) -> str:
 def all_types(entry: Entry, threads: int, progress: Progress, report: Report) -> list[TypeFigures]:
     """Figures of a known model as it comes and as each type it can be converted to.
 
-    The files made for this stay in the cache. Raises FetchError.
+    The files made for this stay in the cache. Times of a machine that others used meanwhile are given with a warning. Raises
+    FetchError.
     """
     files = {ORIGINAL: fetch(entry, progress)}
     files |= {kind: convert(entry, kind, progress) for kind in CONVERSIONS}
     text = "\n\n".join("\n".join(question.turns) for question in load_questions())
-    return measure_types(files, text.encode(), threads, report)
+    watch = Watch()
+    found = measure_types(files, text.encode(), threads, report)
+    if watch.busy(threads):
+        log.warning(
+            "other programs took %.1f processors meanwhile, so these times say little: run it again when the machine is quiet",
+            watch.others(),
+        )
+    return found

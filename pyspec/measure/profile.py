@@ -152,13 +152,12 @@ def _warnings(m: PairFigures) -> list[str]:
         )
     if m.acceptance and round(m.auto, 2) < 1.0:  # as it is said
         out.append(
-            f"this pair will lose ({m.auto:.2f} times plain): two rows cost "
-            f"{m.rows[2] / m.rows[1]:.2f} times one and a draft step "
-            f"{100 * m.draft_step_ms / m.rows[1]:.0f} % of one; use --draft lookup or none"
+            f"drafts will be slower here ({m.auto:.2f} times): checking 2 tokens costs "
+            f"{m.rows[2] / m.rows[1]:.2f} times one, drafting one {100 * m.draft_step_ms / m.rows[1]:.0f} %"
         )
     with_it = m.log_loss_with_companion
     if with_it is not None and with_it > m.log_loss_without_companion:
-        out.append("the companion misleads here; --companion none costs nothing")
+        out.append("the companion's estimates are worse than none; use --companion none")
     if m.spread > 0.3:
         out.append(f"times varied by {100 * m.spread:.0f} %: something else is using this machine")
     return out
@@ -183,7 +182,7 @@ def apart(llm: SpeculativeLlama, found: Measurement) -> str:
     """What is to be said where this measurement cannot be of the machine that the stored one is of; else nothing."""
     known = load_profile(llm, llm.assembly.sides)
     times = disagreement(found.figures.curve().state(), known[0].state()) if known else 1.0
-    return f"it is {times:.1f} times apart from the stored profile" if times > MOST_APART else ""
+    return f"{times:.1f} times as fast or slow as what is stored" if times > MOST_APART else ""
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("others", "times", "says"),
     [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs took 1.2 processors"),
-     (0.0, "it is 5.7 times apart", "not stored: it is 5.7 times apart")],
+     (0.0, "5.7 times as fast", "if it stays so, `pyspec profile --forget -m '/x/my target.gguf'`")],
 )  # fmt: skip
 def test_a_disturbed_measurement_is_not_stored(
     others: float, times: str, says: str, monkeypatch: pytest.MonkeyPatch,
@@ -71,7 +71,8 @@ def test_a_disturbed_measurement_is_not_stored(
     monkeypatch.setattr(module, "apart", lambda *_: times)
     monkeypatch.setattr(module, "store", lambda *_: Path("p.json"))
     found = SimpleNamespace(figures=SimpleNamespace(warnings=[]))
-    module._keep(None, found, module.ProfileOptions(), others)
+    llm = SimpleNamespace(model_path="/x/my target.gguf")
+    module._keep(llm, found, module.ProfileOptions(), others)
     assert says in capsys.readouterr().err
 
 
