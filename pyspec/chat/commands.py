@@ -298,6 +298,7 @@ COMMANDS = (
     Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),
     Command("stats", _chosen("stats", *_AMOUNTS), "how much to say after each answer", "on|brief|off", _AMOUNTS),
-    Command("compare", _compare, "answer again without drafts and say how fast; rule: by the other rule", "[rule]", ("rule",)),
+    Command("compare", _compare, "answer again without drafts and compare speeds; rule: answer again with near misses (or "
+            "strictly) and compare texts", "[rule]", ("rule",)),
 )  # fmt: skip
 """Every command."""

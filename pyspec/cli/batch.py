@@ -84,7 +84,7 @@ class BatchOptions(CacheOptions, SystemOptions):
     exact: bool = option("Answers", "--exact", is_flag=True,
         help="Make each text independent of other records, their order and interruptions; turns drafts off.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
-        help="Answers at once; if not given, chosen from the profile.")
+        help="Answers at once; if not given, chosen by what decodes cost here and what memory holds.")
     engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
         help="Where to run: in this process, or in Ray actors.")
     workers: int = option("Machine", "--workers", type=click.IntRange(min=1), default=1,
@@ -293,7 +293,7 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "drafts", (drafts + relaxed).format_map(facts)
     where = "over {workers} workers"
     if "workers" not in facts:
-        where = "{kv_cells} KV cells, {prefix_tokens} prompt tokens shared"
+        where = "{kv_cells} tokens of context, {prefix_tokens} prompt tokens shared"
     yield "at once", ("up to {parallel} records, " + where).format_map(facts)
 
 

@@ -102,7 +102,7 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
         tell(
             why_plain(target)
             or without_drafts(target)
-            or "no draft, here or known, shares this model's vocabulary; lookup works without one"
+            or "no draft model for this one is known; repeated text is drafted without one (lookup)"
         )
         return
     cells = (
@@ -113,8 +113,8 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
         )
         for row in rows
     )  # fmt: skip
-    head = ("draft", "GB", "with 4k", "share", "where", "licence", "what")
-    first = ("draft", "GB", "share", "where", "what", "licence", "with 4k")
+    head = ("draft", "GB", "GB in memory", "share", "where", "licence", "what")
+    first = ("draft", "GB", "share", "where", "what", "licence", "GB in memory")
     print_listing(head, cells, first, 4)
 
 

@@ -30,7 +30,7 @@ _COMMANDS = {
     "draft": "Find a draft for a model.",
     "profile": "Measure how much drafts can gain on this machine.",
     "bench": "Compare speeds: plain, drafted, other programs.",
-    "quality": "Measure what the margin rule costs in quality.",
+    "quality": "Measure what accepting near misses (--verify margin) costs in quality.",
     "info": "Show versions, devices and folders.",
     "completion": "Print the completion script for a shell.",
 }
@@ -262,8 +262,10 @@ _LLAMA = "llama_cpp"
 
 
 def sentences(error: PyspecError) -> list[str]:
-    """An error in a line; a hint that says what to install in a line of its own, so that its command can be copied."""
-    said, *hint = [error.message, error.hint] if "pip install" in error.hint else [str(error)]
+    """An error in a line; a hint that says what to install in lines of its own, so that its command can be copied."""
+    said, *hint = (
+        [error.message, *error.hint.splitlines()] if "pip install" in error.hint else [str(error)]
+    )
     return [" ".join(line.splitlines()) for line in (f"pyspec: {said}", *hint)]
 
 

@@ -119,13 +119,11 @@ def require_devices(names: Sequence[str] = ()) -> None:
     """Raise OptionError, with what to install, where layers were asked for and there is no device for them."""
     if layer_devices(names):
         return
-    here = next(iter(cards()), "NVIDIA")
-    others = ", ".join(
-        f"{maker} {flag}" for maker, flag in FLAGS.items() if maker not in (here, "Apple")
-    )
+    makers = cards()[:1] or [maker for maker in FLAGS if maker not in ("Apple", "RPC")]
+    builds = [f"{reinstall(maker)}  # {maker}" for maker in makers]
     raise OptionError(
         "-ngl needs a device, and this build of llama-cpp-python has none",
-        f"use -ngl 0, or install a build for {here} ({others}): {reinstall(here)}",
+        "\n".join(["leave -ngl out, or build for your card:", *builds]),
     )
 
 

@@ -284,8 +284,8 @@ def _to_fetch(target: Path) -> str:
         return ""
     size = f" ({fit[0].size / 1e9:.2f} GB)" if fit[0].size else ""
     return (
-        f"only lookup drafts for this model so far; `pyspec models pull {fit[0].name}`{size} fetches a draft model; "
-        "pyspec then uses it automatically"
+        "no draft model for this one is here, so only repeated text is drafted; "
+        f"`pyspec models pull {fit[0].name}`{size} fetches one, used from then on"
     )
 
 

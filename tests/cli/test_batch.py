@@ -317,7 +317,7 @@ def test_the_pace_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (
             {"kv_cells": 512, "prefix_tokens": 7},
-            "up to 4 records, 512 KV cells, 7 prompt tokens shared",
+            "up to 4 records, 512 tokens of context, 7 prompt tokens shared",
         ),
         ({"workers": 2}, "up to 4 records, over 2 workers"),
     ],

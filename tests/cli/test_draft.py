@@ -199,7 +199,7 @@ def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
 def test_no_draft_is_said() -> None:
     """Lookup needs no model."""
     result = run("small")
-    assert "no draft, here or known," in result.stdout
+    assert "no draft model for this one is known" in result.stdout
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 

@@ -324,6 +324,11 @@ def test_a_hint_with_a_command_has_a_line_of_its_own() -> None:
         "pyspec: no device",
         "pip install X (or Y)",
     ]
+    assert sentences(OptionError("no device", "build one:\npip install X")) == [
+        "pyspec: no device",
+        "build one:",
+        "pip install X",
+    ]
     assert sentences(OptionError("no room", "use -c (n_ctx)")) == [
         "pyspec: no room (use -c (n_ctx))"
     ]

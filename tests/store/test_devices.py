@@ -129,14 +129,26 @@ def test_each_command_to_install_is_a_line(maker: str) -> None:
 
 
 def test_other_devices_have_their_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose machine has none that was found is told each maker's, the command last."""
+    """Whose machine has none that was found is told each maker's command, in a line of its own."""
     monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
     monkeypatch.setattr(module, "cards", list)
     with pytest.raises(OptionError) as refused:
         require_devices()
-    hint = refused.value.hint
-    assert "AMD -DGGML_HIP=on, Intel -DGGML_VULKAN=on, RPC -DGGML_RPC=on" in hint
-    assert hint.endswith(builds.reinstall("NVIDIA"))
+    _, *commands = refused.value.hint.splitlines()
+    wanted = [f"{builds.reinstall(maker)}  # {maker}" for maker in ("NVIDIA", "AMD", "Intel")]
+    assert commands == wanted
+
+
+def test_a_card_that_was_found_is_told_its_command_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what to do without one."""
+    monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
+    monkeypatch.setattr(module, "cards", lambda: ["AMD"])
+    with pytest.raises(OptionError) as refused:
+        require_devices()
+    assert refused.value.hint.splitlines() == [
+        "leave -ngl out, or build for your card:",
+        f"{builds.reinstall('AMD')}  # AMD",
+    ]
 
 
 def folder(root: Path, *names: str) -> Path:

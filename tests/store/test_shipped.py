@@ -58,7 +58,7 @@ def test_what_is_missing_is_suggested(
 ) -> None:
     """A copy of a known target that somebody else fetched."""
     monkeypatch.setattr("pyspec.store.drafts.LARGEST", 2.0)
-    assert "`pyspec models pull head` (0.00 GB) fetches a draft" in suggestion(tiny)
+    assert "`pyspec models pull head` (0.00 GB) fetches one" in suggestion(tiny)
     assert head.pip.calls == []
 
 
