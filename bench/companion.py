@@ -23,7 +23,8 @@ from grid import costs_of, informed_speed
 from msgspec.structs import replace
 from replay import ROUNDS, Always, play
 
-from pyspec.measure.report import table
+from pyspec.measure.records import commit
+from pyspec.measure.report import code_of, table
 from pyspec.measure.simulate import Answer, Chain, Costs, Times, load_rounds
 from pyspec.policy.goodput import GoodputPolicy
 
@@ -194,7 +195,8 @@ def page() -> str:
     shares = [f"companion at {100 * share:g} % of a row" for share in COSTS]
     return (
         "# What a companion is worth\n\n"
-        "Made by `python bench/companion.py` on the recorded rounds of [bench/rounds](../../rounds) that a companion has seen "
+        f"Made by `python bench/companion.py`{code_of(commit())} on the recorded rounds of [bench/rounds](../../rounds) "
+        "that a companion has seen "
         "(bf16 and q4_k_m: the small draft and companion that shipped before the head; head: the EAGLE-3 head and the companion "
         "that ship): answers of the second half, without lookup.\n\n"
         f"**{said}**\n\nLog-loss of acceptance, nats a drafted token, by what is known:\n\n"

@@ -34,7 +34,7 @@ from pyspec.measure.chance import sample_size
 from pyspec.measure.judging import TextJudge
 from pyspec.measure.quality import WORSE_UP, Measure, QualityResults
 from pyspec.measure.records import RunRecord, read_run_records
-from pyspec.measure.report import table
+from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import Question, grouped, load_questions
 from pyspec.measure.variants import parse_variants
 from pyspec.store.locate import resolve
@@ -166,6 +166,7 @@ class StoredRun(msgspec.Struct):
     rules: list[RuleFigures]
     judge: str = ""
     confirmed: RuleFigures | None = None
+    commit: str = ""
 
 
 def stored(
@@ -194,7 +195,7 @@ def stored(
     return StoredRun(
         title, len(groups[control]), setup.max_tokens, setup.temperature, setup.day, control, sentence(found),
         ", ".join(sorted(holm(worst))) or "none", [_figures(t, _share(groups[t.who])) for t in trials],
-        Path(judge).name, _figures(asked_last, 0.0) if asked_last else None,
+        Path(judge).name, _figures(asked_last, 0.0) if asked_last else None, setup.commit,
     )  # fmt: skip
 
 
@@ -243,7 +244,7 @@ def published(path: Path) -> StoredRun:
     setup, first, name = results.setup, results.figures[0], path.parent.name
     return StoredRun(
         f"[{name}](../{name}/README.md)", first.answers, setup.max_tokens, setup.temperature, setup.day, first.who,
-        "", "", rules,
+        "", "", rules, commit=setup.commit,
     )  # fmt: skip
 
 
@@ -294,9 +295,10 @@ def section(run: StoredRun) -> str:
     needs = [[r.who, *(str(r.losses[n].needed) if n in r.losses else "-" for n in names)] for r in run.rules]  # fmt: skip
     heads = ["", "tokens a verify", "relaxed", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)]
     by = f", judged by {run.judge}" if run.judge else ""
+    how = f"{run.max_tokens} tokens at most{by}; {run.day}{code_of(run.commit)}"
     parts = [
         f"## {run.title}, temperature {run.temperature:g}",
-        f"{run.questions} questions by {len(run.rules)} rules and {run.control}, {run.max_tokens} tokens at most{by}; {run.day}.",
+        f"{run.questions} questions by {len(run.rules)} rules and {run.control}, {how}.",
         f"**{run.chosen}** Of all rules together, by Holm's method, within every bound: {run.held}.",
         table(heads, rows),
         "Questions that would show a rule to be within each bound four times of five, if it lost nothing:",

@@ -9,21 +9,24 @@ draft's step in steps of the target. `--asked` is how many tokens were asked for
 Acceptance begins with the prior that ships beside the head; with `--start nothing` as that of a draft without one, and with
 `--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do. Speeds are
 against plain decoding, without Python's own time. The informed one (see grid.py) knows what can be known of the head's tokens and
-drafts nothing else; the oracle knows what will be accepted.
+drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table is kept there, and its page.
 """
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from common import arguments
+import msgspec
+from common import arguments, keep, write_one
 from grid import CURVES, informed_speed
 from msgspec.structs import replace
 
-from pyspec.measure.report import table
+from pyspec.measure.records import commit, published
+from pyspec.measure.report import code_of, table
 from pyspec.measure.simulate import (
     Answer,
     Costs,
@@ -45,7 +48,30 @@ ROUNDS = Path(__file__).parent / "firsts"
 HEAD_FILE = Path(__file__).parents[1] / "models" / "smollm2-eagle3.gguf"
 HERE = {1: 1.0, 2: 1.34, 3: 1.42, 4: 1.81, 5: 1.91, 6: 2.16, 7: 2.48, 8: 2.68, 9: 2.8, 12: 3.48, 16: 4.4, 64: 14.0}  # fmt: skip
 KNOWN = {**CURVES, "here": (HERE, "BF16")}
+OPTIONS = {
+    "curve": "here,BF16,Q4_1,Q4_K_M,7B on CPU,GPU", "cost": 0.1, "asked": 512, "half": 0, "fresh": False, "start": "prior",
+    "out": None,
+}  # fmt: skip
 HEAD = ("rounds", "curve", "best fixed", "auto", "lowest", "under .97", "informed", "oracle")
+
+
+class Firsts(msgspec.Struct):
+    """The table, and what made it."""
+
+    command: str
+    commit: str
+    rows: list[list[str]]
+
+    def page(self) -> str:
+        """Title, what it is, and the table."""
+        made = f"Made by `{self.command}`{code_of(self.commit)}."
+        about = (__doc__ or "").strip()
+        return f"# First answers, replayed\n\n{about}\n\n{made}\n\n{table(HEAD, self.rows)}\n"
+
+
+def write(folder: Path) -> None:
+    """The page of what a folder keeps."""
+    write_one(folder / "firsts.json", Firsts)
 
 
 def beginning(start: str) -> Acceptance:
@@ -86,16 +112,17 @@ def row(name: str, answers: Sequence[Answer], curve: str, options: Namespace) ->
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    curves = "here,BF16,Q4_1,Q4_K_M,7B on CPU,GPU"
-    how = {"curve": curves, "cost": 0.1, "asked": 512, "half": 0, "fresh": False, "start": "prior"}
-    options = arguments(__doc__, words, "rounds*", **how)
+    """Print the table, and with --out keep it."""
+    options = arguments(__doc__, words, "rounds*", **OPTIONS)
     rows = []
     for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):
         answers = [replace(answer, asked=options.asked) for answer in load_rounds(path)]
         chosen = answers[options.half - 1 :: 2] if options.half else answers
         rows += [row(path.stem, chosen, curve, options) for curve in options.curve.split(",")]
     print(table(HEAD, rows))
+    if options.out:
+        command = published("python bench/firsts.py", sys.argv[1:] if words is None else words)
+        keep(Firsts(command, commit(), rows), options.out / "firsts.json")
 
 
 if __name__ == "__main__":

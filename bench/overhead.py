@@ -12,7 +12,8 @@ an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain 
 
 A second table has prompts of --prompt tokens: what the chat template takes beside llama.cpp's tokenizer for one question, for a
 talk of ten turns whose answers are known as tokens, and for one that quotes control words; asked: 2 ms. Behind it: what the
-template adds to a new process until its first prompt, over the same text without one; asked: 50 ms.
+template adds to a new process until its first prompt, over the same text without one; asked: 50 ms. With --out FOLDER both tables
+are kept there, and their page.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from common import arguments, in_turns
+import msgspec
+from common import arguments, in_turns, keep, write_one
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.contenders import Ours
-from pyspec.measure.report import table
+from pyspec.measure.records import ModelFile, commit, machine, model_file, published
+from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
 from pyspec.text.template import ChatTemplate, Message
@@ -69,6 +74,30 @@ else:
     llm.template.prompt([{"role": "user", "content": "Why is the sea salt?"}])
 print(1e3 * (perf_counter() - begin))
 """
+
+
+class Overhead(msgspec.Struct):
+    """What was found. modes: a row each; prompts: the second table, and what is behind it."""
+
+    command: str
+    day: str
+    machine: str
+    commit: str
+    target: ModelFile
+    modes: list[list[str]]
+    prompts: str
+
+    def page(self) -> str:
+        """Title, what it is, and the tables."""
+        made = f"Made by `{self.command}` on {self.day}{code_of(self.commit)}: {self.machine}."
+        target = f"Target {self.target.name}, sha256 {self.target.sha256}."
+        about, rows = (__doc__ or "").strip(), table(HEAD, self.modes)
+        return f"# Beside decodes\n\n{about}\n\n{made} {target}\n\n{rows}\n\n{self.prompts}\n"
+
+
+def write(folder: Path) -> None:
+    """The page of what a folder keeps."""
+    write_one(folder / "overhead.json", Overhead)
 
 
 def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
@@ -169,17 +198,19 @@ def starting(model: str, threads: int, runs: int) -> dict[str, float]:
     return {how: median(times) for how, times in found.items()}
 
 
-def show_prompts(model: str, n: int, runs: int, threads: int) -> None:
-    """Print what prompts cost beyond the tokenizer."""
+def show_prompts(model: str, n: int, runs: int, threads: int) -> str:
+    """Print what prompts cost beyond the tokenizer; returns it."""
     llm = SpeculativeLlama(model, draft="none", n_ctx=2048, n_threads=threads or None)
     talks = conversations(llm, n)
     rows = [[name, *beyond(llm, messages, 5 * runs)] for name, messages in talks.items()]
     llm.close()
-    print(table(("prompt", "tokens", "tokenizer ms", "prompt ms", "beyond ms"), rows))
     ms = starting(model, threads, runs)
-    print(
+    text = (
+        f"{table(('prompt', 'tokens', 'tokenizer ms', 'prompt ms', 'beyond ms'), rows)}\n\n"
         f"until the first prompt: {ms['template']:.0f} ms with its template, {ms['bare']:.0f} ms for the text alone"
     )
+    print(text)
+    return text
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -191,6 +222,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "prompt": 4000,
         "runs": 3,
         "threads": 0,
+        "out": None,
     }
     options = arguments(__doc__, words, "model?", **how)
     model, names = options.model or str(resolve()), options.modes.split(",")
@@ -208,8 +240,15 @@ def main(words: Sequence[str] | None = None) -> None:
     print(table(HEAD, rows))
     for mode in modes.values():
         mode.llm.close()
+    prompts = ""
     if options.prompt:
-        show_prompts(model, options.prompt, options.runs, options.threads)
+        prompts = show_prompts(model, options.prompt, options.runs, options.threads)
+    if options.out:
+        found = Overhead(
+            published("python bench/overhead.py", sys.argv[1:] if words is None else words),
+            datetime.now(timezone.utc).date().isoformat(), machine(), commit(), model_file(resolve(model)), rows, prompts,
+        )  # fmt: skip
+        keep(found, options.out / "overhead.json")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ import accepted
 import busy
 import estimator
 import first_use
+import firsts
 import load
 import msgspec
 import noise
+import overhead
 import parity
 import same_text
 import startup
@@ -116,6 +118,7 @@ COMPARED: dict[str, type[Comparison]] = {
 KEPT: dict[str, Any] = {
     "parity": parity, "accepted": accepted, "first_use": first_use, "startup": startup, "noise": noise,
     "same_text": same_text, "load": load, "truncation": truncation,
+    "firsts": firsts, "overhead": overhead,
     "estimator": estimator,
 }  # fmt: skip
 """Folders whose pages their scripts write."""
@@ -231,9 +234,10 @@ def _drafts_row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def drafts(folder: Path) -> dict[str, dict[str, Any]]:
-    """What was found of drafters, by name."""
+    """What was found of drafters, by name; older files have no commit beside them."""
     path = folder / "drafts" / "drafts.json"
-    return dict(msgspec.json.decode(path.read_bytes())) if path.exists() else {}
+    found = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+    return dict(found.get("drafters", found))
 
 
 def numbers(folder: Path) -> dict[str, str]:

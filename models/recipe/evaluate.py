@@ -27,6 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspec.errors import TrainingError
+from pyspec.measure.records import commit
+from pyspec.store.files import file_sha256
 
 DRAFTS = ("llama", "eagle3")  # architectures of drafts
 Predict = Callable[[NDArray[Any], int], scores.Guess]
@@ -166,9 +168,10 @@ def main(
         raise click.ClickException(str(error)) from error
     show(totals, Console(width=200))
     if json_path:
-        json_path.write_text(
-            json.dumps({name: score.as_dict() for name, score in totals.items()}, indent=1)
-        )
+        files = {path.name: file_sha256(path) for path in (target, *draft)}
+        drafters = {name: score.as_dict() for name, score in totals.items()}
+        made = {"commit": commit(), "files": files, "drafters": drafters}
+        json_path.write_text(json.dumps(made, indent=1))
 
 
 if __name__ == "__main__":

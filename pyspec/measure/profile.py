@@ -39,6 +39,7 @@ from pyspec.profiles import (
     save_profile,
 )  # fmt: skip
 from pyspec.sampling import Sampling
+from pyspec.store.files import file_sha256
 from pyspec.tables import TextTable, print_table
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
@@ -231,7 +232,8 @@ def record_answer(
             if perf_counter() > until:
                 break
     window = llm.assembly.engine.window
-    answer = Answer(len(tokens), len(prompt), {}, {}, window, asked=max_tokens)
+    file = next((file_sha256(side.path) for side in llm.assembly.sides), "")
+    answer = Answer(len(tokens), len(prompt), {}, {}, window, asked=max_tokens, draft_file=file)
     index = LookupDrafter()
     for t in range(len(tokens)):
         found = index.propose(0, [*prompt, *tokens[:t]], min(kmax, len(tokens) - t - 1))

@@ -4,9 +4,8 @@ Calls come in the loop's order: a first round without a draft, then plan, draft,
 Texts are recorded answers with what would be drafted from every position, or synthetic ones with planted acceptance. Times come
 from tables of milliseconds by rows; a policy sees them with noise, the sums have none. Python's own time is not in them.
 
-Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before it knows), and stop early
-only at the drafter's own end, e.g. an end-of-generation token, or where the answer ends. A round at position t that accepts
-m tokens is followed by one at t + m + 1, so `matched` may be all that decides how far it goes.
+Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before it knows), and end early only
+where the drafter or the answer ends. A round at t that accepts m tokens is followed by one at t + m + 1: `matched` may say all.
 """
 
 from __future__ import annotations
@@ -82,9 +81,9 @@ NOTHING = Chain(0, 0, 0)
 class Answer(msgspec.Struct):
     """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position.
 
-    window: how far back a draft that reads the target's states begins to read, 0 for one that does not: the former reads
-    accepted tokens once more, the latter keeps what it drafted beyond them. asked: the most tokens that were asked for, which is
-    all that a policy may know of the length; 0 where it knows the length.
+    window: how far back a draft that reads the target's states begins, which reads accepted tokens once more; 0 for one that
+    keeps what it drafted beyond them. asked: the most tokens that were asked for, all that a policy may know of the length; 0
+    where it knows it. draft_file: the draft's sha256, "" in older files and without one.
     """
 
     length: int
@@ -93,6 +92,7 @@ class Answer(msgspec.Struct):
     lookups: dict[int, Chain]
     window: int = 0
     asked: int = 0
+    draft_file: str = ""
 
     def unread(self, behind: int) -> int:
         """Of so many tokens that the draft model's KV lacks, those that it reads."""

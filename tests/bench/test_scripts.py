@@ -94,11 +94,16 @@ def test_what_a_round_costs_beside_decodes_is_shown(script, tiny_ascii: Path, ca
     assert all(float(row[8].strip(" |")) > 0.0 for row in rows[2:])
 
 
-def test_what_noise_and_confirmation_cost_is_shown(script, tiny_ascii: Path, capsys) -> None:
+def test_what_noise_and_confirmation_cost_is_shown(
+    script, tiny_ascii: Path, tmp_path, capsys
+) -> None:
     """Above temperature 0 beside llama.cpp's own draw, and under a rule that looks at more than a row."""
     words = ["--temp", "0.8", "--modes", "auto,apart,confirmed", "--tokens", "8", "--runs", "1"]
-    script("overhead").main([str(tiny_ascii), *words, "--prompt", "0"])
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    out = ["--prompt", "0", "--out", str(tmp_path / "overhead")]
+    script("overhead").main([str(tiny_ascii), *words, *out])
+    printed = capsys.readouterr().out
+    assert printed in (tmp_path / "overhead" / "README.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in printed.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| auto", "| apart", "| confirmed"]
     assert all(float(row[6]) > float(row[2]) for row in rows)
 
@@ -106,7 +111,7 @@ def test_what_noise_and_confirmation_cost_is_shown(script, tiny_ascii: Path, cap
 def test_what_a_prompt_costs_beyond_its_tokens_is_shown(script, tiny_ascii: Path, capsys) -> None:
     """A row a talk, and the time until the first prompt with its template and without."""
     script("overhead").show_prompts(str(tiny_ascii), 400, 1, 1)
-    *rows, last = capsys.readouterr().out.splitlines()
+    *rows, _, last = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[0] for row in rows[2:]] == [
         "| one question",
         "| ten turns",
@@ -352,11 +357,13 @@ def test_what_drafts_add_is_the_middle_of_pairs(script) -> None:
     assert (found.added("load"), found.added("whole")) == (61.0, 110.0)
 
 
-def test_first_answers_have_a_line_for_each_curve(script, capsys) -> None:
+def test_first_answers_have_a_line_for_each_curve(script, tmp_path, capsys) -> None:
     """A line for each file and curve; the oracle is above the informed one, and that one above any fixed length."""
     firsts = script("firsts")
-    firsts.main(["--curve", "Q4_1,GPU", "--half", "2"])
-    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
+    firsts.main(["--curve", "Q4_1,GPU", "--half", "2", "--out", str(tmp_path / "firsts")])
+    printed = capsys.readouterr().out
+    assert printed in (tmp_path / "firsts" / "README.md").read_text(encoding="utf-8")
+    rows = [row.split(" | ") for row in printed.splitlines()[2:]]
     named = [[name.strip("| "), curve] for name, curve, *_ in rows]
     assert named == [[f"everyday-{t}", curve] for t in ("0.8", "0") for curve in ("Q4_1", "GPU")]
     for _, _, fixed, auto, lowest, _, informed, oracle in rows:
@@ -384,7 +391,9 @@ def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, 
     monkeypatch.setattr(companion, "SEQUENCES", (1, 8))
     monkeypatch.setattr(companion, "COSTS", (0.0, 0.08))
     monkeypatch.setattr(companion, "FILES", ("q4_k_m", "head"))
+    monkeypatch.setattr(companion, "commit", lambda: "abc1234")
     companion.main(["--out", str(tmp_path / "page.md")])
+    assert "companion.py` at commit abc1234 on the" in (tmp_path / "page.md").read_text()
     rows = [row.split(" | ") for row in (tmp_path / "page.md").read_text().splitlines()]
     ways = [row[2:4] for row in rows if row[:2] == ["| q4_k_m", "GPU"]]
     assert ways == [["1", "may"], ["1", "has to"], ["8", "may"], ["8", "has to"]]
@@ -436,6 +445,8 @@ def test_what_was_confirmed_gets_a_page_and_a_plan(script, tiny_ascii, tmp_path,
     confirm.main(["page", str(tmp_path)])
     page = (tmp_path / "README.md").read_text()
     assert "| margin/confirm=1+fixed:2 |" in page
+    stored = confirm.msgspec.json.decode((tmp_path / "run.json").read_bytes())
+    assert f"{stored['day']}{confirm.code_of(stored['commit'])}." in page
     assert "judged nats (bound 0.02)" in page
     assert "within every bound: none" in page
     starts = {row.split(" | ")[0] for row in page.splitlines()}

@@ -93,6 +93,7 @@ def test_json_is_one_object_and_nothing_is_stored_unasked(profile, tmp_path: Pat
     assert not (tmp_path / "cache" / "profiles").exists()
     (answer,) = load_rounds(tmp_path / "rounds.gz")
     assert {chain.n - chain.matched for chain in answer.models.values()} == {0}
+    assert len(answer.draft_file) == 64
 
 
 def test_without_a_draft_the_target_is_measured_alone(profile) -> None:

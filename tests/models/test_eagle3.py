@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from pathlib import Path
 from typing import Any
 
@@ -287,4 +288,10 @@ def test_evaluate_scores_a_head(
     result = CliRunner().invoke(evaluate.main, arguments)
     assert result.exit_code == 0, result.output
     assert Recording(tmp_path / "answers").meta.layers == (0, 1, 2)
-    assert '"head"' in (tmp_path / "scores.json").read_text()
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert "head" in found["drafters"]
+    assert {name: len(sha) for name, sha in found["files"].items()} == {
+        tiny_target.name: 64,
+        "head.gguf": 64,
+    }
+    assert "commit" in found
