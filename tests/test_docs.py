@@ -215,9 +215,10 @@ def described(thing):
     return set(re.findall(r"^    \**(\w+): ", "".join(found), re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("name", "thing"), [*on_the_reference()], ids=lambda value: str(value)[:60]
-)
+THINGS = dict(on_the_reference())
+
+
+@pytest.mark.parametrize(("name", "thing"), THINGS.items(), ids=THINGS)
 def test_the_reference_describes_arguments(name, thing):
     """Whatever takes some has a list of them, and the list names no others."""
     assert described(thing) or not taken(thing), name
