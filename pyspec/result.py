@@ -92,10 +92,16 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RecordResult(Result, kw_only=True, omit_defaults=True):
-    """One record answered, or failed. index: place of the record among the inputs, from 0. error: why it failed.
+    """One record answered, or failed.
 
     A journal has it as JSON, without what is as it is by default: a journal of former versions, which has all but `tokens`,
     reads as the same.
+
+    Attributes:
+        index: Place of the record among the inputs, from 0.
+        id: The record's.
+        prompt_sha256: Hash of what the record asks.
+        error: Why there is no answer.
     """
 
     index: int
