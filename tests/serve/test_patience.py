@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import DEADLINE_S
 
 from pyspec.serve.patience import PatientSend
 
 
-def run(work, silent=lambda: None):
+def run(work, silent=lambda: None, seconds=0.05):
     """What a coroutine over a `PatientSend` of 50 ms comes to; its `work` gets that and the event that lets messages go."""
 
     async def whole():
@@ -18,7 +19,7 @@ def run(work, silent=lambda: None):
         async def send(message):
             await free.wait()
 
-        patient = PatientSend(send, 0.05, silent, 0.02)
+        patient = PatientSend(send, seconds, silent, 0.02)
         try:
             return await work(patient, free)
         finally:
@@ -83,7 +84,7 @@ def test_a_silence_is_told_again_and_again():
         await patient({})
         return "sent"
 
-    assert run(quiet, silent) == "sent"
+    assert run(quiet, silent, DEADLINE_S) == "sent"
 
 
 def test_a_slow_reader_is_no_silence():
@@ -95,4 +96,4 @@ def test_a_slow_reader_is_no_silence():
         await patient({})
         return len(told)
 
-    assert run(read, lambda: told.append(None)) == 0
+    assert run(read, lambda: told.append(None), DEADLINE_S) == 0
