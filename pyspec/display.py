@@ -60,8 +60,6 @@ def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
     rate = f"{tokens_per_second:.{0 if tokens_per_second >= 100 else 1}f} tokens/s"
     if block.get("draft", "none") == "none":
         return f"{rate}, plain decoding"
-    if block.get("rounds") == 1 and not block.get("drafted"):
-        return "one token; there was nothing to draft"
     if not block.get("verified"):
         return f"{rate} (drafts off: {_undrafted(block)})"
     return f"{rate}{_against(block)}{_relaxed(block)}"
@@ -102,7 +100,7 @@ def _undrafted(block: Mapping[str, Any]) -> str:
     """Why no drafted token of an answer was checked."""
     if block.get("drafted"):
         return "none was likely enough to be right"
-    return "they would not have paid here"
+    return "there was only one token" if block["rounds"] == 1 else "they would not have paid here"
 
 
 def _refused(block: Mapping[str, Any]) -> str:

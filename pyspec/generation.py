@@ -330,6 +330,7 @@ class Generation(Mirror):
             settled = account.settle(policy)
             block = options.block(account.tally, settled, names, self.verification)
             self.last_speculation = SpeculationBlock(block, account.said, self)
+            self._note(assembly.hint())
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 
     def taught(self) -> Acceptance | None:
@@ -347,7 +348,7 @@ class Generation(Mirror):
 
     def _note(self, note: str) -> None:
         """Log a sentence for the user, the same one only once."""
-        if note not in self._noted:
+        if note and note not in self._noted:
             self._noted.add(note)
             log.warning("%s", note)
 

@@ -138,7 +138,7 @@ def test_stats_line() -> None:
         ),
         (
             {"verified": 0, "drafted": 0, "rounds": 1},
-            "one token; there was nothing to draft",
+            "30.0 tokens/s (drafts off: there was only one token)",
         ),
         ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
         ({"rounds": 0, "verified": 0}, "stopped before the first token"),

@@ -310,8 +310,8 @@ class Batch:
         )  # fmt: skip
         self.parallel = made.n_slots
         self.on_placed(self.placed)
-        for note in made.assembly.notes:
-            if note not in self._noted:
+        for note in (*made.assembly.notes, made.assembly.hint()):
+            if note and note not in self._noted:
                 self._noted.add(note)
                 log.warning("%s", note)
         self._scheduler = Scheduler(

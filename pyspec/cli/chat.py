@@ -39,7 +39,7 @@ from pyspec.display import STATS_HELP
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
-    ("pyspec chat -m llama3.2:3b --draft llama3.2:1b", "Models from ollama"),
+    ("pyspec chat -m llama3.1:8b --draft llama3.2:1b", "Models from ollama"),
     ("pyspec chat -c", "Continue the last chat"),
     ("git diff | pyspec chat -s 'Review this.'", "One message from a pipe, answered on stdout"),
 ]

@@ -52,8 +52,8 @@ class TrialOptions:
 
 @command(
     examples=[
-        ("pyspec draft llama3.2:3b", "Drafts for a model from ollama"),
-        ("pyspec draft llama3.2:3b --measure", "Whether it pays on this machine"),
+        ("pyspec draft llama3.1:8b", "Drafts for a model from ollama"),
+        ("pyspec draft llama3.1:8b --measure", "Whether it pays on this machine"),
     ],
 )
 @click.argument("model", required=False, shell_complete=model_names)

@@ -40,7 +40,7 @@ _BACKLOG = 2048
 
 EXAMPLES = [
     ("pyspec serve", "The default model on http://127.0.0.1:8080, with a chat page"),
-    ("pyspec serve -m llama3.2:3b --draft llama3.2:1b", "Models from ollama"),
+    ("pyspec serve -m llama3.1:8b --draft llama3.2:1b", "Models from ollama"),
     (
         "pyspec serve -m qwen3:4b -m llama3.2:3b --models-max 1",
         "Two models, one in memory at a time",

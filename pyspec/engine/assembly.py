@@ -15,6 +15,7 @@ from pyspec.engine.threads import Threads
 from pyspec.errors import PyspecError
 from pyspec.offload import PlacedModel
 from pyspec.profiles import Side
+from pyspec.store.drafts import suggestion
 from pyspec.store.heads import States
 from pyspec.store.watch import Watch
 
@@ -124,6 +125,11 @@ class Assembly:
     def notes(self) -> list[str]:
         """What was left out or is done otherwise than asked, and why."""
         return self._parts.notes
+
+    def hint(self) -> str:
+        """What to say once the target answered with lookup alone, since nothing else was found: asked for the first time only."""
+        alone, self._parts.lookup_alone = self._parts.lookup_alone, False
+        return suggestion(Path(self._target.model_path)) if alone else ""
 
     @property
     def sides(self) -> list[Side]:

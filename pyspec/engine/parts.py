@@ -14,7 +14,7 @@ from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.memory import Memory
-from pyspec.store.drafts import drafts_here, offers_for, suggestion
+from pyspec.store.drafts import drafts_here, offers_for
 from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of
 from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, n_heads, read_states
@@ -30,7 +30,8 @@ class Parts:
     """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
     automatic: nobody named the draft, so it may be left out for `others`, which come in turn. head: it is the target's own
-    next-token head, in the target's file. memory: what lookup remembers, where that was made here.
+    next-token head, in the target's file. lookup_alone: nobody asked for lookup, but nothing else was found. memory: what lookup
+    remembers, where that was made here.
     """
 
     drafter: Drafter | None = None
@@ -39,6 +40,7 @@ class Parts:
     notes: list[str] = field(default_factory=list)
     automatic: bool = False
     head: bool = False
+    lookup_alone: bool = False
     left_out: list[str] = field(default_factory=list)
     others: Iterator[Parts] = field(default_factory=lambda: iter(()))
     memory: Memory | None = None
@@ -75,6 +77,7 @@ class Parts:
         following = next(self.others)
         self.draft, self.companion = following.draft, following.companion
         self.head, self.automatic = following.head, following.automatic
+        self.lookup_alone = following.lookup_alone
         self.notes = [
             f"left out as drafts for this model: {', '.join(self.left_out)}",
             *following.notes,
@@ -142,8 +145,7 @@ def _automatic(target: Any, companion: str) -> Iterator[Parts]:
     for found in drafts_here(path):
         note = f"drafting with {found.name} ({found.origin}); --draft lookup leaves it out"
         yield _found(target, str(found.path), companion, note)
-    hint = suggestion(path)
-    yield Parts(drafter=LookupDrafter(), notes=[hint] if hint else [])
+    yield Parts(drafter=LookupDrafter(), lookup_alone=True)
 
 
 def _found(target: Any, name: str, companion: str, note: str = "") -> Parts:

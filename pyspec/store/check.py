@@ -33,6 +33,7 @@ from pyspec.store.machine import (
     processor,
     remember_extra_buffers,
 )
+from pyspec.store.others import file_name_of
 from pyspec.store.shipped import shipped_file, shipped_folders
 
 log = logging.getLogger("pyspec")
@@ -194,7 +195,7 @@ def _trial(header: Header, loading: Loading, extra: bool) -> bool:
 
 
 def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
-    name, reason = show(header.path.name), outcome.reason[:300]
+    name, reason = show(file_name_of(header.path)), outcome.reason[:300]
     if any(words in reason for words in _NO_ROOM):
         return ModelRejected(
             f"there was no memory or thread left for the trial load of {name}: {reason}",

@@ -34,6 +34,9 @@ LARGEST = 0.35
 LARGEST_KNOWN = 0.5
 """Share of the target's size above which a draft to fetch is not named."""
 
+LARGE = 10**9
+"""Bytes of a target from which on drafts are worth a hint."""
+
 PATIENCE_S = 0.05
 """How long a start may look into files that were never looked into, seconds."""
 
@@ -263,10 +266,12 @@ _TOLD = "told of a draft to fetch"
 
 
 def suggestion(target: Path) -> str:
-    """What one should know of a model that lookup alone drafts for: heads that stay unused, the command that fetches a draft.
+    """What one should know of a large model that lookup alone drafts for: heads that stay unused, the command to fetch a draft.
 
     Empty where there is nothing to know, or it was said.
     """
+    if size_of(target) < LARGE:
+        return ""
     said = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
     if not said or recall(_TOLD, at := stamp(target)) is not None:
         return ""

@@ -16,6 +16,7 @@ from pyspec.errors import ModelError, ModelInvalid
 from pyspec.store.charsmap import fault_of
 from pyspec.store.files import MAX_PARTS, parts_of, recall, remember, show, size_of, stamps
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
+from pyspec.store.others import file_name_of
 from pyspec.store.vocabulary import TOKENS, VocabularyHash, compared, read_vocabulary, words_of
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -52,7 +53,7 @@ def check_adapter(path: str | os.PathLike[str]) -> None:
 
 
 def _bad(header: Header, what: str, hint: str = "") -> ModelInvalid:
-    return ModelInvalid(f"{show(header.path.name)}: {what}", hint)
+    return ModelInvalid(f"{show(file_name_of(header.path))}: {what}", hint)
 
 
 def _check_shape(header: Header) -> None:

@@ -91,6 +91,7 @@ def test_a_draft_to_fetch_is_one_command(
     monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
     last = run("target").stdout.splitlines()[-1]
     assert last == "use: pyspec models pull owner/small-GGUF:Q8_0"
+    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
     assert "`pyspec models pull owner/small-GGUF:Q8_0`" in suggestion(pair[0])
     assert suggestion(pair[0]) == ""
 
@@ -184,6 +185,7 @@ def test_heads_without_a_graph_are_named(
         "this llama.cpp has no graph for it in exaone4 models"
     )
     assert sentence in run("target").stdout.splitlines()
+    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
     assert suggestion(pair[0]) == sentence
     assert suggestion(pair[0]) == ""
 

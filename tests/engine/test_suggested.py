@@ -14,7 +14,7 @@ from pyspec.batch import Batch, Record
 from pyspec.store.header import facts_of
 from pyspec.store.sources import Family, FamilyDraft, load_manifest
 
-SAID = "`pyspec models pull owner/small-GGUF:Q8_0` (0.00 GB) fetches a draft model"
+SAID = "`pyspec models pull owner/small-GGUF:Q8_0` (0.00 GB) fetches one"
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 
@@ -30,15 +30,37 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
     monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
     return path
 
 
 def test_the_class_says_it_once(open_llama, target, caplog) -> None:
-    """`generate` and `chat` answer by it."""
+    """Behind the first answer; `generate` and `chat` answer by it."""
     caplog.set_level(logging.WARNING, "pyspec")
     for _ in range(2):
-        assert ask(open_llama(target, draft="auto"), PROMPT, 4).ids
-    assert caplog.text.count(SAID) == 1
+        llm = open_llama(target, draft="auto")
+        before = caplog.text.count(SAID)
+        assert ask(llm, PROMPT, 4).ids
+        assert ask(llm, PROMPT, 4).ids
+    assert (before, caplog.text.count(SAID)) == (1, 1)
+
+
+def test_nothing_is_said_before_an_answer(open_llama, target, caplog) -> None:
+    """Whoever only loads a model has not seen how fast it is."""
+    caplog.set_level(logging.WARNING, "pyspec")
+    open_llama(target, draft="auto")
+    assert SAID not in caplog.text
+
+
+@pytest.mark.parametrize(("draft", "large"), [("lookup", 0), ("none", 0), ("auto", 10**9)])
+def test_not_where_it_was_chosen_nor_for_a_small_model(
+    open_llama, target, caplog, monkeypatch, draft: str, large: int
+) -> None:
+    """The user knows of drafts then; and a small model gains little by one."""
+    monkeypatch.setattr("pyspec.store.drafts.LARGE", large)
+    caplog.set_level(logging.WARNING, "pyspec")
+    assert ask(open_llama(target, draft=draft), PROMPT, 4).ids
+    assert SAID not in caplog.text
 
 
 def test_a_batch_says_it_once(target, caplog) -> None:

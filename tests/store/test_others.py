@@ -13,7 +13,7 @@ from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.store import others
-from pyspec.store.header import facts_of
+from pyspec.store.header import check_adapter, facts_of
 from pyspec.store.locate import add, find_here, found_here, names, remove, resolve
 from pyspec.store.others import found_elsewhere, name_of, owners_name, quant_of
 from pyspec.store.sources import load_manifest
@@ -137,6 +137,13 @@ def test_a_file_of_the_hubs_cache_is_known_by_its_name(home: Path) -> None:
 def test_dashes_elsewhere_mean_nothing(home: Path) -> None:
     """A user's own file keeps its name, whatever that looks like."""
     assert name_of(home / "a--b--c--d.gguf") == "a--b--c--d"
+
+
+def test_a_refusal_names_a_file_of_ollamas(home: Path) -> None:
+    """Nobody finds a hash among their models."""
+    blob = ollama(home / "ollama", "toy:135m")
+    with pytest.raises(ModelInvalid, match=r"toy:135m.: it is no LoRA adapter"):
+        check_adapter(blob)
 
 
 def test_no_module_calls_a_target_by_its_file() -> None:

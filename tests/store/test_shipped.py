@@ -58,6 +58,7 @@ def test_what_is_missing_is_suggested(
 ) -> None:
     """A copy of a known target that somebody else fetched."""
     monkeypatch.setattr("pyspec.store.drafts.LARGEST", 2.0)
+    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
     assert "`pyspec models pull head` (0.00 GB) fetches one" in suggestion(tiny)
     assert head.pip.calls == []
 
