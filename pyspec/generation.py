@@ -330,7 +330,7 @@ class Generation(Mirror):
             settled = account.settle(policy)
             block = options.block(account.tally, settled, names, self.verification)
             self.last_speculation = SpeculationBlock(block, account.said, self)
-            self._note(assembly.hint())
+            self._note(session.assembly.hint())
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 
     def taught(self) -> Acceptance | None:
