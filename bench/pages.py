@@ -59,15 +59,7 @@ PAIRS = (
 )  # fmt: skip
 WARM = "-t08"
 """What the name of a pair's page at temperature 0.8 ends with."""
-HEAD = [
-    "",
-    "T",
-    "plain, tokens/s",
-    "times plain (95 % interval)",
-    "worst kind",
-    "best llama-server",
-    "commit",
-]
+HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
 """What the names of llama-server's runs begin with; the one without drafts has no more."""
 DRAFTS_HEAD = [

@@ -49,12 +49,12 @@ static ps_status sample(trial *t, const float *row, int32_t *chosen) {
     return PS_OK;
 }
 
-/* What is drawn at row i of what the chain left: the argmax with noise. *found becomes the row with its noise. */
+/* What is drawn at row i of what the chain left: the argmax with noise. *found, the row as scanned, becomes that with its noise. */
 static ps_status draw(trial *t, int32_t i, const float *row, ps_row *found) {
     ps_coupling how = t->seq->coupling;
     ps_race race = ps_race_begin(&how, t->seq->n + i);
     how.min_p = 0; /* truncation is the chain's */
-    if (!t->sampler) PS_TRY(ps_race_row(&race, row, t->engine->n_vocab, &how, PS_SCAN_TOP2, found));
+    if (!t->sampler) ps_race_row(&race, row, t->engine->n_vocab, &how, found);
     else PS_TRY(apply_chain(t, row));
     for (size_t k = 0; t->sampler && k < t->force.size; k++) ps_race_enter(&race, t->force.data[k].id, (double)t->force.data[k].logit);
     PS_FAIL_IF(race.first < 0 || race.first >= t->engine->n_vocab, PS_E_SAMPLER);

@@ -49,21 +49,26 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
     return PS_OK;
 }
 
+/* Whether a row's first token is all that the target's top-p would leave of it. */
+static bool alone(const ps_coupling *how, const ps_row *row) {
+    return how->top_p > 0 && row->z1 - row->lse >= logf(how->top_p);
+}
+
 /* The draft's choice at a row, as token i, and how sure it is of it. */
 static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, int32_t i) {
     int32_t *const token = &seq->draft.token[i];
     float *const p = &seq->draft.p[i], *const doubt = &seq->draft.doubt[i];
     const int32_t n_vocab = engine->role[PS_DRAFT].n_vocab;
     ps_row found;
-    if (!ps_coupled(seq)) {
-        PS_TRY(ps_scan(row, n_vocab, PS_SCAN_LSE, &found));
+    PS_TRY(ps_scan(row, n_vocab, PS_SCAN_LSE, &found));
+    if (!ps_coupled(seq) || alone(&seq->coupling, &found)) {
         *token = found.first;
         *p = expf(found.z1 - found.lse);
-        *doubt = expf(found.z2 - found.z1);
+        *doubt = ps_coupled(seq) ? 0 : expf(found.z2 - found.z1);
         return PS_OK;
     }
     ps_race race = ps_race_begin(&seq->coupling, seq->n + seq->draft.n);
-    PS_TRY(ps_race_row(&race, row, n_vocab, &seq->coupling, PS_SCAN_LSE, &found));
+    ps_race_row(&race, row, n_vocab, &seq->coupling, &found);
     const ps_row drawn = ps_race_result(&race, &seq->coupling);
     *token = drawn.first;
     *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);

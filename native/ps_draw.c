@@ -86,9 +86,7 @@ static void enter_stretch(ps_race *race, const search *s, int32_t from, int32_t 
     }
 }
 
-ps_status ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coupling *how, int32_t what, ps_row *raw) {
-    const ps_status status = ps_scan(row, n_vocab, what, raw);
-    if (status != PS_OK) return status;
+void ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coupling *how, const ps_row *raw) {
     const float floor = how->min_p > 0 ? raw->z1 + logf(how->min_p) : -INFINITY;
     const search s = {row, (double)how->temperature, floor, {raw->first, raw->second}};
     enter(race, &s, raw->first);
@@ -98,7 +96,6 @@ ps_status ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps
         n = n_vocab - i < STRETCH ? n_vocab - i : STRETCH;
         if (may_win(race, &s, i, n, ps_scan_max(row + i, n, level), level)) enter_stretch(race, &s, i, n);
     }
-    return PS_OK;
 }
 
 ps_row ps_race_result(const ps_race *race, const ps_coupling *how) {
@@ -108,14 +105,17 @@ ps_row ps_race_result(const ps_race *race, const ps_coupling *how) {
 }
 
 bool ps_coupling_sound(const ps_coupling *how) {
-    return how->temperature > 0 && how->temperature < INFINITY && how->min_p >= 0 && how->min_p <= 1;
+    return how->temperature > 0 && how->temperature < INFINITY && how->min_p >= 0 && how->min_p <= 1 && how->top_p >= 0 &&
+           how->top_p <= 1;
 }
 
 ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out) {
     if (!row || !out || n_vocab < 1 || position < 0 || !how || !ps_coupling_sound(how)) return PS_E_ARG;
-    ps_race race = ps_race_begin(how, position);
     ps_row raw;
-    const ps_status status = ps_race_row(&race, row, n_vocab, how, PS_SCAN_TOP2, &raw);
-    if (status == PS_OK) *out = ps_race_result(&race, how);
-    return status;
+    const ps_status status = ps_scan(row, n_vocab, PS_SCAN_TOP2, &raw);
+    if (status != PS_OK) return status;
+    ps_race race = ps_race_begin(how, position);
+    ps_race_row(&race, row, n_vocab, how, &raw);
+    *out = ps_race_result(&race, how);
+    return PS_OK;
 }

@@ -39,8 +39,8 @@ typedef struct ps_race {
 ps_race ps_race_begin(const ps_coupling *how, int64_t position);
 void ps_race_enter(ps_race *race, int32_t id, double scaled); /* scaled: logit / T */
 
-/* Enter a row under the bounds of `how`; *raw is what ps_scan says of it, `what` of PS_SCAN_*. */
-ps_status ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coupling *how, int32_t what, ps_row *raw);
+/* Enter a row under the min_p of `how`; *raw is what ps_scan says of it. */
+void ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coupling *how, const ps_row *raw);
 
 /* The two best as a row in units of logits: z is logit + T * G. */
 ps_row ps_race_result(const ps_race *race, const ps_coupling *how);

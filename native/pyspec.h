@@ -61,12 +61,14 @@ ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out);
 /*
  * How the tokens of a text are drawn above temperature 0: the token at a position is the argmax of logit / temperature + G, where G is
  * standard Gumbel noise of (seed, position, id). A draft takes the argmax of its own logits with the same G (Daliri, Musco,
- * Suresh, arXiv 2408.07978), bounded by min_p as the target's sampler is. Positions count tokens of the text, from 0.
+ * Suresh, arXiv 2408.07978), bounded by min_p as the target's sampler is, and by what of top_p costs nothing: a first token that
+ * fills it is alone. Positions count tokens of the text, from 0.
  */
 typedef struct ps_coupling {
     uint64_t seed;
     float temperature; /* above 0 */
     float min_p;       /* of a whole row: ids less than that times as likely as the first are left out; 0 for none */
+    float top_p;       /* of a draft's row: a first token that is so likely is the only one; 0 for none */
 } ps_coupling;
 
 /* G of n ids at a position, the same on every machine. */

@@ -24,12 +24,14 @@ ANY_SEED = 0xFFFFFFFF
 class Coupling(NamedTuple):
     """Noise that target and draft share: at each position of a text the argmax of logit / temperature + G(seed, position, id).
 
-    min_p bounds what the draft draws from, as the target's chain does for the target.
+    min_p bounds what the draft draws from, as the target's chain does for the target, and top_p where it leaves one token; 0 is
+    no bound.
     """
 
     seed: int
     temperature: float
     min_p: float
+    top_p: float = 0.0
 
 
 NOISES = ("coupled", "llama.cpp")

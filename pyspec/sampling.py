@@ -144,8 +144,8 @@ class Sampling:
     @property
     def coupling(self) -> Coupling | None:
         """What the engine has to know for that; None where llama.cpp draws, or nobody."""
-        at, least = (self.temperature, self.min_p) if self.temperature > 0.0 else (1.0, 0.0)
-        return Coupling(self.seed, at, least) if self.coupled else None
+        own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
+        return Coupling(self.seed, *own) if self.coupled else None
 
     def seeded(self) -> Sampling:
         """The same with a seed that can be told, where one of chance was asked for."""

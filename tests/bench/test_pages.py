@@ -66,7 +66,7 @@ def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path)
     strict.ratios = {}
     assert pages._interval(strict) == ""
     strict.speeds["math"] = strict.speeds["qa"]
-    assert pages._interval(strict).endswith(", 3 kinds")
+    assert pages._interval(strict).endswith(", 3 kinds)")
 
 
 def test_a_rival_is_named_for_what_was_run(pages, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import llama_cpp
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 import tiny
 from answers import ask
+from native.twins import noise
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.measure.draws import top_two
 from pyspec.options import Speculation
+from pyspec.policy.lengths import FixedPolicy
 from pyspec.sampling import Sampling, build_chain, in_force
 
 N_TOKENS, N_PROMPTS = 20, 200
@@ -102,16 +105,59 @@ def test_no_draft_changes_a_text(
     assert all(ties.values()), ties
 
 
-@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
-def test_drafts_of_one_candidate_are_greedy(open_llama, tiny_target, tiny_draft, noise):
-    """With top-k 1 the target takes its argmax at any temperature; a draft that drew would be refused for nothing."""
+@pytest.mark.parametrize(
+    "options", [{"top_k": 1}, {"top_k": 1, "noise": "llama.cpp"}, {"top_p": 1e-6, "min_p": 0.0}]
+)
+def test_drafts_of_one_candidate_are_greedy(open_llama, tiny_target, tiny_draft, options):
+    """There the target takes its argmax at any temperature; a draft that drew would be refused for nothing."""
     llm, drafted = open_llama(tiny_target, draft=tiny_draft), Speculation(length="fixed:3")
-    one = Sampling(temperature=2.0, top_k=1, noise=noise)
+    one = Sampling(temperature=2.0, **options)
     for prompt in prompts()[:5]:
         cold = ask(llm, prompt, N_TOKENS, speculation=drafted)
         found = ask(llm, prompt, N_TOKENS, one, speculation=drafted)
         assert (found.ids, found.flags) == (cold.ids, cold.flags)
     assert "a" in cold.flags
+
+
+class Kept(FixedPolicy):
+    """Drafts a token a round, and keeps it and what the draft says of it, by its place in the text."""
+
+    def __init__(self, engine):
+        super().__init__(1)
+        self.engine, self.seen = engine, {}
+
+    def plan(self, places):
+        """See Policy."""
+        self.at = places[0].depth
+        return super().plan(places)
+
+    def choose(self, drafts):
+        """See Policy."""
+        if drafts[0].n:
+            self.seen[self.at] = self.engine.drafted(0).token[0], drafts[0].p[0]
+        return super().choose(drafts)
+
+
+def test_a_first_token_that_fills_top_p_is_drafted(open_llama, open_plain, tiny_target, tiny_draft):
+    """With its probability, as greedy drafts are; elsewhere drafts draw."""
+    llm, one = open_llama(tiny_target, draft=tiny_draft), drawn(1)
+    how = replace(one, top_p=0.3, temperature=2.0)
+    kept, prompt = Kept(llm.assembly.engine), prompts()[0]
+    text = [*prompt, *ask(llm, prompt, 60, how, policy=kept).ids]
+    draft = open_plain(tiny_draft, logits_all=True)
+    draft.eval(text)
+    alone = 0
+    for at, (token, p) in kept.seen.items():
+        row = np.array(draft.scores[at - 1], np.float64)
+        share = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        if share.max() > 0.301:
+            alone += 1
+            assert (token, p) == (row.argmax(), pytest.approx(share.max(), abs=1e-3))
+        elif share.max() < 0.299:
+            ids = np.flatnonzero(share >= how.min_p * share.max()).astype(np.int32)
+            noisy = row[ids] / how.temperature + noise(how.seed, at, ids)
+            assert token == ids[noisy.argmax()]
+    assert 0 < alone < len(kept.seen)
 
 
 @pytest.mark.parametrize("kind", ["none", "lookup", "model"])
