@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from pyspec._lib import check, ffi, lib
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.drafters import Drafter, Proposal
-from pyspec.engine.handle import Gate
+from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run
 from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.rules import Strict
@@ -74,9 +75,19 @@ def ask_at_once(
     return runs
 
 
-def counters(llm: Any) -> Any:
-    """The engine's counters under a `SpeculativeLlama`."""
-    return llm.assembly.engine.counters()
+class Counters(NamedTuple):
+    """What an engine has done since it was opened; decodes and their rows by role."""
+
+    decodes: tuple[int, ...]
+    rows: tuple[int, ...]
+    refed: int
+
+
+def counters(engine: Engine) -> Counters:
+    """By the extension's own counts."""
+    found = ffi.new("ps_counters *")
+    check(lib.ps_counters_get(engine._engine, found))
+    return Counters(tuple(found.decodes), tuple(found.rows), found.refed)
 
 
 class Scripted(Drafter):

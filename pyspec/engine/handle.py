@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -35,17 +34,6 @@ class Role(IntEnum):
     TARGET = 0
     DRAFT = 1
     COMPANION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What the engine has done since it was opened, by role: (target, draft, companion)."""
-
-    decodes: tuple[int, int, int]
-    rows: tuple[int, int, int]
-    us: tuple[int, int, int]
-    refed: int
-    last_decode: int
 
 
 class Gate:
@@ -241,18 +229,12 @@ class Engine:
             self._spent_us = us[0], us[1], us[2]
         return self._spent_us
 
-    def counters(self) -> Counters:
-        """Everything counted so far."""
-        check(lib.ps_counters_get(self._engine, self._counters))
-        c = self._counters
-        return Counters(tuple(c.decodes), tuple(c.rows), tuple(c.us), c.refed, c.last_decode)
-
     def cancel(self, raised: bool = True) -> None:
         """Raise or clear the cancel flag; safe from any thread."""
         lib.ps_engine_cancel(self._engine, raised)
 
     def close(self) -> None:
-        """Let go of models and contexts; calling it again does nothing. Nobody may be inside but for cancel and counters."""
+        """Let go of models and contexts; calling it again does nothing. Nobody may be inside but for `cancel` and `decode_us`."""
         self.decode_us()
         self._engine = ffi.NULL
         self._views.clear()

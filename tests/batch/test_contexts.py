@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from answers import counters
 from devices import LAYERS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,9 +74,9 @@ def test_decodes_beside_answers_stay_under_an_attention_tile(open_batch, monkeyp
 
     def counted(self, runs, *more):
         answering = any(run.missing == 0 for run in runs)
-        before = self.engine.counters().rows[0]
+        before = counters(self.engine).rows[0]
         steps = round_(self, runs, *more)
-        rows.append(self.engine.counters().rows[0] - before if answering else 0)
+        rows.append(counters(self.engine).rows[0] - before if answering else 0)
         return steps
 
     monkeypatch.setattr(Loop, "round", counted)

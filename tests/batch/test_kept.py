@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from answers import counters
 
 from pyspec.engine.handle import Engine
 
@@ -18,9 +19,9 @@ def read(monkeypatch):
     verify = Engine.verify
 
     def counted(self, work):
-        before = self.counters().rows[0]
+        before = counters(self).rows[0]
         verify(self, work)
-        rows.append(self.counters().rows[0] - before)
+        rows.append(counters(self).rows[0] - before)
 
     monkeypatch.setattr(Engine, "verify", counted)
     return rows

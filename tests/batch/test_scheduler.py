@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tiny
-from answers import GREEDY, Scripted, ask
+from answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
@@ -135,7 +135,7 @@ def test_shared_prefix_is_decoded_once(open_batch):
     read = (
         shared + (3 - 1) + (2 - 1) + 0 + (4 - 1)
     )  # the last token of a prompt is its answer's first row
-    assert batch._contexts.engine.counters().rows[0] == read + 4 * 5
+    assert counters(batch._contexts.engine).rows[0] == read + 4 * 5
 
 
 def test_prefix_changes_no_text(open_batch, open_llama, tiny_target, tiny_draft):
@@ -361,7 +361,7 @@ def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
     batch = open_batch(parallel=6, max_tokens=4)
     assert all(result.error is None for result in batch.run(prompts))
     own = sum(len(prompt) - 1 for prompt in prompts) - 2 * sum(map(len, groups))
-    assert batch._contexts.engine.counters().rows[0] == own + 4 * len(prompts)
+    assert counters(batch._contexts.engine).rows[0] == own + 4 * len(prompts)
 
 
 def test_an_answer_that_takes_too_long_fails_alone(open_batch):

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import tiny_dflash
 import tiny_eagle
-from answers import ask, ask_at_once
+from answers import ask, ask_at_once, counters
 from engine.test_eagle import PROMPT, drafted
 
 from pyspec.batch.contexts import Layout, Models
@@ -72,10 +72,10 @@ def test_a_block_is_one_decode(open_llama, make, target, form):
     ask(llm, llm.tokenize(PROMPT, add_bos=False), 20)
     engine = llm.assembly.engine
     drafted(llm, 1)
-    before = engine.counters().decodes[Role.DRAFT]
+    before = counters(engine).decodes[Role.DRAFT]
     most = tiny_dflash.BLOCK - (0 if "dspark" in form else 1)
     assert len(drafted(llm, 20)[0]) == most
-    assert engine.counters().decodes[Role.DRAFT] == before + 1
+    assert counters(engine).decodes[Role.DRAFT] == before + 1
 
 
 @pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])

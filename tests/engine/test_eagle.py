@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_eagle
-from answers import GREEDY, ask
+from answers import GREEDY, ask, counters
 
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
@@ -95,7 +95,7 @@ def test_some_drafts_are_accepted(open_llama, make, target):
     ask(llm, prompt, 120)
     block = llm.last_speculation
     assert block["accepted"] > 20
-    assert llm.assembly.engine.counters().refed == block["accepted"]
+    assert counters(llm.assembly.engine).refed == block["accepted"]
 
 
 def test_the_policy_hears_what_is_read_again(open_llama, make, target):

@@ -218,7 +218,7 @@ def test_prompt_longer_than_the_context_is_refused_before_any_decode(
     with pytest.raises(ContextOverflow) as caught:
         ask(llm, PROMPT * 100)
     assert (caught.value.have, caught.value.need) == (256, 300)
-    assert counters(llm).decodes == (0, 0, 0)
+    assert counters(llm.assembly.engine).decodes == (0, 0, 0)
     assert ask(llm, PROMPT).ids == reference
 
 

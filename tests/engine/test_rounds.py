@@ -33,7 +33,7 @@ def test_first_token_does_not_wait_for_the_draft(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=tiny_target)
     steps = llm.steps(PROMPT, max_tokens=10)
     next(steps)
-    assert counters(llm).rows[1] == 0
+    assert counters(llm.assembly.engine).rows[1] == 0
     steps.close()
 
 
@@ -54,14 +54,17 @@ def test_target_decodes_each_row_once(open_llama, tiny_target, tiny_draft):
     llm._timed_plain = True  # what is timed behind an answer is none of its rows
     ask(llm, PROMPT)
     block = llm.last_speculation
-    assert counters(llm).rows[0] == len(PROMPT) - 1 + block["rounds"] + block["verified"]
+    assert (
+        counters(llm.assembly.engine).rows[0]
+        == len(PROMPT) - 1 + block["rounds"] + block["verified"]
+    )
 
 
 def test_draft_reads_text_once_when_all_is_accepted(open_llama, tiny_target):
     """The draft decodes prompt and answer once: all but the last round's last drafted token and the target's own."""
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, PROMPT)
-    assert counters(llm).rows[1] == len(PROMPT) + len(answer.ids) - 2
+    assert counters(llm.assembly.engine).rows[1] == len(PROMPT) + len(answer.ids) - 2
 
 
 def test_draft_decodes_again_only_what_was_refused(open_llama, tiny_target, tiny_draft):
@@ -78,7 +81,7 @@ def test_draft_decodes_again_only_what_was_refused(open_llama, tiny_target, tiny
         remaining -= len(step.tokens)
     held = llm.assembly.engine.held(1, 0)
     assert wasted > 0
-    assert counters(llm).rows[1] == held + wasted
+    assert counters(llm.assembly.engine).rows[1] == held + wasted
 
 
 def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
@@ -88,7 +91,7 @@ def test_companion_reads_text_once(open_llama, tiny_target, tiny_companion):
     engine = llm.assembly.engine
     verified, drafted = llm.last_speculation["verified"], llm.last_speculation["drafted"]
     assert (
-        engine.counters().rows[2]
+        counters(engine).rows[2]
         <= engine.held(2, 0) + drafted - verified + llm.last_speculation["rounds"]
     )
 
@@ -127,9 +130,9 @@ def test_kept_drafts_are_not_counted_as_decodes(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=tiny_target)
     heard = cautiously(llm).outcomes
     assert [outcome.draft_steps for outcome in heard[:4]] == [5, 2, 2, 2]
-    assert sum(outcome.draft_steps for outcome in heard) == counters(llm).decodes[1]
+    assert sum(outcome.draft_steps for outcome in heard) == counters(llm.assembly.engine).decodes[1]
     rows = sum(outcome.draft_steps + outcome.caught_up for outcome in heard)
-    assert rows == counters(llm).rows[1]
+    assert rows == counters(llm.assembly.engine).rows[1]
     assert all(outcome.caught_up == 0 for outcome in heard[1:])
 
 
@@ -141,7 +144,7 @@ def test_the_companions_reading_is_told_apart_from_its_judging(
     policy = cautiously(llm)
     heard = [outcome for outcome in policy.outcomes if outcome.companion_rows]
     assert heard[0].companion_read == policy.places[0].companion_lag == len(PROMPT)
-    assert sum(outcome.companion_rows for outcome in heard) == counters(llm).rows[2]
+    assert sum(outcome.companion_rows for outcome in heard) == counters(llm.assembly.engine).rows[2]
     assert [outcome.companion_rows - outcome.companion_read for outcome in heard[:3]] == [5, 5, 5]
 
 
@@ -169,7 +172,7 @@ def test_one_token_needs_no_draft(open_llama, tiny_target, reference):
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, PROMPT, 1)
     assert (answer.ids, answer.finish_reason) == (reference[:1], "length")
-    assert counters(llm).rows[1] == 0
+    assert counters(llm.assembly.engine).rows[1] == 0
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7])

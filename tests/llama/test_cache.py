@@ -17,10 +17,10 @@ def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     text = llm.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
     assert kept(llm) == 0
-    before = counters(llm).rows
+    before = counters(llm.assembly.engine).rows
     again = llm.create_completion(PROMPT + text + "xy", **GREEDY)
     assert kept(llm) == len(PROMPT) + 39
-    rows = [after - was for after, was in zip(counters(llm).rows, before)]
+    rows = [after - was for after, was in zip(counters(llm.assembly.engine).rows, before)]
     assert rows[0] == 3 - 1 + again["speculation"]["rounds"] + again["speculation"]["drafted"]
     assert rows[1] <= 3 + 2 + 40
     assert stable(again) == stable(

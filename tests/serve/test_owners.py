@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from answers import counters
 from asking import body, post
 
 from pyspec.batch import Settings
@@ -107,9 +108,9 @@ def test_what_was_read_of_a_prompt_is_its_owners(read, parallel):
     """To others, how much of a guess was read already would tell that it was right."""
     server, cached = read(parallel=parallel)
     assert cached(TEXT + "a", user="one") == 0
-    rows = server.batch._contexts.engine.counters().rows[0]
+    rows = counters(server.batch._contexts.engine).rows[0]
     assert cached(TEXT + "a", user="two") == cached(TEXT + "b") == 0
-    assert server.batch._contexts.engine.counters().rows[0] - rows > 2 * len(TEXT)
+    assert counters(server.batch._contexts.engine).rows[0] - rows > 2 * len(TEXT)
     assert cached(TEXT + "b", user="three") == 0
     if parallel > 2:
         assert min(cached(TEXT + "c", user="one"), cached(TEXT + "c")) >= len(TEXT)
