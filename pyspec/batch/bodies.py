@@ -13,9 +13,9 @@ import msgspec
 
 from pyspec.batch.legacy import as_tool_choice, as_tools, with_tool_calls
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
-from pyspec.batch.shapes import chosen, grammar_of
 from pyspec.errors import InputError
 from pyspec.sampling import LEAST_P
+from pyspec.text.formats import format_grammar, tools_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,7 +92,28 @@ class Body(RequestFields, kw_only=True):
         if self.top_p == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
-        return {**wanted, "id": name, "stop": stop, "seed": seed, "grammar": grammar_of(self)}
+        return {**wanted, "id": name, "stop": stop, "seed": seed, "grammar": self._gbnf()}
+
+    def _gbnf(self) -> str | None:
+        """The grammar that `grammar`, `response_format` or what others call that asks for. Raises InputError."""
+        shape = format_grammar(self.response_format) or format_grammar(self._form_elsewhere())
+        if shape is not None and self.grammar is not None:
+            raise InputError("grammar and a schema cannot both shape an answer", "leave one out")
+        return self.grammar if shape is None else shape
+
+    def _form_elsewhere(self) -> dict[str, Any] | None:
+        """What would be the `response_format`, from the fields that llama-server and vLLM have for it. Raises InputError."""
+        given = (self.structured_outputs or {}).items()
+        outputs = {key: value for key, value in given if value not in (None, False)}
+        if unknown := outputs.keys() - {"json", "json_object"}:
+            raise InputError(
+                f"structured_outputs has {min(unknown)[:40]!r}", "use json or json_object"
+            )
+        for schema in (self.json_schema, self.guided_json, outputs.get("json")):
+            if schema is not None:
+                read = msgspec.json.decode(schema) if isinstance(schema, str) else schema
+                return {"type": "json_schema", "schema": read}
+        return {"type": "json_object"} if outputs else None
 
 
 _SHAPING = (
@@ -153,10 +174,10 @@ class ChatBody(Body):
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
         if self.may_call:
-            tools, choice = chosen(_functions(self.tools or []), self.tool_choice)
+            tools, choice = tools_left(_functions(self.tools or []), self.tool_choice)
             parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
             shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
-        elif self.tool_choice != "none" and chosen([], self.tool_choice)[1]:
+        elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
             raise InputError("tool_choice asks for a call, but there are no tools", "send tools")
         if self.reasoning_effort == "none":
             shared["reasons"] = False

@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from llama_cpp import llama_chat_format
-from llama_cpp.llama_grammar import JSON_GBNF
 
-from pyspec.errors import InputError
-from pyspec.grammar.gbnf import Constraint, schema_grammar
+from pyspec.grammar.gbnf import Constraint
 from pyspec.result import Result
+from pyspec.text.formats import format_grammar, tools_left
 from pyspec.text.forms import from_outside
 from pyspec.text.parts import AnswerPart
 from pyspec.text.template import ChatTemplate
@@ -85,14 +84,10 @@ class _Shape:
     def __init__(
         self, tools: Sequence[Any], choice: Any, form: Mapping[str, Any] | None, grammar: Any
     ) -> None:
-        if isinstance(choice, Mapping):
-            choice = (choice.get("function") or choice).get("name")
         given = [tool["function"] for tool in tools]
-        self.functions = {each["name"]: each.get("parameters") for each in given}
-        self.name = choice if self.functions and choice not in ("auto", "none") else None
+        left, self.name = tools_left(given, choice if given else None)
+        self.functions = {each["name"]: each.get("parameters") for each in left}
         self.form, self.grammar = form, grammar
-        if self.name not in (None, "required", *self.functions):
-            raise InputError(f"tool_choice names {self.name!r}, which is not among the tools")
 
 
 class ContentAnswer:
@@ -135,7 +130,7 @@ class PartsAnswer:
             prompt, stop, functions=shape.functions, name=uuid.uuid4().hex
         )
         self._heard: list[AnswerPart] = []
-        text, functions = _format_grammar(shape.form), shape.functions
+        text, functions = format_grammar(shape.form), shape.functions
         if text is None and shape.grammar is not None:
             text = shape.grammar._grammar  # noqa: SLF001
             # the caller's own grammar is all that may be said
@@ -188,13 +183,3 @@ class PartsAnswer:
         reason = self._reader.reason("stop" if self._reader.done else ended)
         cut = {"reasoning_cut": True} if self._reader.inside else {}
         return {"finish_reason": reason, **cut}
-
-
-def _format_grammar(form: Mapping[str, Any] | None) -> str | None:
-    """GBNF of OpenAI's `response_format`."""
-    kind = form.get("type") if form else None
-    if form is None or kind not in ("json_object", "json_schema"):
-        return None
-    holder = form.get("json_schema") if kind == "json_schema" else form
-    schema = holder.get("schema") if isinstance(holder, Mapping) else None
-    return str(JSON_GBNF) if schema is None else schema_grammar(schema)

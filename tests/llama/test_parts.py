@@ -125,6 +125,15 @@ def test_a_tool_that_there_is_not(made: Any) -> None:
         made("<tool_call>").create_chat_completion(CHAT, tools=[TOOL], tool_choice=choice)
 
 
+@pytest.mark.parametrize(
+    "options", [{"response_format": {"type": "xml"}}, {"tools": [TOOL], "tool_choice": "always"}]
+)
+def test_what_there_is_not_is_refused(made: Any, options: dict[str, Any]) -> None:
+    """By chats of the class as by the server."""
+    with pytest.raises(InputError, match="use "):
+        made("<think>").create_chat_completion(CHAT, **options)
+
+
 def test_a_shape_is_the_contents(made: Any) -> None:
     """JSON behind what is thought."""
     form = {"type": "json_object", "schema": SCHEMA}

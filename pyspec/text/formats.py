@@ -1,0 +1,64 @@
+"""What an answer has to look like, as OpenAI's requests say it: `response_format` and `tool_choice`, for every door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_cpp.llama_grammar import JSON_GBNF
+
+from pyspec.errors import InputError
+from pyspec.grammar.gbnf import schema_grammar
+
+
+def format_grammar(form: Mapping[str, Any] | None) -> str | None:
+    """GBNF of a `response_format`, None for any text. Raises InputError."""
+    kind = form.get("type") if form else "text"
+    if not form or kind == "text":
+        return None
+    if kind == "json_object":
+        schema = form.get("schema")
+        return str(JSON_GBNF) if schema is None else schema_grammar(schema)
+    if kind == "json_schema":
+        holder = form.get("json_schema")
+        schema = holder.get("schema") if isinstance(holder, Mapping) else None
+        return schema_grammar(schema if schema is not None else form.get("schema"))
+    raise InputError(f"response_format is {kind!r}", "use text, json_object or json_schema")
+
+
+def tools_left(
+    tools: Sequence[Mapping[str, Any]], choice: Any
+) -> tuple[list[Mapping[str, Any]], str | None]:
+    """Which functions a `tool_choice` leaves, and what it wants called.
+
+    That is a function's name, "required", or None where the model may answer in words. Raises InputError.
+    """
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        names = [_name_of(each) for each in allowed.get("tools") or ()]
+        for name in names:
+            _one_of(tools, name)
+        left = [tool for tool in tools if tool["name"] in names]
+        return left, _wanted(allowed.get("mode"))
+    if isinstance(choice, Mapping):
+        return list(tools), _one_of(tools, _name_of(choice))
+    return list(tools), _wanted(choice)
+
+
+def _name_of(choice: Any) -> Any:
+    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _one_of(tools: Sequence[Mapping[str, Any]], name: Any) -> str:
+    if not any(tool["name"] == name for tool in tools):
+        raise InputError(f"tool_choice names {str(name)[:80]!r}, which is not among the tools")
+    return str(name)
+
+
+def _wanted(choice: Any) -> str | None:
+    if choice not in (None, "auto", "required"):
+        raise InputError(
+            f"tool_choice is {str(choice)[:80]!r}", "use none, auto, required or a function"
+        )
+    return "required" if choice == "required" else None

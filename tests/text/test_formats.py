@@ -1,0 +1,74 @@
+"""What OpenAI's requests demand of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyspec.errors import InputError
+from pyspec.sampling import schema_grammar
+from pyspec.text.formats import format_grammar, tools_left
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+TOOLS = [{"name": "add"}, {"name": "sub"}]
+
+
+@pytest.mark.parametrize("form", [None, {}, {"type": "text"}])
+def test_any_text_needs_no_grammar(form: Any) -> None:
+    """Also where the request says so."""
+    assert format_grammar(form) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_object", "schema": SCHEMA},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+        {"type": "json_schema", "schema": SCHEMA},
+    ],
+)
+def test_a_schema_is_found_wherever_it_stands(form: Any) -> None:
+    """In OpenAI's places for it, old and new."""
+    assert format_grammar(form) == schema_grammar(SCHEMA)
+
+
+def test_any_object_is_json() -> None:
+    """Without a schema, or with none."""
+    assert format_grammar({"type": "json_object"}) == format_grammar(
+        {"type": "json_object", "schema": None}
+    )
+
+
+@pytest.mark.parametrize("form", [{"type": "xml"}, {"schema": SCHEMA}, {"type": "json_schema"}])
+def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
+    """Rather than answered in words."""
+    with pytest.raises(InputError):
+        format_grammar(form)
+
+
+@pytest.mark.parametrize(
+    ("choice", "left", "wanted"),
+    [
+        (None, TOOLS, None),
+        ("auto", TOOLS, None),
+        ("required", TOOLS, "required"),
+        ({"type": "function", "function": {"name": "sub"}}, TOOLS, "sub"),
+        ({"name": "sub"}, TOOLS, "sub"),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"name": "add"}]},
+            TOOLS[:1],
+            "required",
+        ),
+    ],
+)
+def test_a_choice_leaves_tools_and_wants_one(choice: Any, left: Any, wanted: str | None) -> None:
+    """By each of the forms that clients send."""
+    assert tools_left(TOOLS, choice) == (left, wanted)
+
+
+@pytest.mark.parametrize("choice", ["always", {"function": {"name": "no"}}, {"function": "add"}, 5])
+def test_a_choice_that_there_is_not_is_refused(choice: Any) -> None:
+    """One sentence says what may be sent."""
+    with pytest.raises(InputError, match="tool_choice"):
+        tools_left(TOOLS, choice)
