@@ -146,7 +146,7 @@ class Account:
     finish_reason: str | None = None
 
     def settle(self, policy: LengthPolicy) -> dict[str, Any]:
-        """Hold the answer against plain decoding; `settled` of it. policy: chose the drafts' lengths."""
+        """Hold the answer against plain decoding, and say what is `settled`. policy: chose the drafts' lengths."""
         plain, timings = plain_speed(self, policy), self.timings
         if plain is not None and timings.tokens:
             self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)

@@ -26,7 +26,7 @@
     ├── BatchWriteError          the output of a batch cannot be written
     ├── ResumeMismatch           a journal belongs to other inputs, models or options
     ├── DeadlineExceeded         an answer took longer than it may
-    ├── ShuttingDown         a server is about to end, and takes nothing more
+    ├── ShuttingDown             a server is about to end, and takes nothing more
     ├── TooManyRequests          more answers were asked of a server than may wait
     ├── AnswerFailed             an answer of a server failed
     └── MeasureError             a measurement cannot be made, or is not valid
@@ -229,4 +229,4 @@ class PeerMissing(MeasureError):
 
 
 class UnequalOutputs(MeasureError):
-    """Answers that must be equal differ at a place that is no near-tie."""
+    """Answers that must be equal differ, and decoding them anew with the same rows does not make the difference again."""

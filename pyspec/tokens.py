@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 
 class Source(IntEnum):
@@ -66,6 +68,16 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
     value: float
     top: list[tuple[int, float]]
+
+    @classmethod
+    def of(cls, row: npt.NDArray[np.float32], token: int, n: int = 0) -> TokenLogprobs:
+        """Log-softmax of a row of logits [n_vocab] at `token`, and its n largest values."""
+        wide = row.astype(np.float64)
+        logs = wide - wide.max()
+        logs -= np.log(np.exp(logs).sum())
+        top = np.argpartition(-logs, n)[:n] if n else np.empty(0, np.int64)
+        top = top[np.argsort(-logs[top], kind="stable")]
+        return cls(float(logs[token]), [(int(i), float(logs[i])) for i in top])
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pyspec.account import Tally, settled, times_among
 from pyspec.batch.records import Record
 from pyspec.engine.runs import Run
@@ -186,7 +183,7 @@ class ActiveJob:
         if not rows:
             return []
         found = [
-            likeliest(row, token.id, self.job.alternatives or 0)
+            TokenLogprobs.of(row, token.id, self.job.alternatives or 0)
             for row, token in zip(rows, tokens, strict=False)
         ]
         rows.clear()
@@ -215,13 +212,3 @@ class ActiveJob:
         if chain is not None:
             self.run.sampler = 0
             chain.close()
-
-
-def likeliest(row: npt.NDArray[np.float32], token: int, n: int) -> TokenLogprobs:
-    """Log-softmax of a row of logits [n_vocab] at `token`, and its n largest values."""
-    wide = row.astype(np.float64)
-    logs = wide - wide.max()
-    logs -= np.log(np.exp(logs).sum())
-    top = np.argpartition(-logs, n)[:n] if n else np.empty(0, np.int64)
-    top = top[np.argsort(-logs[top], kind="stable")]
-    return TokenLogprobs(float(logs[token]), [(int(i), float(logs[i])) for i in top])

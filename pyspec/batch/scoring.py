@@ -8,8 +8,8 @@ import llama_cpp
 import numpy as np
 from llama_cpp import _internals as internals
 
-from pyspec.batch.jobs import likeliest
 from pyspec.errors import Cancelled, EngineError
+from pyspec.tokens import TokenLogprobs
 
 if TYPE_CHECKING:
     from pyspec.batch.jobs import ActiveJob
@@ -47,7 +47,7 @@ class PromptScorer:
         for i in range(len(piece)):
             pointer = llama_cpp.llama_get_logits_ith(self._ctx, i)
             row = np.ctypeslib.as_array(pointer, (self._n_vocab,))
-            scores.append(likeliest(row, prompt[start + i + 1], n))
+            scores.append(TokenLogprobs.of(row, prompt[start + i + 1], n))
         return len(scores) == len(prompt)
 
     def _decode(self, piece: list[int], seq: int, start: int) -> None:

@@ -163,12 +163,15 @@ def try_rule(who: str, gain: float, losses: Losses, half: int | None = None) -> 
     return RuleTrial(who, gain, {name: _loss(v, name) for name, v in each.items() if v})
 
 
-def _loss(values: Sequence[float], name: str, resamples: int = 4000) -> Loss:
+_RESAMPLES = 4000
+
+
+def _loss(values: Sequence[float], name: str) -> Loss:
     bound = BOUNDS[name]
     n, mean = len(values), fmean(values)
-    means = resampled_means(values, resamples)
+    means = resampled_means(values, _RESAMPLES)
     spread = stdev(values) if n > 1 else 0.0
-    p = (1 + int((means >= bound).sum())) / (1 + resamples)
+    p = (1 + int((means >= bound).sum())) / (1 + _RESAMPLES)
     if spread or name not in (LOOPS, CHECKS):
         upper = float(np.percentile(means, 97.5))
         return Loss(mean, upper, bound, p, n, sample_size(spread, bound))

@@ -7,7 +7,6 @@ machine does not fall on one of them.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -32,6 +31,7 @@ from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.sources import Entry
 from pyspec.store.watch import Watch
 from pyspec.tables import TextTable, table_of
+from pyspec.tokens import TokenLogprobs
 
 log = logging.getLogger("pyspec")
 
@@ -186,16 +186,16 @@ def _reading(engine: Engine, text: Sequence[int], depth: int, budget_s: float) -
 
 
 def rows_after(
-    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int], width: int = MAX_DRAFT
+    llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int]
 ) -> Iterator[npt.NDArray[np.float32]]:
     """The target's logits [n_vocab] for each token of `answer`, given everything before it.
 
-    By teacher forcing through the very engine, up to `width` tokens a decode, 64 at most.
+    By teacher forcing through the very engine, up to 64 tokens a decode.
     """
     engine = llm.session.engine
     engine.cancel(raised=False)
     llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
-    most = min(width, MAX_DRAFT, llm.session.loop.longest + 1)
+    most = min(MAX_DRAFT, llm.session.loop.longest + 1)
     rows = [len(answer[i : i + most]) for i in range(0, len(answer), most)]
     yield from replay(engine, prompt, answer, [(n, n) for n in rows])
 
@@ -229,8 +229,7 @@ def _other(engine: Engine, token: int) -> int:
 
 def nats_of(row: npt.NDArray[np.float32], token: int) -> float:
     """-log of the target's probability of a token, by its logits."""
-    top = float(row.max())
-    return top + math.log(float(np.exp(row - top, dtype=np.float64).sum())) - float(row[token])
+    return -TokenLogprobs.of(row, token).value
 
 
 # -- which tensor type a target should have -----------------------------------------------------------------------------

@@ -111,12 +111,12 @@ class RowTimes:
             self._build(max(rows, N_MAX, len(self._table) - 1))
         return self._table
 
-    def time(self, rows: int, depth: int = 0) -> float:
+    def time(self, rows: int) -> float:
         """The time of any number of rows, also of a text's that is read at once."""
-        table = self.table(depth)
+        table = self.table()
         if rows < len(table):
             return table[rows]
-        one, more = self._base(rows, depth)
+        one, more = self._base(rows, 0)
         return self.scale * one * (1.0 + self._hoped(_key(rows)) * more)
 
     def follow(self, target: RowTimes) -> None:

@@ -30,8 +30,8 @@ SHAPES: Mapping[str, Mapping[int, float]] = {
 DEFAULT_SHAPE = "Q4_K_M"
 
 
-def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
-    """Times for 0..n_max rows from measured points {rows: time}; entry 0 is 0, and beyond the last as in `time_at`.
+def expand(points: Mapping[int, float]) -> list[float]:
+    """Times for 0..N_MAX rows from measured points {rows: time}; entry 0 is 0, and beyond the last as in `time_at`.
 
     Linear between neighbours. Raises OptionError on an empty curve or impossible times.
     """
@@ -40,7 +40,7 @@ def expand(points: Mapping[int, float], n_max: int = N_MAX) -> list[float]:
         raise OptionError("a cost curve needs positive, finite times for one or more rows")
     rows, times = zip(*known, strict=True)
     inside = [0.0, *np.interp(range(1, rows[-1] + 1), rows, times).tolist()]
-    return [time_at(inside, n) for n in range(n_max + 1)]
+    return [time_at(inside, n) for n in range(N_MAX + 1)]
 
 
 def time_at(base: Sequence[float], rows: int) -> float:
