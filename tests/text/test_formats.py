@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspec.errors import InputError
-from pyspec.sampling import schema_grammar
+from pyspec.grammar.gbnf import schema_grammar
 from pyspec.text.formats import format_grammar, tools_left
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
