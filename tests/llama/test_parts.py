@@ -121,7 +121,7 @@ def test_a_call_that_must_be_made(made: Any, marks: list[str], options: dict[str
 def test_a_tool_that_there_is_not(made: Any) -> None:
     """Is refused."""
     choice = {"type": "function", "function": {"name": "no"}}
-    with pytest.raises(InputError, match="no tool"):
+    with pytest.raises(InputError, match="not among the tools"):
         made("<tool_call>").create_chat_completion(CHAT, tools=[TOOL], tool_choice=choice)
 
 
