@@ -97,9 +97,11 @@ class SpeculativeLlama(Generation):
         memory: Whether lookup drafts from all that was said here, not from the text at hand alone; a folder keeps it for later
             processes.
         trust: Skip the trial load of files not seen before.
-        extra_buffers: "auto", "on" or "off", see `TargetLlama`.
-        chat_template: Which template makes prompts, see `TargetLlama`.
-        template_args: The template's variables, for all chats.
+        extra_buffers: Whether llama.cpp may copy weights into layouts of its own (AMX, repacking): "on", "off", or "auto" for
+            yes unless that crashes on this machine.
+        chat_template: What makes prompts: None for the file's own template (plain words if it has none), one of its names, a
+            path, or "none" for plain words.
+        template_args: The template's variables for all chats, such as {"enable_thinking": False}.
 
     Raises:
         ModelNotFound: `model_path` is neither a file nor a known name.

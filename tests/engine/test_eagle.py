@@ -268,7 +268,7 @@ def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeyp
 def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypatch, shown):
     """Elsewhere the text itself drafts, and the model opens all the same."""
     entry = SimpleNamespace(name=str(make()))
-    monkeypatch.setattr("pyspec.engine.parts.fitting", lambda *_: [entry])
+    monkeypatch.setattr("pyspec.engine.parts.offers_for", lambda *_: [entry])
     monkeypatch.setattr("pyspec.engine.parts.cached", lambda each: Path(each.name))
     monkeypatch.setattr("pyspec.engine.parts.drafts_here", lambda _: iter(()))
     monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
