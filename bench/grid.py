@@ -124,7 +124,7 @@ HELD_OUT: Mapping[str, tuple[Mapping[int, float], str]] = {
     "flat to 8": ({1: 1.0, 8: 1.12, 9: 3.0, 16: 3.3, 64: 6.5}, "cuda"),
     "flat to 4, Metal": ({1: 1.0, 4: 1.1, 5: 1.9, 8: 2.2, 16: 3.9, 64: 12.0}, "metal"),
     "13B on CPU": ({1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 2.3, 64: 8.0}, "Q4_K_M"),
-    "dear from 2 on": ({1: 1.0, 2: 2.0, 4: 3.6, 8: 5.5, 16: 9.5, 64: 34.0}, "BF16"),
+    "expensive from 2 on": ({1: 1.0, 2: 2.0, 4: 3.6, 8: 5.5, 16: 9.5, 64: 34.0}, "BF16"),
 }
 
 
@@ -202,7 +202,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
         switch=lambda: UseSwitch(
             trials="trials" not in left_out,
             looks="promise" not in left_out,
-            priced="dear" not in left_out,
+            priced="markup" not in left_out,
         ),
     )
 
@@ -230,7 +230,7 @@ class _Untaught(Calibration):
         pass
 
 
-PARTS = ("switch", "trials", "floors", "dear", "hope", "promise", "table")
+PARTS = ("switch", "trials", "floors", "markup", "hope", "promise", "table")
 """What can be left out, to see what it is worth."""
 
 

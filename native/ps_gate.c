@@ -36,7 +36,7 @@ static bool alike(const ps_gate *gate, const ps_evidence *seen) {
     return gate->kl == INFINITY || (seen->kl < INFINITY && seen->kl <= gate->kl);
 }
 
-/* By the draft's own doubt: at a near tie its taste says least. */
+/* By the draft's own doubt: at a near tie its preference says least. */
 static bool doubted(const ps_gate *gate, const ps_evidence *seen) { return seen->doubt >= gate->doubt; }
 
 /* By what the last tokens have cost. */

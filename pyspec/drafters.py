@@ -100,7 +100,7 @@ class ForeignDrafter(Drafter):
 # -- prompt lookup -----------------------------------------------------------------------------------------------------
 
 
-class _Followed:
+class _GrowingText:
     """A text as it grows, and its place among its owner's."""
 
     def __init__(self, own: OwnTexts) -> None:
@@ -140,7 +140,7 @@ class LookupDrafter(Drafter):
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory
-        self._texts: dict[int, _Followed] = {}
+        self._texts: dict[int, _GrowingText] = {}
         self._owners: dict[int, str] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
@@ -151,11 +151,11 @@ class LookupDrafter(Drafter):
         text.follow(tokens)
         return Proposal(*text.next(limit))
 
-    def _begin(self, seq: int) -> _Followed:
+    def _begin(self, seq: int) -> _GrowingText:
         self._end(seq)
         memory = self.memory
         own = OwnTexts() if memory is None else memory.texts_of(self._owners.get(seq, ""))
-        self._texts[seq] = text = _Followed(own)
+        self._texts[seq] = text = _GrowingText(own)
         return text
 
     def _end(self, seq: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement
-from pyspec.engine.parts import MemoryAsked, Parts, choose_parts
+from pyspec.engine.parts import MemoryChoice, Parts, choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.timing import time_plain
 from pyspec.errors import InputEncoding, InputError
@@ -70,7 +70,7 @@ class Generation(Mirror):
         draft_type_v: int | None,
         draft_devices: str | Sequence[str] | None,
         wait: bool | float,
-        memory: MemoryAsked,
+        memory: MemoryChoice,
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
@@ -103,7 +103,7 @@ class Generation(Mirror):
                 raise
         self.load_ms = 1e3 * (perf_counter() - start)
 
-    def _assemble(self, parts: Parts, memory: MemoryAsked, placement: Placement) -> None:
+    def _assemble(self, parts: Parts, memory: MemoryChoice, placement: Placement) -> None:
         parts.remember(memory, self)
         self._parts = parts
         assembly = Assembly(self, parts, placement)

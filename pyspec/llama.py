@@ -14,7 +14,7 @@ from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
-from pyspec.engine.parts import MemoryAsked
+from pyspec.engine.parts import MemoryChoice
 from pyspec.errors import EngineError
 from pyspec.generation import Generation
 from pyspec.noise import Noise
@@ -169,7 +169,7 @@ class SpeculativeLlama(Generation):
         devices: str | Sequence[str] | None = None,
         draft_devices: str | Sequence[str] | None = None,
         wait: bool | float = False,
-        memory: MemoryAsked = False,
+        memory: MemoryChoice = False,
         trust: bool = False,
         extra_buffers: str = "auto",
         chat_template: str | None = None,

@@ -19,19 +19,52 @@ NO_FILES = {"bench/NAME.py", "llama.h"}
 """A placeholder, and llama.cpp's own."""
 
 
-def public_classes() -> dict[str, list[str]]:
-    """Each public class of the package, with the files that define one of that name."""
+SEVERAL = {
+    "whole", "events", "broken",  # what each of the server's interfaces has (serve/interface.py)
+    "info",  # `pyspec info` and `pyspec models info`
+    "pull",  # the command, and what it does
+    "spoken",  # the tokens of an answer, and a conversation in a template's form
+}  # fmt: skip
+"""Public functions that have one name in several modules."""
+
+
+def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
+    """Names that modules of the package define at their top, with their files; scripts of child processes are left out."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(str(path.relative_to(PACKAGE)))
+            if not isinstance(node, kinds) or path.name.startswith("_"):
+                continue
+            if isinstance(node, ast.Assign):
+                name, value = ast.unparse(node.targets[0]), ast.unparse(node.value)
+                if not re.fullmatch(r"_?[A-Z][a-zA-Z]*[a-z]", name) or "TypeVar" in value:
+                    continue  # a constant
+            else:
+                name = getattr(node, "name", None) or ast.unparse(node.target)  # type: ignore[attr-defined]
+            found[name].append(path.relative_to(PACKAGE).as_posix())
     return found
 
 
+TYPES = (ast.ClassDef, ast.Assign)
+
+
 def test_a_class_name_means_one_thing() -> None:
-    """No two public classes share a name."""
-    assert {name: files for name, files in public_classes().items() if len(files) > 1} == {}
+    """No two classes or aliases of types share a name, private ones neither."""
+    assert {name: files for name, files in defined(*TYPES).items() if len(files) > 1} == {}
+
+
+def test_a_class_is_a_thing() -> None:
+    """No class or alias is named after what was done to something; an exception may be."""
+    done = re.compile(r"(?:[a-z](?:ed|own|ept|aid)|Seen|Found)$")
+    names = {name for name in defined(*TYPES) if done.search(name) and not name.endswith("Speed")}
+    assert {name for name in names if name not in vars(errors)} == set()
+
+
+def test_a_functions_name_means_one_thing() -> None:
+    """No two modules have a public function of one name, but for those that are listed with a reason."""
+    functions = defined(ast.FunctionDef, ast.AsyncFunctionDef)
+    shared = {name: files for name, files in functions.items() if len(files) > 1}
+    assert {name for name in shared if not name.startswith("_")} == SEVERAL
 
 
 def test_the_front_door_names_what_it_opens() -> None:

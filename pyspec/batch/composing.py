@@ -71,7 +71,7 @@ class Composer:
     def in_turn(self) -> bool:
         """Whether the next prompt is to wait for the one that is read now.
 
-        Over streams each text that has begun has a row in every decode beside answers, and a row of a prompt by itself is dear.
+        Over streams each text that has begun has a row in every decode beside answers; a row of a prompt by itself is expensive.
         """
         reading = any(answer.run.missing for answer in self._active.values())
         return reading and self._interactive and self._streams

@@ -18,7 +18,7 @@ from llama_cpp import _internals as internals
 from pyspec.batch.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
-from pyspec.engine.parts import MemoryAsked, Parts, choose_parts, states_of
+from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
 from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
 from pyspec.profiles import Side, beginnings, gpu_layers
@@ -111,7 +111,7 @@ class Models:
         path: str,
         draft: Any,
         companion: str,
-        memory: MemoryAsked = False,
+        memory: MemoryChoice = False,
         *,
         at_once: int = 1,
         **kwargs: Any,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspec.result import RecordResult
 
 
-class _Known(msgspec.Struct):
+class _EarlierLine(msgspec.Struct):
     """What an earlier output says of a record."""
 
     prompt_sha256: str
@@ -96,9 +96,9 @@ class JsonLines(OutputFiles):
             yield line
 
 
-def _known_lines(path: Path) -> list[tuple[_Known, bytes]]:
+def _known_lines(path: Path) -> list[tuple[_EarlierLine, bytes]]:
     """Lines of an earlier output; nothing where the file is none."""
-    decode = msgspec.json.Decoder(_Known).decode
+    decode = msgspec.json.Decoder(_EarlierLine).decode
     try:
         with path.open("rb") as stream:
             return [(decode(line), line) for line in stream]

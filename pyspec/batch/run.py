@@ -22,7 +22,7 @@ from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
-from pyspec.engine.parts import MemoryAsked
+from pyspec.engine.parts import MemoryChoice
 from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
 from pyspec.llama import file_of
@@ -101,7 +101,7 @@ class Batch:
         exact: bool = False,
         interactive: bool = False,
         prompt_cache: str | Path | None = None,
-        memory: MemoryAsked = True,
+        memory: MemoryChoice = True,
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)

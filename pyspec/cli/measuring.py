@@ -44,7 +44,7 @@ MARGIN = DraftOptions(verify="margin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedOptions(Options):
+class QuestionOptions(Options):
     """Which questions, how each is answered, and the folder of the results."""
 
     # fmt: off
@@ -110,7 +110,7 @@ class BenchOptions:
     about: str = option("Page", "--about", default="", help="A paragraph below the title.")
     # fmt: on
 
-    def task(self, asked: AskedOptions, engine: EngineOptions) -> Task:
+    def task(self, asked: QuestionOptions, engine: EngineOptions) -> Task:
         """As `run_bench` takes it. Raises OptionError for what is no mode, or would not hold for a peer."""
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
         if peers and engine.said:
@@ -129,7 +129,7 @@ ASKED = "out questions limit every category max_tokens temperature seed repeat w
 
 @command(first=f"modes card peers server peer_draft title about {ASKED} {MODELS}")
 def bench(
-    compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:
     """Compare the speed of modes and of other programs; write runs.jsonl, README.md, results.json and plots to --out.
 
@@ -145,7 +145,7 @@ def bench(
 
 
 def _card(
-    compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:
     """Print the card; its runs are kept where a folder was named."""
     modes = "plain,strict" if compared.modes == MODES else compared.modes
@@ -156,7 +156,7 @@ def _card(
 
 
 def _compared(
-    compared: BenchOptions, asked: AskedOptions, models: ModelOptions, engine: EngineOptions
+    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> Results:
     task = compared.task(asked, engine)
     with open_model(models.steady(), MARGIN, engine) as llm, run_progress() as report:

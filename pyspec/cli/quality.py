@@ -14,7 +14,7 @@ import msgspec
 
 from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
-from pyspec.cli.measuring import ASKED, MODELS, AskedOptions, command_line
+from pyspec.cli.measuring import ASKED, MODELS, QuestionOptions, command_line
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.engine.models import Placement
@@ -73,7 +73,7 @@ _SIDES = (
     "and store the result. Needs no --out.",
 )
 def quality(
-    asked: AskedOptions,
+    asked: QuestionOptions,
     models: ModelOptions,
     engine: EngineOptions,
     variants: str | None,
@@ -119,7 +119,7 @@ def quality(
 
 
 def _side_by_side(
-    variants: Sequence[Variant], asked: AskedOptions, models: ModelOptions, engine: EngineOptions,
+    variants: Sequence[Variant], asked: QuestionOptions, models: ModelOptions, engine: EngineOptions,
     judged_by: str | None,
 ) -> SideBySide:  # fmt: skip
     """The variants with their models loaded, draft and target where the options say, a judge as the target is."""
@@ -146,7 +146,7 @@ def _judge(name: str | None, target: Path, how: dict[str, Any]) -> TextJudge | N
     return TextJudge(path, **how)
 
 
-def _kept_in(sides: SideBySide, asked: AskedOptions, questions: Sequence[Question]) -> Path:
+def _kept_in(sides: SideBySide, asked: QuestionOptions, questions: Sequence[Question]) -> Path:
     """The cache's folder of these answers: one for each setup, so that a run goes on where it was interrupted."""
     setup = describe(sides.target, sides.files, asked, questions, sides.n_ctx, sides.engine)
     same = msgspec.json.encode(msgspec.structs.replace(setup, day=""))

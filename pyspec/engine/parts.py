@@ -21,7 +21,7 @@ from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, n_heads,
 from pyspec.store.locate import resolve
 from pyspec.store.others import file_name_of, name_of
 
-MemoryAsked = bool | str | Path | Memory
+MemoryChoice = bool | str | Path | Memory
 """What is remembered of texts: nothing, those of this process, or those of a folder, too; or a memory that is there already."""
 
 
@@ -53,7 +53,7 @@ class Parts:
         named += [name] if name else []
         return "+".join(named) or "none", name_of(self.companion) if self.companion else "none"
 
-    def remember(self, memory: MemoryAsked, target: Any) -> None:
+    def remember(self, memory: MemoryChoice, target: Any) -> None:
         """Let lookup draft what was said before. memory: True in this process, or a folder for later ones, or what has it."""
         if not isinstance(self.drafter, LookupDrafter) or memory is False:
             return

@@ -28,7 +28,7 @@ from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 
-Asked = tuple[Sequence[int], TimedAnswer]
+PromptAnswer = tuple[Sequence[int], TimedAnswer]
 """A turn's prompt, and what was answered."""
 
 
@@ -74,7 +74,7 @@ def equality(
     plain, template = plain_answers(records), ChatTemplate.of(llm)
     by_key = {record.key: record for record in records}
 
-    def turns(record: RunRecord) -> list[Asked]:
+    def turns(record: RunRecord) -> list[PromptAnswer]:
         question = asked[record.question_id]
         before = [turn.tokens for turn in record.turns]
         return [(question.prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
@@ -111,7 +111,7 @@ _GREEDY = Sampling(temperature=0.0)
 
 
 def choices(
-    llm: SpeculativeLlama, turns: Sequence[Asked], sampling: Sampling = _GREEDY
+    llm: SpeculativeLlama, turns: Sequence[PromptAnswer], sampling: Sampling = _GREEDY
 ) -> list[int]:
     """The target's choices in the last turn, each decode having as many rows as the answers' rounds had.
 

@@ -7,7 +7,7 @@ the first N questions only.
     random      nothing is drafted: at open gates the runner-up is taken at random (above temperature 0 the runner-up
                 with its noise, as the rule has it; with `apart` that of the row's two first which was not drawn), as
                 often as the margin rule of the same gate relaxed in the answers before (deviation alone, without a
-                draft's taste)
+                draft's preference)
     thin        the drafted runner-up is taken p2 / p1 of the time, not always
 
     strict+fixed:4   margin+fixed:4   margin+thin+fixed:4   margin/gap=0.5+random   plain+temp:0.3@80

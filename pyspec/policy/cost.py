@@ -4,8 +4,8 @@ The curve is stepped and not monotone (kernels work in tiles of rows), so nothin
 
     T(n) = scale * T0(1) * (1 + k(n) * (T0(n) / T0(1) - 1))
 
-with T0 the curve that was assumed or measured before, `scale` the machine's speed just now and k(n) how much dearer than
-assumed the rows beyond the first are. k says the same of neighbouring counts, so a few counts that were seen tell a lot of
+with T0 the curve that was assumed or measured before, `scale` the machine's speed just now and k(n) how much more expensive
+than assumed the rows beyond the first are. k says the same of neighbouring counts, so a few counts that were seen tell a lot of
 the others; and what a count costs follows from how fast the machine was in all rounds, not only in those that had it.
 """
 

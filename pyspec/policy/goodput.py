@@ -32,7 +32,7 @@ _LIKELY = 32.0  # tokens that an answer has still, and as many again as it has h
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
 _SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
 _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
-_DEAR = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
+_MARKUP = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
 _LEFT = 0.93  # of what a model's tokens bring elsewhere, what those bring that a lookup leaves to it: the hard ones
 _REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
@@ -47,13 +47,13 @@ Floors: TypeAlias = (
 class _Tables(NamedTuple):
     """What changes only with the curve, the depth, the number of sequences or slow averages.
 
-    step: ms of one drafted token of all sequences; dear: what a ms with drafts has to earn, in prices of plain decoding; worth:
+    step: ms of one drafted token of all sequences; markup: what a ms with drafts has to earn, in prices of plain decoding; worth:
     what an accepted token is worth, in tokens: less than one where the draft reads it again; gain: tokens a round and sequence
     that drafting is expected to bring, and by how much more it brings in a text that suits the draft.
     """
 
     step: float
-    dear: float
+    markup: float
     worth: float
     floors: list[float]
     gain: float
@@ -61,7 +61,7 @@ class _Tables(NamedTuple):
     lookup_min: int
 
 
-class _Text:
+class _RunningText:
     """A text that goes on: where it began and stands, and the tokens that drafts of each source lost it so far."""
 
     def __init__(self, depth: int) -> None:
@@ -106,7 +106,7 @@ class GoodputPolicy(LengthPolicy):
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens of a text
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, _RunningText] = {}
         self._round = self._stale_at = 0
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
@@ -127,7 +127,7 @@ class GoodputPolicy(LengthPolicy):
         self._looked, self._pending, self._both = True, {}, []
         for place in places:
             if place.seq not in self._texts:
-                self._texts[place.seq] = _Text(place.depth)
+                self._texts[place.seq] = _RunningText(place.depth)
             self._texts[place.seq].place = place
             self._rereads |= place.rereads
             self._looks_up |= place.looks_up
@@ -231,15 +231,19 @@ class GoodputPolicy(LengthPolicy):
         # Tokens of less worth are the same as ms that cost more.
         floors, gain = self._floors(drafted, step_of_one, price / worth, nexts, told.table)
         won = self._drafting[n.bit_length()].share(worth * gain)
-        dear = 1.0 / (1.0 - _DEAR * won)
+        markup = 1.0 / (1.0 - _MARKUP * won)
         if won > 0.0:
-            floors, _ = self._floors(drafted, step_of_one, dear * price / worth, nexts, told.table)
+            floors, _ = self._floors(
+                drafted, step_of_one, markup * price / worth, nexts, told.table
+            )
         left = worth * (_LEFT if self._looks_up else 1.0)
         if left < worth:
             _, gain = self._floors(drafted, step_of_one, price / left, nexts, told.table)
         _, better = self._floors(drafted, step_of_one, price / left, nexts, suited(told.table))
         gain, more = left * gain, left * (better - gain)
-        return _Tables(step, dear, worth, floors, gain, more, self._lookup_min(verify, price, gain))
+        return _Tables(
+            step, markup, worth, floors, gain, more, self._lookup_min(verify, price, gain)
+        )
 
     def _worth_of_one(self) -> float:
         """What an accepted token is worth: one, less what the draft takes to read it again."""
@@ -318,7 +322,7 @@ class GoodputPolicy(LengthPolicy):
         return [worth * s for s in chain] if worth < 1.0 and read.draft.source != LOOKUP else chain
 
     def _lengths(self, chains: list[list[float]]) -> list[int]:
-        price = self._table.dear * self._price
+        price = self._table.markup * self._price
         if self._n_seq == 1 and len(chains) == 1:
             return [best_length(chains[0][:LONGEST], self._rows[1:], price)]
         spare = self._n_seq - len(chains)  # sequences without a draft still take a row each

@@ -32,7 +32,7 @@ class AccessLog:
         if scope["type"] != "http" or scope["path"] in UNTOLD:
             await self._app(scope, receive, send)
             return
-        begun, seen = time.perf_counter(), _Seen(send)
+        begun, seen = time.perf_counter(), _ResponseMeter(send)
         try:
             await self._app(scope, receive, seen)
         finally:
@@ -71,7 +71,7 @@ class Spans:
         kind = self._trace.SpanKind.SERVER
         name = f"POST {scope['path']}"
         with tracer.start_as_current_span(name, context=parent, kind=kind) as span:
-            seen = _Seen(send)
+            seen = _ResponseMeter(send)
             try:
                 await self._app(scope, receive, seen)
             finally:
@@ -81,7 +81,7 @@ class Spans:
                 span.set_attribute("http.response.status_code", seen.status)
 
 
-class _Seen:
+class _ResponseMeter:
     """Notes what a response sends."""
 
     def __init__(self, send: Send) -> None:

@@ -14,7 +14,7 @@ from pyspec.serve.service import Service
 
 if TYPE_CHECKING:
     from pyspec.batch.run import Batch
-    from pyspec.serve.pending import Answered
+    from pyspec.serve.pending import AnswerListener
     from pyspec.serve.settings import ServerSettings
 
 _WAIT_S = 30.0
@@ -47,7 +47,7 @@ class Fleet:
         self,
         batch: Batch,
         serving: ServerSettings,
-        answered: Answered,
+        answered: AnswerListener,
         others: OtherModels | None = None,
     ) -> None:
         self._answered, self._others = answered, others

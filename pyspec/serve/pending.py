@@ -29,7 +29,7 @@ log = logging.getLogger("pyspec")
 FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
 """Status of an answer that failed, by the exception's name; 500 for others."""
 
-Answered = Callable[[RecordResult, dict[str, float]], None]
+AnswerListener = Callable[[RecordResult, dict[str, float]], None]
 """Hears of the end of an answer, and of its times."""
 
 
@@ -43,7 +43,7 @@ class PendingRequest:
 
     serving: ServerSettings
     piece: Callable[[int], bytes]
-    answered: Answered
+    answered: AnswerListener
     body: Any  # of the interface's kind
     jobs: list[Job]
     name: str

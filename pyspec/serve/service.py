@@ -38,7 +38,7 @@ from pyspec.errors import (
 from pyspec.grammar.gbnf import check_grammar
 from pyspec.noise import derive_seed
 from pyspec.result import RecordResult
-from pyspec.serve.pending import Answered, PendingRequest
+from pyspec.serve.pending import AnswerListener, PendingRequest
 from pyspec.text.tokenizer import piece_reader
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _SHAPES = 256
 class Service:
     """Understands requests, and runs a `Batch` for them in a thread of its own. answered: hears of the end of each answer."""
 
-    def __init__(self, batch: Batch, serving: ServerSettings, answered: Answered) -> None:
+    def __init__(self, batch: Batch, serving: ServerSettings, answered: AnswerListener) -> None:
         self.batch, self.serving, self.answered = batch, serving, answered
         self.piece = piece_reader(batch.vocab)
         self._most = batch.parallel + serving.queue

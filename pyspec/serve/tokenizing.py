@@ -45,13 +45,13 @@ class DetokenizeBody(msgspec.Struct):
     tokens: list[int]
 
 
-class _Named(msgspec.Struct):
+class _ModelField(msgspec.Struct):
     model: str | None = None
 
 
 def model_of(data: bytes) -> str | None:
     """The model that a body names. Raises InputError."""
-    return decoded(_Named, data).model
+    return decoded(_ModelField, data).model
 
 
 def tokenize(batch: Batch, data: bytes) -> dict[str, Any]:

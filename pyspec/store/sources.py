@@ -37,7 +37,7 @@ else:
 # -- the manifest ------------------------------------------------------------------------------------------------------
 
 
-Role = Literal["target", "draft", "companion"]
+ModelRole = Literal["target", "draft", "companion"]
 Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -80,7 +80,7 @@ class Entry(_Strict, frozen=True):
     """One known model; sizes are in bytes, `sha256` may be empty only for a hub file."""
 
     name: str
-    role: Role
+    role: ModelRole
     file: str
     size: int
     sha256: str

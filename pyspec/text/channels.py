@@ -10,7 +10,7 @@ import re
 
 from pyspec.text.calls.objects import read_arguments
 from pyspec.text.parts import Calls, TrimmedText
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -30,7 +30,7 @@ class ChannelReader:
         self._s, self._content, self._reasoning, self._calls = s, content, reasoning, calls
         self.is_thinking = False
 
-    def read(self) -> Reading[None]:
+    def read(self) -> Scan[None]:
         """Read to the end of the answer. Text outside messages is content, and so is a header that is none."""
         s = self._s
         mark = yield from s.accept(*_HEADS)
@@ -43,7 +43,7 @@ class ChannelReader:
                 yield from self._message(mark)
             mark = ""
 
-    def _message(self, mark: str) -> Reading[None]:
+    def _message(self, mark: str) -> Scan[None]:
         s = self._s
         s.taken, self.is_thinking = [mark], False
         head, end = ("", MESSAGE) if mark == MESSAGE else (yield from s.until((MESSAGE, *_ENDS)))
@@ -63,12 +63,12 @@ class ChannelReader:
         self.is_thinking = bool(channel and channel[1] == "analysis")
         yield from self._body(self._reasoning if self.is_thinking else self._content)
 
-    def _body(self, kind: TrimmedText) -> Reading[None]:
+    def _body(self, kind: TrimmedText) -> Scan[None]:
         kind.renew()
         if (yield from self._s.copy(_ENDS, kind.add)):
             self.is_thinking = False
 
-    def _call(self, name: str) -> Reading[None]:
+    def _call(self, name: str) -> Scan[None]:
         s, calls = self._s, self._calls
         yield from s.space()
         whole = bool(calls.functions) and (yield from read_arguments(s, calls, name))

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspec.errors import InputError
 
-Asked = dict[str, Any]
+TemplateInput = dict[str, Any]
 """What a template is rendered with: messages, tools, add_generation_prompt and whatever else it knows."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -82,7 +82,9 @@ def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 # -- other forms ----------------------------------------------------------------------------------------------------------
 
 
-def _with_messages(asked: Asked, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Asked:
+def _with_messages(
+    asked: TemplateInput, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> TemplateInput:
     return {**asked, "messages": [change(message) for message in asked["messages"]]}
 
 
@@ -90,34 +92,34 @@ _ROLES = {"developer": "system", "function": "tool"}
 _TELLING = ("system", "developer")
 
 
-def _known_roles(asked: Asked) -> Asked:
+def _known_roles(asked: TemplateInput) -> TemplateInput:
     """Roles by their older names."""
     return _with_messages(asked, lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])})
 
 
-def _empty_contents(asked: Asked) -> Asked:
+def _empty_contents(asked: TemplateInput) -> TemplateInput:
     """Empty text where there is no content."""
     return _with_messages(asked, lambda m: {**m, "content": m["content"] or ""})
 
 
-def _no_contents(asked: Asked) -> Asked:
+def _no_contents(asked: TemplateInput) -> TemplateInput:
     """No content beside calls where it is empty."""
     return _with_messages(
         asked, lambda m: {**m, "content": None} if m.get("tool_calls") and not m["content"] else m
     )
 
 
-def _no_tools(asked: Asked) -> Asked:
+def _no_tools(asked: TemplateInput) -> TemplateInput:
     """An empty list where there are no tools, for templates that were written for tools alone."""
     return asked if asked.get("tools") else {**asked, "tools": []}
 
 
-def _tools_renamed(asked: Asked) -> Asked:
+def _tools_renamed(asked: TemplateInput) -> TemplateInput:
     """Tools under the other name that templates (SmolLM3's) know."""
     return {**asked, "xml_tools": asked["tools"]} if asked.get("tools") else asked
 
 
-def _written_arguments(asked: Asked) -> Asked:
+def _written_arguments(asked: TemplateInput) -> TemplateInput:
     """Arguments of calls as JSON text."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _written(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
-def _held_arguments(asked: Asked) -> Asked:
+def _held_arguments(asked: TemplateInput) -> TemplateInput:
     """Arguments that are no object as the only one of an object."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def _held(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**call["function"], "arguments": held}}
 
 
-def _thought(asked: Asked) -> Asked:
+def _thought(asked: TemplateInput) -> TemplateInput:
     """What the model says beside calls at the end of what it thinks, for templates that take one of both."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def _thought(asked: Asked) -> Asked:
     return _with_messages(asked, change)
 
 
-def _parts(asked: Asked) -> Asked:
+def _parts(asked: TemplateInput) -> TemplateInput:
     """Contents as lists of parts."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def _parts(asked: Asked) -> Asked:
     return _with_messages(asked, change)
 
 
-def _system_in_front(asked: Asked) -> Asked:
+def _system_in_front(asked: TemplateInput) -> TemplateInput:
     """The system text in front of the first user's."""
     first, *rest = asked["messages"] or [{}]
     if first.get("role") not in _TELLING or not isinstance(first["content"], str):
@@ -185,7 +187,7 @@ def _system_in_front(asked: Asked) -> Asked:
     return {**asked, "messages": [joined, *rest[1:]]}
 
 
-def _tools_in_words(asked: Asked) -> Asked:
+def _tools_in_words(asked: TemplateInput) -> TemplateInput:
     """Tools told of in the system text, calls and results as text, in the form that Hermes and Qwen models were trained on."""
     messages = [_call_in_words(message) for message in asked["messages"]]
     if asked.get("tools"):
@@ -230,7 +232,7 @@ def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _late_system(asked: Asked) -> Asked:
+def _late_system(asked: TemplateInput) -> TemplateInput:
     """System texts behind the beginning as the user's, where they stand: in front they would change what was read already."""
     messages = asked["messages"]
     told = (i for i, message in enumerate(messages) if message["role"] not in _TELLING)
@@ -239,17 +241,19 @@ def _late_system(asked: Asked) -> Asked:
     return {**asked, "messages": [*messages[:first], *late]}
 
 
-def _merged(asked: Asked) -> Asked:
+def _merged(asked: TemplateInput) -> TemplateInput:
     """Neighbours of one role as one turn."""
     return _joined(asked, lambda before, message: before["role"] == message["role"] != "tool")
 
 
-def _behind_results(asked: Asked) -> Asked:
+def _behind_results(asked: TemplateInput) -> TemplateInput:
     """What a user says behind a tool's result as part of it."""
     return _joined(asked, lambda *pair: [m["role"] for m in pair] == ["tool", "user"])
 
 
-def _joined(asked: Asked, belong: Callable[[dict[str, Any], dict[str, Any]], bool]) -> Asked:
+def _joined(
+    asked: TemplateInput, belong: Callable[[dict[str, Any], dict[str, Any]], bool]
+) -> TemplateInput:
     """Texts of turns that belong to the one before joined to it by a blank line."""
     made: list[dict[str, Any]] = []
     for message in asked["messages"]:
@@ -266,7 +270,7 @@ def _joined(asked: Asked, belong: Callable[[dict[str, Any], dict[str, Any]], boo
     return {**asked, "messages": made}
 
 
-FORMS: Mapping[str, Callable[[Asked], Asked]] = {
+FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     "empty": _empty_contents,
     "null": _no_contents,
     "written": _written_arguments,
@@ -321,7 +325,7 @@ SAID = {
 """What users hear of a form that changes words."""
 
 
-def spoken(asked: Asked, names: Sequence[str]) -> Asked:
+def spoken(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
     """A conversation in some forms, one after the other."""
     for name in names:
         asked = FORMS[name](asked)
@@ -336,7 +340,7 @@ _SWITCH = re.compile(r"/(?:no_?)?think\b")
 # templates read it and take it out
 
 
-def missing(text: str, asked: Asked) -> int:
+def missing(text: str, asked: TemplateInput) -> int:
     """How much of a conversation is not in its rendering as it should be: 0 for nothing."""
     messages = asked["messages"]
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 Emit = Callable[[str], object]
 
@@ -23,7 +23,7 @@ def json_inside(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def read_loose(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Reading[bool]:
+def read_loose(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
     """Give on one value as JSON; whether it is whole. quotes: what strings stand between; long ones know no escapes."""
     closers: list[str] = []
     key = False
@@ -58,7 +58,7 @@ def _word(word: str) -> str:
     return json.dumps(word, ensure_ascii=False)
 
 
-def _string(s: Scanner, emit: Emit, quote: str) -> Reading[bool]:
+def _string(s: Scanner, emit: Emit, quote: str) -> Scan[bool]:
     def say(text: str) -> None:
         emit(json_inside(text))
 

@@ -10,7 +10,7 @@ from pyspec.text.channels import ChannelReader
 from pyspec.text.notation import Notation
 from pyspec.text.parts import AnswerPart, Calls, TrimmedText
 from pyspec.text.reasoning import Reasoning
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 
 class AnswerParser:
@@ -75,7 +75,7 @@ class AnswerParser:
 
     # -- marks ---------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> Reading[None]:
+    def _read(self) -> Scan[None]:
         yield from self._begin()
         marks, family = self._marks, self._family
         opens = marks.open if marks and marks.anywhere else ()
@@ -89,7 +89,7 @@ class AnswerParser:
             elif family and mark in family.opens:
                 yield from self._call(family, mark, self._content)
 
-    def _begin(self) -> Reading[None]:
+    def _begin(self) -> Scan[None]:
         """Reasoning, or a call without a mark, at the beginning."""
         s = self._s
         if self._marks:
@@ -105,7 +105,7 @@ class AnswerParser:
             s.taken = [self._content.hold()]
             self._end_calls((yield from self._family.begin(s, self.calls)))
 
-    def _think(self, marks: Reasoning) -> Reading[None]:
+    def _think(self, marks: Reasoning) -> Scan[None]:
         """Reasoning up to its end, or to a call inside it."""
         family = self._family
         ends = (*marks.close, *(family.opens if family else ()))
@@ -120,7 +120,7 @@ class AnswerParser:
             self._content.skip()
             return
 
-    def _call(self, family: CallForm, mark: str, place: TrimmedText) -> Reading[None]:
+    def _call(self, family: CallForm, mark: str, place: TrimmedText) -> Scan[None]:
         """Calls behind their mark. place: where their text goes if they are none."""
         self._s.taken = [place.hold(), mark]
         count = self.calls.begun

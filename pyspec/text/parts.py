@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pyspec.text.scan import Scanner
 from pyspec.tokens import Step, TokenLogprobs
 
-Kind = Literal["reasoning", "content", "call", "arguments", "broken"]
+PartKind = Literal["reasoning", "content", "call", "arguments", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class AnswerPart:
     answer that is given as a whole has as content. index: of the call, from 0; id: of the call, with "call" alone.
     """
 
-    kind: Kind
+    kind: PartKind
     text: str
     index: int = 0
     id: str = ""
@@ -88,7 +88,7 @@ class Piece(Step, frozen=True):
         """Calls of functions."""
         return WholeAnswer.of(self.parts).calls if self.finish_reason else []
 
-    def _joined(self, *kinds: Kind) -> str:
+    def _joined(self, *kinds: PartKind) -> str:
         return "".join([part.text for part in self.parts if part.kind in kinds])
 
 
@@ -190,7 +190,7 @@ class Calls:
 class TrimmedText:
     """Text of one kind on its way out. ends: whether white space waits for what comes behind it."""
 
-    def __init__(self, kind: Kind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:
+    def __init__(self, kind: PartKind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:
         self.ends = ends
         self._kind, self._give = kind, give
         self._dropping = self._said = False

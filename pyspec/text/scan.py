@@ -15,7 +15,7 @@ from typing import TypeVar
 from pyspec.text.stream import begun
 
 _T = TypeVar("_T")
-Reading = Generator[None, None, _T]
+Scan = Generator[None, None, _T]
 """A reader: it waits for text by yielding, and returns what it found."""
 
 MOST_NAME = 256
@@ -58,13 +58,13 @@ class Scanner:
             self.taken.append(text)
         return text
 
-    def peek(self) -> Reading[str]:
+    def peek(self) -> Scan[str]:
         """The next character, which stays; nothing at the end."""
         while self._at == len(self._text) and not self.ended:
             yield
         return self._text[self._at : self._at + 1]
 
-    def accept(self, *marks: str) -> Reading[str]:
+    def accept(self, *marks: str) -> Scan[str]:
         """Read the mark that comes next, the longest of these; nothing where none of them does."""
         while True:
             here = self._text
@@ -76,7 +76,7 @@ class Scanner:
                 return self.take(len(found))
             yield
 
-    def space(self) -> Reading[str]:
+    def space(self) -> Scan[str]:
         """Read white space."""
         parts: list[str] = []
         while (char := (yield from self.peek())) and char.isspace():
@@ -84,7 +84,7 @@ class Scanner:
             parts.append(self.take(max(1, len(match[0]) if match else 0)))
         return "".join(parts)
 
-    def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Reading[str]:
+    def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Scan[str]:
         """Give on all text up to the first of the marks as it comes, read the mark and return it; nothing at the end."""
         pattern = _pattern(marks)
         while True:
@@ -101,7 +101,7 @@ class Scanner:
                 return ""
             yield
 
-    def until(self, marks: tuple[str, ...], *, keep: bool = False) -> Reading[tuple[str, str]]:
+    def until(self, marks: tuple[str, ...], *, keep: bool = False) -> Scan[tuple[str, str]]:
         """The text up to the first of the marks, and that mark, read unless `keep`.
 
         The mark is empty where none came within MOST_NAME characters.
@@ -131,7 +131,7 @@ class Scanner:
 
     # -- JSON ------------------------------------------------------------------------------------------
 
-    def json(self, emit: Callable[[str], object]) -> Reading[bool]:
+    def json(self, emit: Callable[[str], object]) -> Scan[bool]:
         """Give on one JSON value as it comes; whether it is whole.
 
         Brackets and quotes alone are looked at, and what stands in a string unescaped is escaped.
@@ -158,7 +158,7 @@ class Scanner:
                 closers.append(_CLOSER[found])
         return True
 
-    def _next(self, pattern: re.Pattern[str], emit: Callable[[str], object]) -> Reading[str]:
+    def _next(self, pattern: re.Pattern[str], emit: Callable[[str], object]) -> Scan[str]:
         """Give on text up to the next character of a kind, and return that, unread."""
         while True:
             match = pattern.search(self._text, self._at)
@@ -171,7 +171,7 @@ class Scanner:
                 return ""
             yield
 
-    def _string(self, emit: Callable[[str], object]) -> Reading[bool]:
+    def _string(self, emit: Callable[[str], object]) -> Scan[bool]:
         """The rest of a string, its first quote being read."""
         while found := (yield from self._next(_INSIDE, emit)):
             char = self.take(1)
@@ -186,7 +186,7 @@ class Scanner:
                 emit(json.dumps(char)[1:-1])
         return False
 
-    def _scalar(self, emit: Callable[[str], object]) -> Reading[bool]:
+    def _scalar(self, emit: Callable[[str], object]) -> Scan[bool]:
         size = 0
         while True:
             match = _SCALAR_END.search(self._text, self._at)

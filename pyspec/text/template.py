@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from pyspec.errors import EngineError, InputError
 from pyspec.text.control import DEFAULT_SIGNS, Hider, Spot, unused_signs
-from pyspec.text.forms import CHOICES, SAID, Asked, missing, spoken, standard
+from pyspec.text.forms import CHOICES, SAID, TemplateInput, missing, spoken, standard
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
 from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of
@@ -181,7 +181,7 @@ class ChatTemplate:
         answer: bool,
         tools: Sequence[Mapping[str, Any]] | None,
         arguments: Mapping[str, Any] | None,
-    ) -> tuple[str, Asked]:
+    ) -> tuple[str, TemplateInput]:
         """The name of a template, and what it is rendered with."""
         for each in _CONVERSATION:
             if each in (arguments or {}):
@@ -195,10 +195,12 @@ class ChatTemplate:
         }  # fmt: skip
         return name, asked
 
-    def _rendered(self, name: str, asked: Asked, now: float | None) -> tuple[str, Asked]:
+    def _rendered(
+        self, name: str, asked: TemplateInput, now: float | None
+    ) -> tuple[str, TemplateInput]:
         """The text, and the conversation in the form that the template took."""
         refusal, best = None, None
-        seen: list[Asked] = []
+        seen: list[TemplateInput] = []
         for names in (self._forms.get(name, ()), *CHOICES):
             tried = spoken(asked, names)
             if tried in seen:
@@ -222,7 +224,7 @@ class ChatTemplate:
                 self._say(SAID[each])
         return best[2], best[3]
 
-    def _signed(self, name: str, asked: Asked, text: str, now: float | None) -> Rendering:
+    def _signed(self, name: str, asked: TemplateInput, text: str, now: float | None) -> Rendering:
         """The rendering with signs in all that must stay text."""
         vocabulary, source = self._opened().vocabulary, self.sources[name]
         defined = {word: i for word, i in vocabulary.defined.items() if word in source}
@@ -259,14 +261,14 @@ class ChatTemplate:
             self._said.add(note)
             log.warning("%s", note)
 
-    def _opening(self, name: str, asked: Asked, now: float | None) -> str | None:
+    def _opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
         """What the template writes in front of an answer; None where that is not known."""
         key = repr((name, [(key, asked[key]) for key in asked if key not in ("messages", "tools")]))
         if key not in self._openings:
             self._openings[key] = self._tried_opening(name, asked, now)
         return self._openings[key]
 
-    def _tried_opening(self, name: str, asked: Asked, now: float | None) -> str | None:
+    def _tried_opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
         first = {**asked, "messages": [{"role": "user", "content": "x"}]}
         first = spoken(first, self._forms[name])
         try:

@@ -63,7 +63,7 @@ def test_progress_ends_before_its_total(tiny_target):
     ],
 )
 def test_the_best_type_loses_nothing_and_decodes_no_slower(other, best):
-    """At most 0.01 nats a token, and one row at most 3 % dearer; then the fastest."""
+    """At most 0.01 nats a token, and one row at most 3 % more expensive; then the fastest."""
     assert best_type([figures("original"), other]).kind == best
 
 

@@ -113,7 +113,7 @@ def test_more_is_hoped_of_counts_not_tried_after_a_while() -> None:
 
 
 def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
-    """Until they were tried: a prior that is too dear must not keep them from it."""
+    """Until they were tried: a prior that is too expensive must not keep them from it."""
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
     for _ in range(4):
         times.observe(1, 1.0)
@@ -197,7 +197,7 @@ def test_reading_that_is_ten_times_as_dear_as_assumed_is_believed_the_second_tim
 
 
 def test_a_tile_of_the_kernels_is_looked_for_after_a_while() -> None:
-    """Four rows may be cheaper than three: where 3 and 6 were dear, 4 is hoped for until it was seen."""
+    """Four rows may be cheaper than three: where 3 and 6 were expensive, 4 is hoped for until it was seen."""
     target = CostCurve.prior("Q8_0", 10.0).target
     times = {1: 10.0, 2: 16.0, 3: 22.0, 6: 27.0}
     for rows, ms in times.items():
@@ -311,7 +311,7 @@ def test_a_long_text_is_priced_without_a_table_of_its_length() -> None:
 
 
 def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
-    """Rows dearer than assumed, seen again and again without a round of one row among them, leave one row's time as it is."""
+    """Rows that cost more than assumed, seen again and again without a round of one row, leave one row's time as it is."""
     times, truth = RowTimes({0: expand({1: 10.0, 16: 50.0})}), expand({1: 10.0, 16: 80.0})
     for rows in [1, *range(2, 17)] * 6:
         if rows > 1 or not times.count(1):
@@ -320,7 +320,7 @@ def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
 
 
 def test_a_curve_begins_with_what_this_machine_took_before() -> None:
-    """Counts that were seen cost what they did, those between as much dearer, and all of it counts as seen."""
+    """Counts that were seen cost what they did, those between as much more, and all of it counts as seen."""
     curve = CostCurve.prior("Q8_0", 10.0, 0.2)
     times = {1: 4.0, 4: 8.0, 8: 14.0}
     curve.begin_with(times, {})

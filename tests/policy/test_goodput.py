@@ -204,9 +204,9 @@ def test_several_sequences_share_the_rows() -> None:
 
 
 def test_the_price_of_time_lengthens_nothing_for_free() -> None:
-    """On a dear curve `companion` may draft, but verifies nothing that is unlikely."""
-    dear = {n: 10.0 * n for n in range(1, 65)}
-    table = expand(dear)
+    """On an expensive curve `companion` may draft, but verifies nothing that is unlikely."""
+    costs = {n: 10.0 * n for n in range(1, 65)}
+    table = expand(costs)
     policy = make_policy(Companion(), CostCurve.from_tables({0: table}, table, table))
     policy.plan([Place(0, 8)])
     assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
@@ -329,13 +329,16 @@ def test_drafting_is_dearer_where_rounds_with_drafts_win() -> None:
 
 
 def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
-    """Rows too dear for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
+    """Rows too expensive for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
     drafted = {}
-    for name, points in (("dear", {1: 10.0, 2: 25.0, 64: 900.0}), ("cheap", {1: 10.0, 64: 80.0})):
+    for name, points in (
+        ("expensive", {1: 10.0, 2: 25.0, 64: 900.0}),
+        ("cheap", {1: 10.0, 64: 80.0}),
+    ):
         table = expand(points)
         policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
         drafted[name] = policy.plan([Place(0, 16, 0, 200, 50)]).lengths[0]
-    assert drafted == {"dear": 0, "cheap": 16}
+    assert drafted == {"expensive": 0, "cheap": 16}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from pyspec.text.parts import Calls
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 
 class CallForm(ABC):
@@ -28,10 +28,10 @@ class CallForm(ABC):
         """All marks, which have to be seen where they are control tokens."""
 
     @abstractmethod
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read the calls behind one of `opens`, its closing mark too; False at what is no call, which then is content."""
 
-    def begin(self, s: Scanner, calls: Calls) -> Reading[bool]:
+    def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
         """Read a call at an answer's beginning; False at what is none."""
         yield from ()
         return False

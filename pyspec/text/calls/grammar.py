@@ -296,11 +296,13 @@ def _in_channels(w: GrammarWriter, functions: Functions) -> str:
 # -- arguments one by one ----------------------------------------------------------------------------------------------
 
 
-Value = Callable[[str, str, Any], str]
+ValueWriter = Callable[[str, str, Any], str]
 """Makes the expression of an argument: its key, a name for rules, and its schema."""
 
 
-def _arguments(w: GrammarWriter, rule: str, schema: Any, write: Value, between: str = "") -> str:
+def _arguments(
+    w: GrammarWriter, rule: str, schema: Any, write: ValueWriter, between: str = ""
+) -> str:
     """The arguments in their order, those that are required and any of the others."""
     known = schema.get("properties") if isinstance(schema, Mapping) else None
     known = known if isinstance(known, Mapping) else {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspec.text.calls.form import CallForm
 from pyspec.text.calls.objects import read_arguments, read_objects
 from pyspec.text.parts import Calls
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NamedCalls(CallForm):
         """All marks, which have to be seen where they are control tokens."""
         return tuple(filter(None, (*self.section, self.open, self.close, *self.others)))
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read calls; False at what is no call."""
         if mark == self.section[0] != self.open:
             yield from s.space()
@@ -58,7 +58,7 @@ class NamedCalls(CallForm):
                 return True
         return False
 
-    def _read_one(self, s: Scanner, calls: Calls) -> Reading[bool]:
+    def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         ends = tuple(filter(None, ("{", self.close)))
         head, end = yield from s.until(ends, keep=True)
         match = re.fullmatch(self.head, head.strip())
@@ -90,11 +90,11 @@ class SpokenCalls(NamedCalls):
 
     unmarked = True
 
-    def begin(self, s: Scanner, calls: Calls) -> Reading[bool]:
+    def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
         """The name that the answer begins with, and its piece if that is a call."""
         return (yield from self.read(s, calls, self.open))
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Whom the next piece is for; False where that is nobody who is known."""
         head, end = yield from s.until(("\n",))
         name = head.strip()

@@ -10,7 +10,7 @@ from typing import Any
 from pyspec.text.calls.form import CallForm
 from pyspec.text.loose import read_loose
 from pyspec.text.parts import Calls
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
 _ASIDE = ("type", "id", "tool_call_id")
@@ -43,7 +43,7 @@ class ObjectCalls(CallForm):
         """All marks, which have to be seen where they are control tokens."""
         return tuple(filter(None, (self.open, self.close)))
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read calls up to their closing mark; False at what is no call."""
         return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
 
@@ -54,14 +54,14 @@ class BareCalls(ObjectCalls):
 
     unmarked = True
 
-    def begin(self, s: Scanner, calls: Calls) -> Reading[bool]:
+    def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
         """An object at the beginning of the answer, if it calls a function that there is."""
         yield from s.space()
         if (yield from s.peek()) != "{":
             return False
         return (yield from read_objects(s, calls, "", known=True))
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Objects, `NAME.call(KEY=VALUE)`, or code where a function runs code."""
         yield from s.space()
         if (yield from s.peek()) == "{":
@@ -81,7 +81,7 @@ def _code_key(parameters: Any) -> str:
     return next(iter(known)) if isinstance(known, Mapping) and len(known) == 1 else "code"
 
 
-def _read_builtin(s: Scanner, calls: Calls) -> Reading[bool]:
+def _read_builtin(s: Scanner, calls: Calls) -> Scan[bool]:
     name, bracket = yield from s.until(("(",))
     name = name.strip()
     if not bracket or not name.endswith(".call"):
@@ -92,7 +92,7 @@ def _read_builtin(s: Scanner, calls: Calls) -> Reading[bool]:
     return calls.end()
 
 
-def read_keywords(s: Scanner, calls: Calls) -> Reading[bool]:
+def read_keywords(s: Scanner, calls: Calls) -> Scan[bool]:
     """Arguments as Python writes them, `a=1, b='x')`, the bracket before them being read; True with the one behind them."""
     calls.add("{")
     before = ""
@@ -117,7 +117,7 @@ def read_keywords(s: Scanner, calls: Calls) -> Reading[bool]:
 
 def read_objects(
     s: Scanner, calls: Calls, close: str, *, keyed: bool = False, known: bool = False
-) -> Reading[bool]:
+) -> Scan[bool]:
     """One object, several or a list of them, and the closing mark where it is there. known: functions that there are, alone."""
     yield from s.space()
     listed = bool((yield from s.accept("[")))
@@ -150,7 +150,7 @@ class _ObjectReader:
         self._s, self._calls, self._known = s, calls, known
         self._name, self._held = "", ""
 
-    def read(self) -> Reading[bool]:
+    def read(self) -> Scan[bool]:
         if not (yield from self._s.accept("{")):
             return False
         yield from self._s.space()
@@ -163,7 +163,7 @@ class _ObjectReader:
             yield from self._s.space()
         return False
 
-    def _pair(self) -> Reading[bool]:
+    def _pair(self) -> Scan[bool]:
         key = yield from _read_key(self._s)
         if key in _NAMES and not self._name:
             self._name = yield from _read_text(self._s)
@@ -187,7 +187,7 @@ class _ObjectReader:
         return self._calls.end()
 
 
-def _read_keyed(s: Scanner, calls: Calls) -> Reading[bool]:
+def _read_keyed(s: Scanner, calls: Calls) -> Scan[bool]:
     if not (yield from s.accept("{")):
         return False
     yield from s.space()
@@ -200,7 +200,7 @@ def _read_keyed(s: Scanner, calls: Calls) -> Reading[bool]:
     return calls.end()
 
 
-def _read_key(s: Scanner) -> Reading[str | None]:
+def _read_key(s: Scanner) -> Scan[str | None]:
     """A key and its colon."""
     key = yield from _read_text(s)
     yield from s.space()
@@ -210,7 +210,7 @@ def _read_key(s: Scanner) -> Reading[str | None]:
     return key
 
 
-def _read_text(s: Scanner) -> Reading[str]:
+def _read_text(s: Scanner) -> Scan[str]:
     """A string; empty where it is none."""
     if (yield from s.peek()) != '"':
         return ""
@@ -222,7 +222,7 @@ def _read_text(s: Scanner) -> Reading[str]:
         return ""
 
 
-def read_arguments(s: Scanner, calls: Calls, name: str, given: str = "") -> Reading[bool]:
+def read_arguments(s: Scanner, calls: Calls, name: str, given: str = "") -> Scan[bool]:
     """Begin a call and give on its arguments: an object, one as a string, or null for none."""
     char = yield from s.peek()
     if char == "{":

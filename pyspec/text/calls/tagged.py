@@ -10,7 +10,7 @@ from typing import Any
 from pyspec.text.calls.form import CallForm
 from pyspec.text.loose import json_inside, read_loose
 from pyspec.text.parts import Calls
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 _TYPES = {
     str: "string",
@@ -54,7 +54,7 @@ class TaggedCalls(CallForm):
         found = (self.open, self.close, self.name_open, self.key_open, *self.key_ends)
         return tuple(filter(None, (*found, self.value_open, self.value_close, self.call_close)))
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read calls; False at what is no call."""
         if mark == self.open and self.name_open:
             yield from s.space()
@@ -67,7 +67,7 @@ class TaggedCalls(CallForm):
                 return True
         return False
 
-    def _read_one(self, s: Scanner, calls: Calls) -> Reading[bool]:
+    def _read_one(self, s: Scanner, calls: Calls) -> Scan[bool]:
         yield from s.space()
         ends = tuple(filter(None, (self.name_close, self.key_open, self.call_close)))
         name, end = yield from s.until(ends)
@@ -89,12 +89,12 @@ class TaggedCalls(CallForm):
             calls.add("}")
         return bool(end) and calls.end()
 
-    def _next_tag(self, s: Scanner) -> Reading[str]:
+    def _next_tag(self, s: Scanner) -> Scan[str]:
         """The tag of an argument, or of the call's end."""
         yield from s.space()
         return (yield from s.accept(self.key_open, self.call_close))
 
-    def _read_argument(self, s: Scanner, calls: Calls, name: str, before: str) -> Reading[bool]:
+    def _read_argument(self, s: Scanner, calls: Calls, name: str, before: str) -> Scan[bool]:
         key, end = yield from s.until(self.key_ends)
         if not end:
             return False
@@ -113,7 +113,7 @@ class TaggedCalls(CallForm):
         calls.add(typed_value("".join(parts), types, lines=self.lines))
         return True
 
-    def _read_string(self, s: Scanner, calls: Calls) -> Reading[bool]:
+    def _read_string(self, s: Scanner, calls: Calls) -> Scan[bool]:
         """A value that is text, given on as it comes."""
         held, fresh = "", True
 

@@ -8,7 +8,7 @@ from pyspec.text.calls.form import CallForm
 from pyspec.text.calls.objects import read_keywords
 from pyspec.text.loose import read_loose
 from pyspec.text.parts import Calls
-from pyspec.text.scan import Reading, Scanner
+from pyspec.text.scan import Scan, Scanner
 
 QUOTE = '<|"|>'
 
@@ -20,7 +20,7 @@ class GemmaCalls(CallForm):
     opens = ("<|tool_call>",)
     marks = (*opens, "<tool_call|>", QUOTE)
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read one call; False at what is none."""
         yield from s.space()
         if not (yield from s.accept("call:")):
@@ -43,7 +43,7 @@ class PythonCalls(CallForm):
     opens = ("<|tool_call_start|>",)
     marks = (*opens, "<|tool_call_end|>")
 
-    def read(self, s: Scanner, calls: Calls, mark: str) -> Reading[bool]:
+    def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read calls up to their closing mark; False at what is none."""
         yield from s.space()
         yield from s.accept("[")
