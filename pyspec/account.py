@@ -8,7 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pyspec.policy.cost import RowTimes
+from pyspec.policy.row_times import RowTimes
 from pyspec.policy.simple import LengthPolicy
 from pyspec.tokens import Token
 

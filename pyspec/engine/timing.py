@@ -13,7 +13,8 @@ from pyspec.engine.models import can_roll_back
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.session import Session
 from pyspec.errors import EngineError
-from pyspec.policy.cost import SURE, CostCurve
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.row_times import SURE
 from pyspec.policy.simple import LengthPolicy
 
 ROWS = (1, 2, 3, 4, 5, 8)

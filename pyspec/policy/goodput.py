@@ -18,7 +18,8 @@ from pyspec.policy.stopping import (
     survivals,
 )
 from pyspec.policy.switch import UseSwitch, suited
-from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
+from pyspec.policy.texts import RunningText
+from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan, SeqOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +31,6 @@ _REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
 _USUAL = 64.0  # tokens of an answer, before one was seen
 _LIKELY = 32.0  # tokens that an answer has still, and as many again as it has had
 _REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
-_SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
 _FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
 _MARKUP = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
 _SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
@@ -61,26 +61,9 @@ class _Tables(NamedTuple):
     lookup_min: int
 
 
-class _RunningText:
-    """A text that goes on: where it began and stands, and the tokens that drafts of each source lost it so far."""
-
-    def __init__(self, depth: int) -> None:
-        self.began = depth
-        self.place = Place(0, 0, depth=depth)
-        self.lost = {LOOKUP: 0.0, MODEL: 0.0}
-
-    @property
-    def emitted(self) -> int:
-        """Its tokens."""
-        return self.place.depth - self.began
-
-    def bearable(self, source: str, usual: float) -> float:
-        """Tokens that the next drafts of this source may lose. What they have won before is theirs to lose.
-
-        Matches and probabilities say the same in every text, and texts differ: in one that does not suit them they disappoint
-        one after the other, so that what is learned of all texts is no guard.
-        """
-        return _SHARE * (self.emitted + min(float(self.place.left), usual)) - self.lost[source]
+def _brought(read: Forecast, seq: SeqOutcome) -> float:
+    """Tokens that a draft brought: half as expected, which scatters less, half as it came, which is right in the mean."""
+    return 0.5 * (sum(read.survival[: seq.n_verified]) + seq.n_accepted)
 
 
 class GoodputPolicy(LengthPolicy):
@@ -106,7 +89,7 @@ class GoodputPolicy(LengthPolicy):
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens of a text
-        self._texts: dict[int, _RunningText] = {}
+        self._texts: dict[int, RunningText] = {}
         self._round = self._stale_at = 0
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
@@ -127,7 +110,7 @@ class GoodputPolicy(LengthPolicy):
         self._looked, self._pending, self._both = True, {}, []
         for place in places:
             if place.seq not in self._texts:
-                self._texts[place.seq] = _RunningText(place.depth)
+                self._texts[place.seq] = RunningText(place.depth)
             self._texts[place.seq].place = place
             self._rereads |= place.rereads
             self._looks_up |= place.looks_up
@@ -216,34 +199,38 @@ class GoodputPolicy(LengthPolicy):
         self._table = self._tables[key]
 
     def _refresh(self) -> _Tables:
-        """Recompute what depends on slow inputs.
+        """Recompute what depends on slow inputs."""
+        n, price, told = self._n_seq, self._price, self.learned.calibration
+        step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
+        # Sequences as equals: each pays its share of rows that all of them grow together.
+        verify = [self._rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
+        nexts, drafted = told.nexts(), verify[: self._longest + 1]
+
+        def drafting(price: float, table: Sequence[float]) -> tuple[list[float], float]:
+            """Floors, and the tokens a round that drafting by them gains, where a ms has this price."""
+            return self._floors(drafted, step / n, price, nexts, table)
+
+        # Tokens of less worth are the same as ms that cost more.
+        floors, gain = drafting(price / worth, told.table)
+        markup = self._markup(worth * gain)
+        if markup > 1.0:
+            floors, _ = drafting(markup * price / worth, told.table)
+        left = worth * (_LEFT if self._looks_up else 1.0)
+        if left < worth:
+            _, gain = drafting(price / left, told.table)
+        _, better = drafting(price / left, suited(told.table))
+        gain, more = left * gain, left * (better - gain)
+        shortest = self._lookup_min(verify, price, gain)
+        return _Tables(step, markup, worth, floors, gain, more, shortest)
+
+    def _markup(self, gain: float) -> float:
+        """What a ms of drafting has to earn, in prices of plain decoding, where drafts gain so many tokens a round.
 
         Where rounds with drafts gain, a ms of drafting could have gone into the next such round: its price is between plain
         decoding's and goodput's. All of the latter loses where texts differ, none of it 2 to 4 % on recorded drafts that pay.
         """
-        n, rows, price = self._n_seq, self._rows, self._price
-        step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
-        # Sequences as equals: each pays its share of rows that all of them grow together.
-        verify = [rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
-        told = self.learned.calibration
-        nexts, step_of_one = told.nexts(), step / n
-        drafted = verify[: self._longest + 1]
-        # Tokens of less worth are the same as ms that cost more.
-        floors, gain = self._floors(drafted, step_of_one, price / worth, nexts, told.table)
-        won = self._drafting[n.bit_length()].share(worth * gain)
-        markup = 1.0 / (1.0 - _MARKUP * won)
-        if won > 0.0:
-            floors, _ = self._floors(
-                drafted, step_of_one, markup * price / worth, nexts, told.table
-            )
-        left = worth * (_LEFT if self._looks_up else 1.0)
-        if left < worth:
-            _, gain = self._floors(drafted, step_of_one, price / left, nexts, told.table)
-        _, better = self._floors(drafted, step_of_one, price / left, nexts, suited(told.table))
-        gain, more = left * gain, left * (better - gain)
-        return _Tables(
-            step, markup, worth, floors, gain, more, self._lookup_min(verify, price, gain)
-        )
+        won = self._drafting[self._n_seq.bit_length()].share(gain)
+        return 1.0 / (1.0 - _MARKUP * won)
 
     def _worth_of_one(self) -> float:
         """What an accepted token is worth: one, less what the draft takes to read it again."""
@@ -334,27 +321,34 @@ class GoodputPolicy(LengthPolicy):
 
     def _weigh(self, outcome: Outcome) -> None:
         """Whether draft and companion pay: what the round gained, by the curve."""
-        n, rows, price = self._n_seq, self._rows, self._price
-        own = outcome.own_rows
+        n = self._n_seq
         switch = self._go_on(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
-        verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
-        by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
-        drafting = price * outcome.draft_steps * self._table.step / max(1, by_model) + self._beside
+        row, drafting = self._row_cost(outcome), self._draft_cost(outcome)
         for seq in outcome.seqs:
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
             if read is None or text is None:
                 continue
-            cost, worth = price * verify * seq.n_verified, 1.0
+            cost, worth = row * seq.n_verified, 1.0
             if read.draft.source != LOOKUP:
                 cost, worth = cost + drafting, self._table.worth
-                # half by what was expected, which scatters less, half by what came, which is right in the mean
-                brought = 0.5 * (sum(read.survival[: seq.n_verified]) + seq.n_accepted)
-                switch.used(worth * brought - cost, 1.0 + seq.n_accepted)
+                switch.used(worth * _brought(read, seq) - cost, 1.0 + seq.n_accepted)
             text.lost[read.draft.source] += cost - worth * seq.n_accepted
         switch.shared([self._by_lookup(seq) for seq in self._both])
         scored = outcome.companion_rows - outcome.companion_read
         if scored > 0:
-            self._scoring.used(self._worth - price * self.curve.companion.time(scored))
+            self._scoring.used(self._worth - self._price * self.curve.companion.time(scored))
+
+    def _row_cost(self, outcome: Outcome) -> float:
+        """Tokens that each verified row of the round cost."""
+        n, rows, own = self._n_seq, self._rows, outcome.own_rows
+        verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
+        return self._price * verify
+
+    def _draft_cost(self, outcome: Outcome) -> float:
+        """Tokens that drafting cost each sequence for which a model drafted."""
+        by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
+        steps = self._price * outcome.draft_steps * self._table.step / max(1, by_model)
+        return steps + self._beside
 
     def _by_lookup(self, seq: int) -> bool:
         """Whether lookup drafted for it in this round."""

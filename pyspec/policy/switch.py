@@ -72,18 +72,24 @@ class UseSwitch:
         """
         gain = self.gain(expected)
         rounds = (1.0 if alone else self.own) * left / self._pace(gain)
-        if gain * rounds > price:
+        if gain * rounds > price:  # it pays
             self._trial.setdefault(seq, 0)
             return True
-        if self._trial.get(seq, 0) > 0:
+        if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1
             return True
         loss = price + _TRIAL * max(0.0, -gain)
-        if loss > self._look(seq, gain, more, left, rounds):
-            if not self._trials or loss > min(self._credit, _SHARE_LEFT * max(left, longest)):
-                return False
-            self._credit = 0.0
-        self._trial[seq] = _TRIAL - 1
+        look = loss <= self._look(seq, gain, more, left, rounds)
+        if look or self._spend(loss, max(left, longest)):
+            self._trial[seq] = _TRIAL - 1
+            return True
+        return False
+
+    def _spend(self, loss: float, left: float) -> bool:
+        """Whether what was saved up pays for a trial that may lose so many tokens; it is then spent."""
+        if not self._trials or loss > min(self._credit, _SHARE_LEFT * left):
+            return False
+        self._credit = 0.0
         return True
 
     def _look(self, seq: int, gain: float, more: float, left: float, rounds: float) -> float:

@@ -10,7 +10,7 @@ import tiny_positions
 from pyspec import SpeculativeLlama
 from pyspec.engine import timing
 from pyspec.engine.timing import ROWS, time_unseen, verify_ms
-from pyspec.policy.cost import SURE
+from pyspec.policy.row_times import SURE
 from pyspec.sampling import Sampling
 
 GREEDY = Sampling(temperature=0.0)

@@ -1,4 +1,4 @@
-"""Tests of pyspec.policy.cost."""
+"""Times of decodes: of one model's rows, and of target, draft and companion together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.errors import OptionError
-from pyspec.policy.cost import CostCurve, CurveState, RowTimes
+from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.policy.row_times import RowTimes
 from pyspec.policy.shapes import N_MAX, SHAPES, expand
 from pyspec.policy.types import Outcome, SeqOutcome
 

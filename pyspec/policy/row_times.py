@@ -1,0 +1,287 @@
+"""The time of one model's decode of n rows, learned while the program runs or loaded from a profile.
+
+The curve is stepped and not monotone (kernels work in tiles of rows), so nothing here assumes a shape. A time is
+
+    T(n) = scale * T0(1) * (1 + k(n) * (T0(n) / T0(1) - 1))
+
+with T0 the curve that was assumed or measured before, `scale` the machine's speed just now and k(n) how much more expensive
+than assumed the rows beyond the first are. k says the same of neighbouring counts, so a few counts that were seen tell a lot of
+the others; and what a count costs follows from how fast the machine was in all rounds, not only in those that had it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+from math import log2, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from pyspec.errors import OptionError
+from pyspec.policy.shapes import N_MAX, time_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_OWN = 16  # counts up to here are learned one by one, beyond in steps of a quarter of an octave
+_HOPE = 0.75  # share of k assumed of counts never seen at first: too high a guess is never tried
+_STEP = 0.6  # of those between counts that were seen, and of all later: one look finds a step
+_EDGES = (4, 8)  # counts at which kernels' tiles end
+_EDGE = 0.2  # share of k assumed of those after a while: they may cost less than fewer rows
+_WHILE = 64  # observations until then: a look costs a short answer more than it brings
+SURE = 3  # observations from which on a count says how fast the machine is
+_REBUILD = 16  # observations between two rebuilds of a table
+_STALL = 2.5  # times the expected time: the machine did something else
+_SLOW = 3  # so many in a row, and it is slow indeed
+_FIRM = 8  # observations that a measured curve counts for
+_DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
+_DEPTH_STEP = 256  # context depths closer than this share a table
+
+
+@lru_cache(maxsize=4096)
+def _key(rows: int) -> int:
+    """Where k is learned for a count of rows."""
+    return rows if rows <= _OWN else _OWN + int(4.0 * log2(rows / _OWN))
+
+
+class RowTimesState(msgspec.Struct):
+    """Saved form of RowTimes: base curves in ms by context depth, and whether measured.
+
+    Raises OptionError where the tables contradict each other.
+    """
+
+    depths: list[int]
+    bases: list[list[float]]
+    measured: bool
+
+    def __post_init__(self) -> None:
+        sizes = {len(base) for base in self.bases}
+        good = (
+            len(self.depths) == len(self.bases) == len(set(self.depths)) > 0
+            and len(sizes) == 1
+            and 2 <= min(sizes) <= 4096
+            and all(base[0] == 0.0 and all(0.0 < t < 1e7 for t in base[1:]) for base in self.bases)
+        )
+        if not good:
+            raise OptionError("a cost curve's tables contradict each other")
+
+
+class _Timing(NamedTuple):
+    """One decode that was timed: `one` is T0(1) in ms, `more` what T0(rows) adds to it in units of T0(1), `k` as known before."""
+
+    rows: int
+    key: int
+    ms: float
+    one: float
+    more: float
+    k: float
+
+    @property
+    def expected(self) -> float:
+        """The time that was expected, in ms, of a machine whose speed is the assumed one."""
+        return self.one * (1.0 + self.k * self.more)
+
+
+class RowTimes:
+    """Time in ms of one model's decode of n rows; see the module's formula."""
+
+    def __init__(self, bases: Mapping[int, Sequence[float]], measured: bool = False) -> None:
+        self._depths = sorted(bases)
+        self._bases = [list(bases[d]) for d in self._depths]
+        self.measured = measured
+        self.hope, self._firm = (1.0, _FIRM) if measured else (_HOPE, 0)
+        self.scale = 1.0
+        self.pace = 1.0
+        """The target's `scale` when this model was last timed."""
+        self._k: dict[int, float] = {}
+        self._count: dict[int, int] = {}
+        self._begun: dict[int, int] = {}
+        self._doubted: set[int] = set()
+        self._slow = self._waiting = self._seen = 0
+        self.ratio = 0.0
+        """The last time in units of the base curve's; 0 for an impossible one."""
+        self._depth = -1
+        self._base_of = (-1, 0)
+        self._one, self._more = 0.0, [0.0]
+        self._table: list[float] = []
+
+    def count(self, rows: int) -> int:
+        """How many times so many rows were observed, stalls aside."""
+        return self._count.get(_key(rows), 0)
+
+    def table(self, depth: int = 0, rows: int = N_MAX) -> list[float]:
+        """Times for 0.. at least `rows` rows at a context depth; do not change the list."""
+        step = self._step(depth)
+        if step != self._depth or len(self._table) <= rows:
+            self._depth = step
+            self._build(max(rows, N_MAX, len(self._table) - 1))
+        return self._table
+
+    def time(self, rows: int) -> float:
+        """The time of any number of rows, also of a text's that is read at once."""
+        table = self.table()
+        if rows < len(table):
+            return table[rows]
+        one, more = self._base(rows, 0)
+        return self.scale * one * (1.0 + self._hoped(_key(rows)) * more)
+
+    def follow(self, target: RowTimes) -> None:
+        """Be as much faster or slower as the target has become since this model was last timed: one machine runs both."""
+        change = target.scale / self.pace
+        if abs(change - 1.0) > _DRIFT:
+            self.scale *= change
+            self.pace, self._table = target.scale, []
+
+    def observe(self, rows: int, ms: float, depth: int = 0) -> None:
+        """Learn from one decode; impossible times are ignored, and stalls until they are the rule."""
+        self.ratio = 0.0
+        if not (rows >= 1 and 1e-4 < ms < 1e7):
+            return
+        one, more = self._base(rows, depth)
+        self.ratio = ms / (one * (1.0 + more))
+        key = _key(rows)
+        seen = _Timing(rows, key, ms, one, more, self._known(key))
+        if self._set_aside(seen):
+            return
+        self._slow = 0
+        count = self._count[key] = self._count.get(key, self._firm) + 1
+        if rows == 1 or count > SURE:
+            self._learn_speed(seen, count)
+        if rows > 1:
+            self._learn_shape(seen, count)
+        self._waiting += 1
+        self._seen += 1
+        if self._table and (count <= SURE or self._waiting >= _REBUILD):
+            self._build(len(self._table) - 1)
+
+    def _set_aside(self, seen: _Timing) -> bool:
+        """Whether a time may be a stall and is not learned from; one that is believed against what was seen is a new speed."""
+        ratio = seen.ms / (self.scale * seen.expected)
+        tried = seen.rows == 1 or seen.key in self._count
+        if not self._count or (tried and ratio < 1.0 / _STALL):  # no machine is faster by chance
+            self.scale *= ratio
+            return False
+        if ratio <= _STALL:
+            return False
+        if tried:
+            self._slow += 1
+            if self._slow <= _SLOW:
+                return True
+            self.scale *= ratio
+            return False
+        if seen.key in self._doubted:
+            return False
+        # a stall, or what was assumed is wrong: the next time says which
+        self._doubted.add(seen.key)
+        if seen.rows > _OWN and self.hope == 1.0:  # a reading is paid for before it brings anything
+            half = sqrt(ratio) * seen.expected
+            self._k[seen.key] = max(0.0, (half / seen.one - 1.0) / seen.more)
+        return True
+
+    def _learn_speed(self, seen: _Timing, count: int) -> None:
+        """Take part of what one row, or a count that is known, took beyond the expected for the machine's speed."""
+        weight = max(0.1, 1.0 / count) if seen.rows == 1 else 0.05
+        self.scale *= 1.0 + weight * (seen.ms / (self.scale * seen.expected) - 1.0)
+
+    def _learn_shape(self, seen: _Timing, count: int) -> None:
+        """Learn what the rows beyond the first take at this speed."""
+        found = (seen.ms / (self.scale * seen.one) - 1.0) / seen.more
+        # the first time seen replaces what was assumed: a rest of it would be taken for the machine's speed
+        self._k[seen.key] = max(0.0, seen.k + max(0.1, 1.0 / count) * (found - seen.k))
+
+    def renew(self) -> None:
+        """Take what was learned for a guess: the next time of each count says what it takes from now on."""
+        self._count.clear()
+        self._doubted.clear()
+        self._firm = 0
+
+    def seen(self) -> dict[int, float]:
+        """Times by rows, without context, of the counts that were observed often enough to say something."""
+        return {n: self.table(0)[n] for n in range(1, _OWN + 1) if self.count(n) >= SURE}
+
+    def begin_with(self, times: Mapping[int, float]) -> None:
+        """Take times that this machine took before for observations."""
+        for _ in range(SURE):
+            for rows in sorted(times):
+                self.observe(rows, times[rows])
+        self._begun = dict(self._count)
+
+    def timed_here(self, rows: int) -> bool:
+        """Whether so many rows were observed since it began."""
+        return self.count(rows) > self._begun.get(_key(rows), 0)
+
+    def _base(self, rows: int, depth: int) -> tuple[float, float]:
+        """T0(1), and what T0(rows) adds to it in units of T0(1)."""
+        if self._step(depth) == self._base_of[0] and rows <= len(self._more):
+            return self._one, self._more[rows - 1]
+        low, high, weight = self._around(depth)
+        one = low[1] + (high[1] - low[1]) * weight
+        t0, t1 = time_at(low, rows), time_at(high, rows)
+        return one, max((t0 + (t1 - t0) * weight) / one - 1.0, 0.01 * (rows - 1))
+
+    def _step(self, depth: int) -> int:
+        """Which depths share a table."""
+        return depth // _DEPTH_STEP if len(self._depths) > 1 else 0
+
+    def _around(self, depth: int) -> tuple[list[float], list[float], float]:
+        """Base curves around a depth, and how far it is from the first to the second; one curve twice at the shallow end."""
+        if len(self._depths) == 1 or depth <= self._depths[0]:
+            return self._bases[0], self._bases[0], 0.0
+        i = min(bisect_left(self._depths, depth), len(self._depths) - 1)
+        d0, d1 = self._depths[i - 1], self._depths[i]
+        return self._bases[i - 1], self._bases[i], (depth - d0) / (d1 - d0)
+
+    def _known(self, key: int) -> float:
+        """The k where nothing is hoped for: seen, between two that were, or the nearest one's."""
+        if key in self._k:
+            return self._k[key]
+        if self.measured or not self._k:
+            return 1.0
+        keys = sorted(self._k)
+        i = bisect_left(keys, key)
+        if i == 0 or i == len(keys):
+            return self._k[keys[min(i, len(keys) - 1)]]
+        low, high = keys[i - 1], keys[i]
+        return self._k[low] + (self._k[high] - self._k[low]) * (key - low) / (high - low)
+
+    def _hoped(self, key: int) -> float:
+        """The k that plans are made with: a count is tried once, before it is taken for as expensive as its neighbours.
+
+        Kernels work in tiles: four rows may be cheaper than three.
+        """
+        known = self._known(key)
+        if self.hope == 1.0 or key <= 1 or key in self._k:
+            return known
+        if key in _EDGES and self._seen >= _WHILE:
+            return min(known, _EDGE)
+        if key > max(self._k, default=1):
+            return known * (self.hope if self._seen < _WHILE else min(self.hope, _STEP))
+        return min(known, _STEP) if key <= _OWN else known
+
+    def _build(self, rows: int) -> None:
+        self._waiting = 0
+        if self._base_of != (self._depth, rows):
+            self._base_of = (-1, 0)
+            base = [self._base(n, self._depth * _DEPTH_STEP) for n in range(1, rows + 1)]
+            self._one, self._more = base[0][0], [0.0, *(more for _, more in base[1:])]
+            self._base_of = self._depth, rows
+        k = [self._hoped(key) for key in range(_key(rows) + 1)]
+        one = self.scale * self._one
+        times = (one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1))
+        self._table = [0.0, *times]
+
+    def state(self) -> RowTimesState:
+        """The learned curve as a base for the next process."""
+        counts = range(1, N_MAX + 1)
+        bases = [[0.0, *(self._learned(n, depth) for n in counts)] for depth in self._depths]
+        return RowTimesState(list(self._depths), bases, self.measured or bool(self._count))
+
+    def _learned(self, rows: int, depth: int) -> float:
+        one, more = self._base(rows, depth)
+        return self.scale * one * (1.0 + self._known(_key(rows)) * more)
+
+    @classmethod
+    def restore(cls, state: RowTimesState) -> RowTimes:
+        """The inverse of `state`."""
+        return cls(dict(zip(state.depths, state.bases, strict=True)), state.measured)
