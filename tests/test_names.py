@@ -109,6 +109,12 @@ def test_a_room_names_what_it_imports(room: str) -> None:
     assert sorted(getattr(import_module(f"pyspec.{room}"), "__all__", [])) == sorted(imported)
 
 
+def test_each_room_has_its_tests() -> None:
+    """In a folder of its name, as ARCHITECTURE.md and CONTRIBUTING.md say."""
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms <= {path.parent.name for path in PACKAGE.parent.glob("tests/*/test_*.py")}
+
+
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md"])
 def test_files_that_a_page_names_are_there(page: str) -> None:
     """A source file that was moved is moved in what newcomers read, too."""
