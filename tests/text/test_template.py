@@ -172,8 +172,12 @@ def test_a_template_that_counts_marks_is_said_once(
     assert sum("control tokens" in record.message for record in caplog.records) == 1
 
 
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), min_size=1)
+"""Without the sign that a vocabulary of SentencePiece has for a space: llama.cpp does not tell the two apart."""
+
+
 @settings(max_examples=60)
-@given(text=st.text(min_size=1), marks=st.lists(st.sampled_from([*MARKS, "<", "|>", "im_end"])))
+@given(text=TEXTS, marks=st.lists(st.sampled_from([*MARKS, "<", "|>", "im_end"])))
 def test_any_text_comes_back(text: str, marks: list[str], endless: TargetLlama) -> None:
     """Arbitrary contents are in the prompt unchanged, and between the same control tokens."""
     said = "".join(mark + text for mark in marks) + text
