@@ -144,7 +144,7 @@ def select(
     for name in categories:
         if name not in by_category:
             known = ", ".join(by_category)
-            raise OptionError(f"no question is of the category {name!r}", f"there are: {known}")
+            raise OptionError(f"no question has the category {name!r}", f"there are: {known}")
     wanted = categories or by_category
     kept = [group[:limit] for name, group in by_category.items() if name in wanted]
     return [question for row in zip_longest(*kept) for question in row if question is not None]
@@ -285,7 +285,7 @@ def _margin(part: str) -> Margin:
         try:
             values[key] = _SETTINGS.get(key, float)(value)
         except ValueError:
-            raise OptionError(f"{value[:20]!r} in {part[:60]!r} is no number", _MODES) from None
+            raise OptionError(f"{value[:20]!r} in {part[:60]!r} is not a number", _MODES) from None
     if rule != "margin" or set(values) - {field.name for field in fields(Margin)}:
         raise OptionError(f"unknown setting in mode {part[:60]!r}", _MODES)
     return Margin(**values)

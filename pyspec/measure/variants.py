@@ -94,7 +94,7 @@ def parse_variant(text: str) -> Variant:
         numbers = {name: float(n or 0.0) for name, _, n in (e.partition(":") for e in extras)}
         most = int(first) if at else None
     except ValueError:
-        raise OptionError(f"what stands behind : or @ in {shown!r} is no number", _HINT) from None
+        raise OptionError(f"what follows : or @ in {shown!r} is not a number", _HINT) from None
     if mode.enabled and mode.length == "auto" and "random" not in numbers:
         raise OptionError(f"the variant {shown!r} has no fixed length", _HINT)
     if numbers.keys() - {"temp"} and not isinstance(mode.rule, Margin):

@@ -117,7 +117,7 @@ def test_other_options_in_the_same_folder_are_refused(common: list[object]) -> N
     [
         (["--modes", "warp"], "unknown mode 'warp'"),
         (["--peers", "vllm"], "unknown peer 'vllm'"),
-        (["--category", "z"], "no question is of the category 'z'"),
+        (["--category", "z"], "no question has the category 'z'"),
     ],
 )
 def test_wrong_words_are_usage_errors(common: list[object], more: list[str], sentence: str) -> None:

@@ -92,11 +92,11 @@ def test_a_price_is_no_evidence() -> None:
 
 
 def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
-    """Nothing is tried where the text ends before it could teach anything, nor before anything was earned."""
+    """Nothing is tried that may lose a fifth of the text, nor before anything was earned."""
     switch = UseSwitch()
     assert not switch.on(0, -0.5, 5.0, 200.0)
     switch.earn(4000.0)
-    assert not switch.on(0, -0.5, 5.0, 20.0)
+    assert not switch.on(0, -0.5, 5.0, 40.0)
     assert switch.on(0, -0.5, 5.0, 200.0)
 
 
@@ -126,6 +126,14 @@ def test_a_look_at_a_new_text_loses_three_percent_at_most() -> None:
         switch.begin(0)
     assert not switch.on(0, 0.0, 7.0, 200.0, more=0.5)
     assert switch.on(0, 0.0, 5.0, 200.0, more=0.5)
+
+
+def test_a_look_outlasts_a_bad_start() -> None:
+    """Drafts that lose in a text's first four rounds, which are not all alike, and gain in the others are used on."""
+    switch = UseSwitch()
+    for gain in [-0.4] * 4 + [1.5] * 40:
+        assert switch.on(0, -0.05, 0.0, 400.0, more=0.6)
+        switch.used(gain)
 
 
 def test_one_text_tells_little_of_the_next() -> None:
