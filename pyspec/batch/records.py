@@ -99,7 +99,7 @@ class Record(RecordFields, kw_only=True):
         prompt: A user's turn, or with `Settings.raw` the whole prompt.
         messages: A conversation in OpenAI's form.
         tokens: A prompt as ids.
-        system: System text; goes with `prompt` only.
+        system: System text of a `prompt`; `messages` bring their own.
         max_tokens: Tokens of the answer.
         seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
         grammar: GBNF that the answer follows.

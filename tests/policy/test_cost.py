@@ -186,7 +186,7 @@ def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
     assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
 
 
-def test_reading_that_is_ten_times_as_dear_as_assumed_is_believed_the_second_time() -> None:
+def test_reading_that_costs_ten_times_the_assumed_is_believed_the_second_time() -> None:
     """Once may be a stall, and half is believed; rounds as fast as ever in between do not make the second one a stall, too."""
     curve = CostCurve.prior("cuda", 10.0, draft_share=0.1)
     assumed = curve.draft.time(701)

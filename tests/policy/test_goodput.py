@@ -102,7 +102,7 @@ def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(name
         assert not any(drafted[2:])
 
 
-def test_rows_that_look_dear_are_tried_once() -> None:
+def test_rows_that_look_expensive_are_tried_once() -> None:
     """A prior of CUDA says nine rows cost four times one; where they do not, long drafts come soon."""
     policy = fresh("cuda", 0.05)
     Player(policy, costs(GPU, 0.05)).play(texts(0.95, 2))
@@ -316,7 +316,7 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> 
     assert player.speed > max(fixed_speed(answers, truth, k) for k in range(17))
 
 
-def test_drafting_is_dearer_where_rounds_with_drafts_win() -> None:
+def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:
     """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
     table = expand({1: 10.0, 2: 12.0, 16: 40.0})
     floors = []

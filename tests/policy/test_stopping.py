@@ -73,7 +73,7 @@ def test_flat_curve_takes_everything() -> None:
     assert best_length(survivals([0.5] * 8), [3.0] * 9, 0.5) == 8
 
 
-def test_a_step_down_is_found_behind_a_dear_stretch() -> None:
+def test_a_step_down_is_found_behind_an_expensive_stretch() -> None:
     """The scan does not stop at the first fall: eight rows are cheaper than five here."""
     verify = [1.0, 2.0, 2.5, 3.0, 4.5, 4.4, 4.3, 2.2]
     assert best_length(survivals([0.95] * 7), verify, 1.0) == 7
