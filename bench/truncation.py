@@ -4,7 +4,8 @@ TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-t
 default options, but with each of --top-p in turn, by noise that drafts share, so the text is one whatever drafts. Behind each of
 its tokens each draft goes on by up to --length tokens; its rows come from the engine, a head's with states of its own. Of each
 row each way to draw is asked: under min-p alone; under top-p, under top-k, under both; where the first token alone fills top-p,
-that one; always the likeliest; at a temperature that is a factor of the target's. Rounds then follow one another as in an answer.
+that one, which is what the engine does; always the likeliest; at a factor of the target's temperature. Rounds then follow one
+another as in an answer.
 
 A way is shown with its tokens a verify, and with the mean of their ratio to min-p alone over questions, with a 95 % interval.
 `unknown` are drafts whose next row no draw of the engine led to; they end there. Nothing is timed.

@@ -49,7 +49,10 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
     return PS_OK;
 }
 
-/* Whether a row's first token is all that the target's top-p would leave of it. */
+/*
+ * Whether a row's first token is all that the target's top-p would leave of it. The rest of top-p, top-k, and other temperatures
+ * than the target's brought nothing, or lost (bench/results/truncation).
+ */
 static bool alone(const ps_coupling *how, const ps_row *row) {
     return how->top_p > 0 && row->z1 - row->lse >= logf(how->top_p);
 }
