@@ -57,7 +57,12 @@ class Result(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart], **known: Any) -> Self:
-        """What the parts of an answer say together. known: the other fields."""
+        """What the parts of an answer say together.
+
+        Args:
+            parts: Content, reasoning and calls, in any pieces.
+            known: The other fields.
+        """
         said = WholeAnswer.of(parts)
         calls = [call.as_openai() for call in said.calls]
         return cls(text=said.content, reasoning=said.reasoning, calls=calls, **known)

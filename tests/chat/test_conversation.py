@@ -337,7 +337,7 @@ def test_models_of_ollamas_are_called_by_their_names(
         assert dict(model.describe())["target"] == "toy:8b"
         assert [each.name for each in model.llm.assembly.placed] == ["toy:1b"]
         options = AnswerOptions(GREEDY, max_tokens=4)
-        list(model.answer(model.llm.tokenize(b"abcabc"), options, [], chat=False))
+        list(model.answer(model.llm.tokenize(b"abcabc"), options, chat=False))
         assert model.stats is not None
         assert model.stats["draft"] == "toy:1b"
 

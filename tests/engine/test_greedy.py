@@ -20,7 +20,7 @@ from answers import GREEDY
 
 from pyspec.drafters import LookupDrafter
 from pyspec.engine.handle import Engine, Gate, Role
-from pyspec.engine.models import SideModel
+from pyspec.engine.models import SideModel, address
 from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.policy.lengths import FixedPolicy
@@ -142,7 +142,8 @@ def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, every,
     many = SideModel(path, llm, n_seq=N_SEQ)
     llm.context_params.n_ctx = ROOM
     with Engine(N_SEQ, llm.n_vocab()) as engine:
-        engine.attach(Role.TARGET, many.context, many.model)
+        # with the tokenizer of the other one: a side model brings none
+        engine.attach(Role.TARGET, many.context, address(llm.model))
         texts, accepted = speculate(engine, ROOM, prompts)
     many.close()
     assert accepted > len(prompts) * N_TOKENS // 10

@@ -183,7 +183,7 @@ def test_a_draft_of_another_kind_is_not_given_to_a_server(
 ) -> None:
     """llama-server would end on it."""
     path = tiny_eagle3 if draft == "eagle" else tiny_draft
-    with pytest.raises(PeerMissing, match="no file for draft-"):
+    with pytest.raises(PeerMissing, match="not a file for draft-"):
         open_peer(name, Files(tiny_draft, path, 64, 1), tiny_draft)
 
 

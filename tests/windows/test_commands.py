@@ -121,13 +121,7 @@ def test_ctrl_break_drains_a_server(tiny_ascii: Path, tmp_path: Path) -> None:
         tmp_path, "serve", "-m", tiny_ascii, "--trust-model", "-c", 16384, "-t", 1, "--port", 0, "--drain", 0,
     ) as process:  # fmt: skip
         url = where(process)
-        asked = {
-            "prompt": "abc",
-            "max_tokens": 16000,
-            "stream": True,
-            "min_tokens": 16000,
-            "ignore_eos": True,
-        }
+        asked = {"prompt": "abc", "max_tokens": 16000, "stream": True}
         body = json.dumps(asked).encode()
         request = urllib.request.Request(
             f"{url}/v1/completions", body, {"Content-Type": "application/json"}
