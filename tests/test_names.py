@@ -23,7 +23,6 @@ SEVERAL = {
     "whole", "events", "broken",  # what each of the server's interfaces has (serve/interface.py)
     "info",  # `pyspec info` and `pyspec models info`
     "pull",  # the command, and what it does
-    "spoken",  # the tokens of an answer, and a conversation in a template's form
 }  # fmt: skip
 """Public functions that have one name in several modules."""
 

@@ -325,7 +325,7 @@ SAID = {
 """What users hear of a form that changes words."""
 
 
-def spoken(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
+def in_forms(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
     """A conversation in some forms, one after the other."""
     for name in names:
         asked = FORMS[name](asked)

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from pyspec.errors import EngineError, InputError
 from pyspec.text.control import DEFAULT_SIGNS, Hider, Spot, unused_signs
-from pyspec.text.forms import CHOICES, SAID, TemplateInput, missing, spoken, standard
+from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, standard
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
 from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of
@@ -202,7 +202,7 @@ class ChatTemplate:
         refusal, best = None, None
         seen: list[TemplateInput] = []
         for names in (self._forms.get(name, ()), *CHOICES):
-            tried = spoken(asked, names)
+            tried = in_forms(asked, names)
             if tried in seen:
                 continue
             seen.append(tried)
@@ -270,7 +270,7 @@ class ChatTemplate:
 
     def _tried_opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
         first = {**asked, "messages": [{"role": "user", "content": "x"}]}
-        first = spoken(first, self._forms[name])
+        first = in_forms(first, self._forms[name])
         try:
             closed, opened = (
                 self._renderer.render(name, {**first, "add_generation_prompt": each}, now)
