@@ -172,6 +172,19 @@ def _delta(door: str, told: dict[str, Any]) -> str:
     return "".join([delta.get("content") or "", *calls])
 
 
+def unchunked(data: bytes) -> bytes:
+    """A body that came in chunks. Raises ValueError for one that ended between or inside them."""
+    found, size = [], -1
+    while size:
+        length, _, data = data.partition(b"\r\n")
+        size = int(length, 16)
+        if len(data) < size + 2:
+            raise ValueError(f"a chunk of {size} bytes has {len(data)}")
+        found.append(data[:size])
+        data = data[size + 2 :]
+    return b"".join(found)
+
+
 class MixedRun:
     """One run: its counts, and what went wrong."""
 
@@ -240,8 +253,7 @@ class MixedRun:
     async def _ask(self, path: str, asked: dict[str, Any], kind: str) -> tuple[int, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         data = json.dumps(asked).encode()
-        # in 1.1 a stream would come in chunks with marks of their own
-        head = f"POST {path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         try:
             head_ = await reader.readuntil(b"\r\n\r\n")
@@ -253,7 +265,9 @@ class MixedRun:
                 found += part
                 if kind == "slow":
                     await asyncio.sleep(_SLOW_S)
-            return status, found
+            return status, unchunked(
+                found
+            ) if b"\r\ntransfer-encoding: chunked" in head_.lower() else found
         finally:
             writer.close()
 

@@ -106,6 +106,15 @@ def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, c
     assert rows[-1].startswith("waits over 1000 ms: ")
 
 
+def test_a_body_in_chunks_is_whole_or_wrong(script) -> None:
+    """Servers send streams so; one that was cut off between chunks would look like one that ended."""
+    unchunked = script("mixed").unchunked
+    assert unchunked(b"3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n") == b"abc0123456789"
+    for cut in (b"3\r\nabc\r\n", b"3\r\nab", b"3\r\nabc\r\n0\r\n"):
+        with pytest.raises(ValueError, match=r"chunk|invalid literal"):
+            unchunked(cut)
+
+
 def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, tmp_path, capsys) -> None:
     """Of every kind and by every interface, and many streams at once; a page has the same figures."""
     few = [
