@@ -54,9 +54,7 @@ T = TypeVar("T")
 RULES = (
     "quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma"
 )  # fmt: skip
-PAIRS = (
-    "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-good-q4_k_m", "stretched-poor-q4_k_m"
-)  # fmt: skip
+PAIRS = ("default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-poor-q4_k_m")
 WARM = "-t08"
 """What the name of a pair's page at temperature 0.8 ends with."""
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
