@@ -167,6 +167,11 @@ class Paged(Protocol):
         """All of README.md."""
 
 
+def page_of(title: str, about: str | None, *parts: str) -> str:
+    """A page: its title, what it is (a script's own words), how it was made, and what was found."""
+    return "\n\n".join([f"# {title}", (about or "").strip(), *parts]) + "\n"
+
+
 def keep(found: Paged, path: Path) -> None:
     """Write what was found, as JSON, and its page beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)

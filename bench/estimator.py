@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments, keep, write_one
+from common import arguments, keep, page_of, write_one
 
 from pyspec import Sampling, SpeculativeLlama
 from pyspec._lib import ffi, lib
@@ -68,8 +68,7 @@ class Estimates(msgspec.Struct):
     def page(self) -> str:
         """Title, what it is, and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
-        about = (__doc__ or "").strip()
-        return f"# What tells whether a drawn token is accepted\n\n{about}\n\n{made}\n\n{self.table()}\n"
+        return page_of("What tells whether a drawn token is accepted", __doc__, made, self.table())
 
     def table(self) -> str:
         """A line a word, a column a draft and temperature."""

@@ -24,7 +24,7 @@ from time import perf_counter, time
 from typing import Any
 
 import msgspec
-from common import arguments, keep, write_one
+from common import arguments, keep, page_of, write_one
 
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
@@ -52,8 +52,8 @@ class FirstUse(msgspec.Struct):
         rows = [
             [part, f"{self.seconds[part]:.1f}"] for part in (*PARTS, "sum", WHOLE, INSTALL, ALL)
         ]
-        about = (__doc__ or "").rpartition("\n\n")[2].strip()
-        return f"# The first answer, by part\n\n{about}\n\n{made}\n\n{table(HEAD, rows)}\n"
+        about = (__doc__ or "").rpartition("\n\n")[2]
+        return page_of("The first answer, by part", about, made, table(HEAD, rows))
 
 
 def main(words: list[str] | None = None) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 
 import msgspec
-from common import arguments, keep, write_one
+from common import arguments, keep, page_of, write_one
 from grid import CURVES, informed_speed
 from msgspec.structs import replace
 
@@ -65,8 +65,7 @@ class Firsts(msgspec.Struct):
     def page(self) -> str:
         """Title, what it is, and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)}."
-        about = (__doc__ or "").strip()
-        return f"# First answers, replayed\n\n{about}\n\n{made}\n\n{table(HEAD, self.rows)}\n"
+        return page_of("First answers, replayed", __doc__, made, table(HEAD, self.rows))
 
 
 def write(folder: Path) -> None:

@@ -19,7 +19,7 @@ from statistics import median
 from time import perf_counter
 
 import msgspec
-from common import arguments, keep, write_one
+from common import arguments, keep, page_of, write_one
 
 from pyspec.measure.records import ModelFile, commit, machine, model_file, published
 from pyspec.measure.report import code_of, table
@@ -90,9 +90,9 @@ class Loads(msgspec.Struct):
         )
         load, whole = self.added("load"), self.added("whole")
         said = f"Drafts add {load:.0f} ms to loading and {whole:.0f} ms to the whole process (medians of pairs)."
-        about = (__doc__ or "").rpartition("\n\n")[2].strip()
+        about = (__doc__ or "").rpartition("\n\n")[2]
         rows = [self.row(draft) for draft in DRAFTS]
-        return "\n\n".join(["# Starts with drafts", about, made, table(HEAD, rows), said]) + "\n"
+        return page_of("Starts with drafts", about, made, table(HEAD, rows), said)
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments, keep, write_one
+from common import arguments, keep, page_of, write_one
 
 from pyspec._lib import ffi, lib
 from pyspec.measure.records import commit, machine, published
@@ -38,10 +38,7 @@ class NoiseFound(msgspec.Struct):
     def page(self) -> str:
         """Title, what it is, and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
-        about = (__doc__ or "").strip()
-        return (
-            f"# Whether coupled noise is noise\n\n{about}\n\n{made}\n\n{table(HEAD, self.rows)}\n"
-        )
+        return page_of("Whether coupled noise is noise", __doc__, made, table(HEAD, self.rows))
 
 
 def write(folder: Path) -> None:

@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
-from common import arguments, in_turns, keep, write_one
+from common import arguments, in_turns, keep, page_of, write_one
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.contenders import Ours
@@ -91,8 +91,8 @@ class Overhead(msgspec.Struct):
         """Title, what it is, and the tables."""
         made = f"Made by `{self.command}` on {self.day}{code_of(self.commit)}: {self.machine}."
         target = f"Target {self.target.name}, sha256 {self.target.sha256}."
-        about, rows = (__doc__ or "").strip(), table(HEAD, self.modes)
-        return f"# Beside decodes\n\n{about}\n\n{made} {target}\n\n{rows}\n\n{self.prompts}\n"
+        found = table(HEAD, self.modes), self.prompts
+        return page_of("Beside decodes", __doc__, f"{made} {target}", *found)
 
 
 def write(folder: Path) -> None:

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
-from common import arguments, keep, write_one
+from common import arguments, keep, page_of, write_one
 
 from pyspec import SpeculativeLlama
 from pyspec.batch import Batch, Record, Settings
@@ -89,10 +89,7 @@ class SameText(msgspec.Struct):
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. Target {self.target}."
         lines = "\n".join(f"- {parting}" for parting in self.partings)
         rows = [self._row(*way) for way in self.ways]
-        about = (__doc__ or "").strip()
-        return (
-            f"# One text whatever drafts\n\n{about}\n\n{made}\n\n{table(HEAD, rows)}\n\n{lines}\n"
-        )
+        return page_of("One text whatever drafts", __doc__, made, table(HEAD, rows), lines)
 
     def _row(self, draft: str, length: int) -> list[str]:
         mine = [one for one in self.partings if (one.draft, one.length) == (draft, length)]

@@ -25,7 +25,7 @@ import llama_cpp
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments, half_width, keep, write_one
+from common import arguments, half_width, keep, page_of, write_one
 from estimator import noise
 
 from pyspec import SpeculativeLlama
@@ -123,8 +123,7 @@ class Truncations(msgspec.Struct):
         """Title, what it is, and the table."""
         files = "; ".join(f"{one.name}, sha256 {one.sha256}" for one in (self.target, *self.drafts))
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. Files: {files}."
-        about = (__doc__ or "").strip()
-        return f"# What a draft draws from\n\n{about}\n\n{made}\n\n{self.table()}\n"
+        return page_of("What a draft draws from", __doc__, made, self.table())
 
     def table(self) -> str:
         """A line a draft, top-p and way."""

@@ -76,11 +76,10 @@ OFF = Speculation(enabled=False)
 class AnswerOptions:
     """Everything that one answer asks for, from the call down to the session.
 
-    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text, of which rounds know
-    nothing. goes_on: at max_tokens the answer does not end but goes
-    on without drafts, until its caller closes it. keep_rows: keep the logits of emitted tokens; prompt_rows: of the prompt's
-    too, which is then read anew. policy: what decides on draft lengths, None for the object's own. progress(done, total) is
-    called while the prompt is read.
+    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text; rounds do not know of them.
+    goes_on: at max_tokens the answer does not end but goes on without drafts, until its caller closes it. keep_rows: keep the
+    logits of emitted tokens; prompt_rows: of the prompt's too, which is then read anew. policy: what decides on draft
+    lengths, None for the object's own. progress(done, total) is called while the prompt is read.
     """
 
     sampling: Sampling = field(default_factory=Sampling)

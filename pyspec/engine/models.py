@@ -23,9 +23,9 @@ from pyspec.offload import (
 )
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
-from pyspec.store.drafts import same_tokens
+from pyspec.store.drafts import facts_if_same_tokens
 from pyspec.store.files import size_of
-from pyspec.store.header import Facts, facts_of, read_header
+from pyspec.store.header import Facts, read_header
 from pyspec.store.heads import ASSISTANT, MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
 from pyspec.store.others import file_name_of, name_of
@@ -99,7 +99,11 @@ class SideModel:
         head = states is not None and states.kind == MTP
         loading = _Loading(self.path, target, placement, params, head=head)
         self._n_gpu_layers = loading.params.n_gpu_layers
-        facts = _of_same_tokens(target, self.path)
+        facts = None
+        if (
+            not target.loading.overrides
+        ):  # which may have given the target other tokens than its file has
+            facts = facts_if_same_tokens(Path(target.model_path), self.path)
         self._same_tokens = facts is not None
         if facts is not None:
             loading.params.kv_overrides = _no_vocabulary(facts)
@@ -277,13 +281,6 @@ def _read_states(params: Any, target: Any, states: States) -> None:
         states.block is not None
     ):  # llama.cpp ends the process for more where rows see those behind them
         params.n_batch = params.n_ubatch
-
-
-def _of_same_tokens(target: Any, path: Path) -> Facts | None:
-    """A file's facts where it is known to speak the target's tokens; None also where overrides may have changed those."""
-    if target.loading.overrides or not same_tokens(Path(target.model_path), path):
-        return None
-    return facts_of(path)
 
 
 def _no_vocabulary(facts: Facts) -> Any:

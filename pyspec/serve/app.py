@@ -141,7 +141,7 @@ class Handlers:
     async def complete(self, request: Request) -> Any:
         """Answers, whole or streamed."""
         interface = INTERFACES[_whole_path(request.url.path)]
-        data, holder = await self._data(request), self._keys.holder(request.headers)
+        data, holder = await self._data(request)
         body = interface.read(data)
         service = await self._fleet.take(body.model)
         try:
@@ -159,14 +159,14 @@ class Handlers:
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a request of Anthropic's has."""
-        data = await self._data(request)
+        data, _ = await self._data(request)
         body = COUNTS(data)
         async with self._fleet.using(body.model) as service:
             return _json({"input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
         """Tokens of a text, or the text of tokens."""
-        data = await self._data(request)
+        data, _ = await self._data(request)
         work = tokenizing.tokenize if request.url.path == "/tokenize" else tokenizing.detokenize
         async with self._fleet.using(tokenizing.model_of(data)) as service:
             return _json(await asyncio.to_thread(work, service.batch, data))
@@ -210,13 +210,13 @@ class Handlers:
         async with self._fleet.using(request.query_params.get("model")) as service:
             return _json(tokenizing.tokenizer_info(service.batch))
 
-    async def _data(self, request: Request) -> bytes:
-        """The body of a request that may be made."""
-        self._keys.holder(request.headers)
+    async def _data(self, request: Request) -> tuple[bytes, str]:
+        """The body of a request that may be made, and whose key it brought."""
+        holder = self._keys.holder(request.headers)
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != "application/json":  # what a form of another page can send is not believed
             raise HTTPException(415, "send application/json")
-        return await _body(request, self._serving.max_body)
+        return await _body(request, self._serving.max_body), holder
 
     @property
     def _alive(self) -> bool:

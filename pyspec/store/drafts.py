@@ -137,10 +137,10 @@ def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts
     ]
 
 
-def same_tokens(one: Path, other: Path) -> bool:
-    """Whether two files are known to speak the same tokens, by llama.cpp's test."""
-    ours, theirs = facts_of(one), facts_of(other)
-    return ours is not None and theirs is not None and _fit(ours, theirs)
+def facts_if_same_tokens(target: Path, path: Path) -> Facts | None:
+    """The facts of a file that is known to speak the target's tokens, by llama.cpp's test; None for others."""
+    ours, theirs = facts_of(target), facts_of(path)
+    return theirs if ours is not None and theirs is not None and _fit(ours, theirs) else None
 
 
 def _fit(one: Facts, other: Facts) -> bool:

@@ -88,6 +88,20 @@ def _with_messages(
     return {**asked, "messages": [change(message) for message in asked["messages"]]}
 
 
+def _with_arguments(asked: TemplateInput, change: Callable[[Any], Any]) -> TemplateInput:
+    """A conversation with the arguments of each call changed."""
+
+    def changed(call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": change(function["arguments"])}}
+
+    def each(message: dict[str, Any]) -> dict[str, Any]:
+        calls = message.get("tool_calls")
+        return {**message, "tool_calls": list(map(changed, calls))} if calls else message
+
+    return _with_messages(asked, each)
+
+
 _ROLES = {"developer": "system", "function": "tool"}
 _TELLING = ("system", "developer")
 
@@ -122,34 +136,20 @@ def _tools_renamed(asked: TemplateInput) -> TemplateInput:
 def _written_arguments(asked: TemplateInput) -> TemplateInput:
     """Arguments of calls as JSON text."""
 
-    def change(message: dict[str, Any]) -> dict[str, Any]:
-        calls = message.get("tool_calls")
-        return {**message, "tool_calls": list(map(_written, calls))} if calls else message
+    def written(arguments: Any) -> Any:
+        is_text = isinstance(arguments, str)
+        return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
 
-    return _with_messages(asked, change)
-
-
-def _written(call: dict[str, Any]) -> dict[str, Any]:
-    arguments = call["function"]["arguments"]
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return {**call, "function": {**call["function"], "arguments": arguments}}
+    return _with_arguments(asked, written)
 
 
 def _held_arguments(asked: TemplateInput) -> TemplateInput:
-    """Arguments that are no object as the only one of an object."""
+    """Arguments that are not an object, as the only one of an object."""
 
-    def change(message: dict[str, Any]) -> dict[str, Any]:
-        calls = message.get("tool_calls")
-        return {**message, "tool_calls": list(map(_held, calls))} if calls else message
+    def held(arguments: Any) -> Any:
+        return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
-    return _with_messages(asked, change)
-
-
-def _held(call: dict[str, Any]) -> dict[str, Any]:
-    arguments = call["function"]["arguments"]
-    held = arguments if isinstance(arguments, dict) else {"arguments": arguments}
-    return {**call, "function": {**call["function"], "arguments": held}}
+    return _with_arguments(asked, held)
 
 
 def _thought(asked: TemplateInput) -> TemplateInput:

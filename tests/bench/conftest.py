@@ -14,6 +14,15 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Two short ones, in Spec-Bench's format."""
+    path = tmp_path / "questions.jsonl"
+    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
+    path.write_text("".join(line % (i, text) for i, text in enumerate(("abc", "cab"))))
+    return path
+
+
+@pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Import a script by its name; scripts find each other as they do when started."""
     monkeypatch.syspath_prepend(str(BENCH))

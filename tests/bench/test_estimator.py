@@ -36,12 +36,9 @@ def test_what_tells_loses_least(script) -> None:
 
 
 def test_a_model_that_drafts_for_itself_is_always_accepted(
-    script, tiny_ascii: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script, questions: Path, tiny_ascii: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its draws are the text's, at each temperature, since the noise is the same; the page has the same table."""
-    questions = tmp_path / "questions.jsonl"
-    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
-    questions.write_text("".join(line % (i, text) for i, text in enumerate(("abc", "cab"))))
     out = tmp_path / "estimator"
     words = [str(tiny_ascii), str(questions), str(tiny_ascii), "--every", "1", "--tokens", "12"]
     script("estimator").main([*words, "--temps", "0.7,1.3", "--out", str(out)])

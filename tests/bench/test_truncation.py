@@ -69,12 +69,9 @@ def test_a_model_that_drafts_for_itself_is_right_its_way(
 
 
 def test_the_page_has_a_row_for_each_way(
-    script, tiny_ascii: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script, questions: Path, tiny_ascii: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At each top-p, over as many questions as there are."""
-    questions = tmp_path / "questions.jsonl"
-    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
-    questions.write_text("".join(line % (i, text) for i, text in enumerate(("abc", "cab"))))
     words = [str(tiny_ascii), str(questions), str(tiny_ascii), "--every", "1", "--tokens", "8"]
     out = ["--top-p", "0.9,0.5", "--out", str(tmp_path / "truncation")]
     truncation = script("truncation")

@@ -12,9 +12,9 @@ import tiny_eagle
 from pyspec.store.drafts import (
     candidates,
     drafts_here,
+    facts_if_same_tokens,
     is_of,
     known_drafts,
-    same_tokens,
     without_drafts,
 )
 from pyspec.store.header import Facts, facts_of
@@ -267,8 +267,10 @@ def test_equal_tokens_are_known_by_their_hash(home: Path) -> None:
         "begins": {"adds": (True, False)},
     }
     found = {
-        name for name, o in others.items() if same_tokens(target, made(home / f"{name}.gguf", **o))
+        name
+        for name, o in others.items()
+        if facts_if_same_tokens(target, made(home / f"{name}.gguf", **o))
     }
     assert found == {"same", "more"}
     (home / "junk.gguf").write_bytes(b"junk")
-    assert not same_tokens(target, home / "junk.gguf")
+    assert not facts_if_same_tokens(target, home / "junk.gguf")
