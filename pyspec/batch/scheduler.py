@@ -138,11 +138,13 @@ class Scheduler:
         answer = job.begun or ActiveJob.begin(job, self._contexts.target)
         text = answer.run.tokens
         source, n = self.kept.source(text, job.owner, self._texts())
+        seq = self._place(source, job.owner)
+        if source is None:
+            source, n = seq, self.kept.left(seq, text, job.owner)
         if answer.scored is not None:  # every row of it is wanted
             source, n = None, 0
         if self._exact:
             n -= n % PREFILL_CHUNK  # pieces have to begin where they would alone
-        seq = self._place(source, job.owner)
         if not self._streams:  # in a pool, what free sequences hold gives way
             self.kept.drop(self._unused - job.need, spare=source)
         if n == 0 or (source not in self.active and not self.kept.texts[source or 0]):

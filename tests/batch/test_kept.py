@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+from unittest.mock import Mock
+
 import pytest
 from answers import counters
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pyspec.batch.kept import LEAST, KeptTexts, common
 from pyspec.engine.handle import Engine
 
 SHARED = "once upon a time there was a king and he had "
@@ -88,3 +94,36 @@ def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
     batch = open_batch(**options)
     assert texts(batch, [word]) == answer
     assert sum(read) < len(batch.target.tokenize(word.encode()))
+
+
+@pytest.mark.parametrize("parallel", [1, 8])
+def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read, parallel):
+    """Nothing has to be copied for it, so no beginning is too short."""
+    batch = open_batch(parallel=parallel, interactive=True, draft="none", **EXACT)
+    words = ["the king had a horse", "the king saw the sea"]
+    own = [batch.target.tokenize(word.encode()) for word in words]
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*own, strict=False)))
+    assert 0 < alike < LEAST
+    texts(batch, words[:1] * parallel)  # no sequence is empty any more
+    read.clear()
+    answer = texts(batch, words[1:])
+    answered = len(batch.target.tokenize(answer[0].encode(), add_bos=False))
+    assert sum(read) <= len(own[1]) - alike + answered
+
+
+@settings(deadline=None)
+@given(
+    text=st.lists(st.integers(0, 3), max_size=40),
+    prompt=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    public=st.lists(st.integers(0, 3), max_size=10),
+    each=st.sampled_from([0, 512, 1 << 17]),
+)
+def test_of_anothers_text_only_what_is_public_is_taken(text, prompt, public, each):
+    """However short the rest is: how soon an answer comes would tell what the other one said."""
+    kept = KeptTexts(Mock(held=lambda *_: len(text)), 1, each, lambda: public)
+    kept.take(0, text, "one", None, 0)
+    kept.keep(0, text, len(text))
+    mine, theirs = kept.left(0, prompt, "one"), kept.left(0, prompt, "two")
+    assert mine == common(text, prompt)
+    assert theirs == min(mine, common(public, prompt))
+    assert kept.source(prompt, "two", {})[1] <= theirs
