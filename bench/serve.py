@@ -1,10 +1,10 @@
 """What a server does under load: tokens a second, first tokens, errors and memory, of `pyspec serve` and of llama-server.
 
-The first turns of QUESTIONS, in Spec-Bench's format, are asked over and over until --requests are done, by --clients at once,
-each the next one when its last has ended. Answers are streamed unless --whole. Both servers have as many slots as there are
-clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of its own; they take turns,
---repeat times. "llama-server:K" drafts at most K tokens with the EAGLE-3 head of --draft. The table has medians; memory is the
-resident set after a tenth of the requests and at the end, and stderr tells it after each tenth.
+The first turns of QUESTIONS, in Spec-Bench's format, one of each kind in turn, are asked over and over until --requests are
+done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers have
+as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of its
+own; they take turns, --repeat times. "llama-server:K" drafts at most K tokens with the EAGLE-3 head of --draft. The table has
+medians; memory is the resident set after a tenth of the requests and at the end, and stderr tells it after each tenth.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import json
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -26,7 +28,7 @@ from common import Comparison, Figures, arguments, in_turns, medians, publish, r
 from pyspec.errors import EngineError
 from pyspec.measure.contenders import ServerProcess, llama_server
 from pyspec.measure.report import table
-from pyspec.measure.tasks import load_questions
+from pyspec.measure.tasks import Question, load_questions
 
 PEER = "llama-server"
 OPTIONS = {
@@ -47,9 +49,9 @@ class ServeResults(Comparison, kw_only=True):
 
     heading = "Servers under load"
     intro = (
-        "What clients of a server see: each asks the next question when its last answer has ended. Answers are streamed; both "
-        "servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident set after a "
-        "tenth of the requests and at the end. A gap is the longest wait for more text within an answer. "
+        "What clients of a server see: each asks the next question, of another kind, when its last answer has ended. Answers are "
+        "streamed; both servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident "
+        "set after a tenth of the requests and at the end. A gap is the longest wait for more text within an answer. "
         '"pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts, "llama-server:K" drafts K tokens at '
         "most with the EAGLE-3 head that ships."
     )
@@ -81,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", "questions", **OPTIONS)
-    texts = [question.turns[0] for question in load_questions(Path(options.questions))]
+    texts = kinds_in_turn(load_questions(Path(options.questions)))
     runs = in_turns(
         options.contenders.split(","), options.repeat, lambda one: measure(options, one, texts)
     )
@@ -92,6 +94,16 @@ def main(words: Sequence[str] | None = None) -> None:
     }
     counts = {"clients": options.clients, "requests": options.requests}
     publish(ServeResults, "serve", options, given, found, **counts)
+
+
+def kinds_in_turn(questions: Sequence[Question]) -> list[str]:
+    """First turns: one of each kind, then the next of each, since few requests would else be all of the file's first kinds."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for question in questions:
+        turns.append((seen[question.category], question.turns[0]))
+        seen[question.category] += 1
+    return [text for _, text in sorted(turns, key=itemgetter(0))]
 
 
 def command(options: Namespace, contender: str) -> list[str]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspec.measure.tasks import Question
+
 
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
     """Two clients, twelve requests: a row with a speed, and no errors."""
@@ -37,6 +39,14 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     assert "| pyspec | " in page
     assert "| gap p95 | gap max |" in page
     assert str(tmp_path) not in page
+
+
+def test_few_requests_are_of_all_kinds(script) -> None:
+    """A file has its questions by kind: the first twelve would all be of two."""
+    kinds = ["qa", "qa", "qa", "rag", "rag", "math"]
+    questions = [Question(i, kind, [f"{kind}{i}"]) for i, kind in enumerate(kinds)]
+    texts = script("serve").kinds_in_turn(questions)
+    assert texts == ["qa0", "rag3", "math5", "qa1", "rag4", "qa2"]
 
 
 def test_the_other_server_drafts_as_many_tokens_as_its_name_says(script, tmp_path) -> None:
