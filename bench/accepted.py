@@ -34,7 +34,8 @@ from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.equal import choices
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
-from pyspec.measure.tasks import Options, load_questions, parse_mode
+from pyspec.measure.tasks import Options, parse_mode
+from pyspec.profiling.questions import load_questions
 from pyspec.store.heads import ASSISTANT, CHAINED_HEADS, MTP, States, kind_of_draft
 from pyspec.store.locate import resolve
 from pyspec.target import TargetLlama

@@ -21,7 +21,8 @@ from typing import Any
 from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
 
 from pyspec.measure.report import table
-from pyspec.measure.tasks import Options, Question, load_questions
+from pyspec.measure.tasks import Options
+from pyspec.profiling.questions import Question, load_questions
 from pyspec.store.header import read_header
 from pyspec.text.template import ChatTemplate
 

@@ -25,8 +25,8 @@ from replay import ROUNDS, Always, play
 
 from pyspec.measure.records import commit
 from pyspec.measure.report import code_of, table
-from pyspec.measure.simulate import Answer, Chain, Costs, Times, load_rounds
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.profiling.simulate import Answer, Chain, Costs, Times, load_rounds
 
 FILES = ("bf16", "q4_k_m", "head")
 BESIDE = "head"

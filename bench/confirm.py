@@ -35,8 +35,8 @@ from pyspec.measure.judging import TextJudge
 from pyspec.measure.quality import WORSE_UP, Measure, QualityResults
 from pyspec.measure.records import RunRecord, read_run_records
 from pyspec.measure.report import code_of, table
-from pyspec.measure.tasks import Question, grouped, load_questions
 from pyspec.measure.variants import parse_variants
+from pyspec.profiling.questions import Question, grouped, load_questions
 from pyspec.store.locate import resolve
 
 ROOT = Path(__file__).parent.parent
@@ -109,7 +109,7 @@ def questions(spec_bench: Path | None) -> list[dict[str, Any]]:
     found = [*sums(rng, 48), *lists(rng, 48), *extractions(rng, 48)]
     paths = [
         ROOT / "bench" / "firsts" / "questions.jsonl",
-        ROOT / "pyspec" / "measure" / "questions.jsonl",
+        ROOT / "pyspec" / "profiling" / "questions.jsonl",
     ]
     for path in [*paths, *([spec_bench] if spec_bench else [])]:
         found += [json.loads(line) for line in path.read_text().splitlines()]

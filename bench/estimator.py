@@ -23,7 +23,7 @@ from pyspec import Sampling, SpeculativeLlama
 from pyspec._lib import ffi, lib
 from pyspec.measure.records import commit, machine, published
 from pyspec.measure.report import code_of, table
-from pyspec.measure.tasks import load_questions
+from pyspec.profiling.questions import load_questions
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
 

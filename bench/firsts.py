@@ -25,17 +25,9 @@ from common import arguments, keep, page_of, write_one
 from grid import CURVES, informed_speed
 from msgspec.structs import replace
 
+from pyspec.measure.oracle import oracle_speed
 from pyspec.measure.records import commit, published
 from pyspec.measure.report import code_of, table
-from pyspec.measure.simulate import (
-    Answer,
-    Costs,
-    Player,
-    Times,
-    fixed_speed,
-    load_rounds,
-    oracle_speed,
-)
 from pyspec.noise import Draw
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
@@ -43,6 +35,7 @@ from pyspec.policy.lengths import Auto
 from pyspec.policy.policies import Policies
 from pyspec.policy.shapes import SHAPES
 from pyspec.profiles import read_prior
+from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed, load_rounds
 
 ROUNDS = Path(__file__).parent / "firsts"
 HEAD_FILE = Path(__file__).parents[1] / "models" / "smollm2-eagle3.gguf"

@@ -29,21 +29,11 @@ import numpy as np
 from common import arguments
 from msgspec.structs import asdict
 
+from pyspec.measure.oracle import oracle_speed, reading_ms, reread_ms
 from pyspec.measure.records import commit, published
 from pyspec.measure.report import code_of, table
-from pyspec.measure.simulate import (
-    Answer,
-    Costs,
-    Player,
-    Times,
-    fixed_speed,
-    oracle_speed,
-    planted,
-    reading_ms,
-    reread_ms,
-)
 from pyspec.measure.speeds import geomean
-from pyspec.measure.tasks import grouped
+from pyspec.measure.synthetic import planted
 from pyspec.policy.acceptance import Acceptance, Calibration
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
@@ -51,6 +41,8 @@ from pyspec.policy.shapes import SHAPES
 from pyspec.policy.stopping import best_length, draft_floors, survivals
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin
+from pyspec.profiling.questions import grouped
+from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed
 
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)

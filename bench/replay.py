@@ -22,10 +22,11 @@ from common import arguments
 from grid import costs_of, informed_speed
 from msgspec.structs import replace
 
+from pyspec.measure.oracle import oracle_speed
 from pyspec.measure.report import table
-from pyspec.measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds, oracle_speed
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.profiling.simulate import Answer, Costs, Player, fixed_speed, load_rounds
 
 ROUNDS = Path(__file__).parent / "rounds"
 HEAD = ("rounds", "curve", "best fixed", "auto", "informed", "score, auto", "score, always", "auto + lookup",

@@ -24,7 +24,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from common import Figures, arguments, in_turns, medians
 
 from pyspec.measure.report import table
-from pyspec.measure.tasks import load_questions
+from pyspec.profiling.questions import load_questions
 
 HEAD = ("replicas x threads", "requests/s", "of the first", "tokens/s", "whole p50", "errors")
 _WEB = build_opener(ProxyHandler({}))

@@ -24,11 +24,12 @@ from common import arguments, keep, page_of, write_one
 from pyspec import SpeculativeLlama
 from pyspec.batch import Batch, Record, Settings
 from pyspec.measure.contenders import Ours
-from pyspec.measure.costs import rows_after
 from pyspec.measure.equal import choices, judge
 from pyspec.measure.records import TimedAnswer, commit, machine, published
 from pyspec.measure.report import code_of, table
-from pyspec.measure.tasks import Options, load_questions, parse_mode, select
+from pyspec.measure.tasks import Options, parse_mode
+from pyspec.profiling.logits import rows_after
+from pyspec.profiling.questions import load_questions, select
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 

@@ -28,7 +28,7 @@ from common import Comparison, Figures, arguments, in_turns, medians, publish, r
 from pyspec.errors import EngineError
 from pyspec.measure.contenders import ServerProcess, llama_server
 from pyspec.measure.report import table
-from pyspec.measure.tasks import Question, load_questions
+from pyspec.profiling.questions import Question, load_questions
 
 PEER = "llama-server"
 OPTIONS = {

@@ -31,10 +31,10 @@ from estimator import noise
 from pyspec import SpeculativeLlama
 from pyspec.measure.records import ModelFile, commit, machine, model_file, published
 from pyspec.measure.report import code_of, table
-from pyspec.measure.tasks import load_questions
 from pyspec.noise import Coupling, derive_seed
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Draft, Place, Plan
+from pyspec.profiling.questions import load_questions
 from pyspec.sampling import Sampling
 from pyspec.store.locate import resolve
 from pyspec.text.template import ChatTemplate

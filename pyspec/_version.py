@@ -20,14 +20,16 @@ LLAMA_CPP_VERSIONS = ("0.3.36",)
 
 
 def borrowed(package: Path, search: list[str]) -> list[str]:
-    """Folders to add to the package's path `search` so that a clone is whole: its `models`, and the installed extension.
+    """Folders to add to the package's path `search` so that a clone is whole.
+
+    Those of its `models` and of `measure`, and the installed package's, which has the extension.
 
     package: the folder that `pyspec` was imported from. Empty for an installed package, and where `search` is whole already.
     """
     root = package.parent
     if not (root / "native" / "CMakeLists.txt").is_file() or any(map(_has_extension, search)):
         return []
-    return [str(root), *_installed(root)]
+    return [str(root), str(root / "bench"), *_installed(root)]
 
 
 def _installed(root: Path) -> list[str]:

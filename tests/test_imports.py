@@ -10,15 +10,16 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from sources import modules
 
 TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "pyspec"
 
 # From the top down: a module may import from its own row and from those below it.
 LAYERS = [
+    ["measure"],
     ["cli", "__main__", "llm_plugin"],
     ["serve"],
-    ["chat", "batch", "measure"],
+    ["chat", "batch", "profiling"],
     ["replace"],
     ["llama"],
     ["pieces"],
@@ -52,45 +53,37 @@ FORBIDDEN = {"policy": {"_lib", "engine", "drafters", "llama_cpp"}, "errors": {"
 ONLY_IMPORTER = {"_native": "_lib"}
 
 
-def modules() -> list[Path]:
-    """Every source file of the package but its front door, which names what it shows."""
-    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+MODULES = {name: path for name, path in modules().items() if name != "pyspec"}
+"""All but the package's front door, which names what it shows."""
 
 
-def part(path: Path) -> str:
-    """The layer's name a file belongs to: its folder below pyspec/, or its own name."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def part(name: str) -> str:
+    """The layer that a module belongs to: its room, or its own name."""
+    return name.split(".")[1]
 
 
-def named(path: Path) -> set[str]:
-    """Dotted names of everything a file imports, each `from M import N` as M.N."""
-    tree = ast.walk(ast.parse(path.read_text()))
-    found = [node for node in tree if isinstance(node, ast.ImportFrom) and not node.level]
-    return {f"{node.module}.{alias.name}" for node in found for alias in node.names}
+def origin(name: str, node: ast.ImportFrom) -> str:
+    """The module that a `from` of a module names; a relative one made absolute."""
+    package = name.split(".")[: None if MODULES[name].name == "__init__.py" else -1]
+    above = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join([*above, *filter(None, [node.module])])
 
 
-def imported(path: Path) -> set[str]:
-    """Dotted names a file imports, of pyspec and of others; relative ones made absolute."""
-    package = ["pyspec", *path.relative_to(PACKAGE).parent.parts]
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported(name: str) -> set[str]:
+    """Dotted names of everything a module imports, of pyspec and of others; `from M import N` is M.N."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            names |= (
-                {f"{module}.{alias.name}" for alias in node.names}
-                if module == "pyspec"
-                else {module}
-            )
-    return names
+            found |= {f"{origin(name, node)}.{alias.name}" for alias in node.names}
+    return found
 
 
-def parts_used(path: Path) -> set[str]:
-    """Names of the package's parts that a file imports."""
-    inside = {name.split(".")[1] for name in imported(path) if name.startswith("pyspec.")}
-    return inside & {name for row in LAYERS for name in row}
+def parts_used(name: str) -> set[str]:
+    """Names of the package's parts that a module imports."""
+    inside = {part(each) for each in imported(name) if each.startswith("pyspec.")}
+    return inside & {each for row in LAYERS for each in row}
 
 
 def row_of(name: str) -> int:
@@ -98,53 +91,50 @@ def row_of(name: str) -> int:
     return next(i for i, row in enumerate(LAYERS) if name in row)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
-def test_imports_point_down(path: Path) -> None:
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_point_down(name: str) -> None:
     """No module imports from a row above its own."""
-    upwards = {name for name in parts_used(path) if row_of(name) < row_of(part(path))}
+    upwards = {used for used in parts_used(name) if row_of(used) < row_of(part(name))}
     assert upwards == set()
 
 
 def test_no_two_modules_need_each_other() -> None:
     """Inside a row and a room as well: imports for types count, since they tie what has to be read together."""
-    dotted = {
-        ".".join(["pyspec", *p.relative_to(PACKAGE).with_suffix("").parts]): p for p in modules()
-    }
     graph = {
         name: {
             user
-            for used in named(path)
+            for used in imported(name)
             for user in (used, used.rpartition(".")[0])
-            if user in dotted and user != name
+            if user in MODULES and user != name
         }
-        for name, path in dotted.items()
+        for name in MODULES
     }
     order = tuple(TopologicalSorter(graph).static_order())  # a CycleError names the circle
-    assert set(order) == set(dotted)
+    assert set(order) == set(MODULES)
 
 
 def test_every_module_has_a_layer() -> None:
     """A new part of the package has to be placed."""
     known = {name for row in LAYERS for name in row}
-    assert {part(path) for path in modules()} ^ known == {"_native"}  # a stub alone
+    assert set(map(part, MODULES)) ^ known == {"_native"}  # a stub alone
 
 
 @pytest.mark.parametrize("owner", sorted(FORBIDDEN))
 def test_some_know_less(owner: str) -> None:
     """Policies know neither engine nor llama.cpp; the exceptions know nothing."""
-    for path in modules():
-        if part(path) != owner:
+    for name in MODULES:
+        if part(name) != owner:
             continue
-        used = parts_used(path) | {name.split(".")[0] for name in imported(path)} - {"pyspec"}
+        used = parts_used(name) | {each.split(".")[0] for each in imported(name)} - {"pyspec"}
         outside = {"__future__"} if FORBIDDEN[owner] == {"*"} else used - FORBIDDEN[owner]
-        assert used - outside == set(), path
+        assert used - outside == set(), name
 
 
 @pytest.mark.parametrize("extension", sorted(ONLY_IMPORTER))
 def test_one_module_imports_the_extension(extension: str) -> None:
     """Only pyspec/_lib.py touches the C extension."""
     users = {
-        part(path) for path in modules() if any(extension in n.split(".") for n in imported(path))
+        part(name) for name in MODULES if any(extension in n.split(".") for n in imported(name))
     }
     assert users == {ONLY_IMPORTER[extension]}
 

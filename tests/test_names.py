@@ -6,14 +6,13 @@ import ast
 import re
 from collections import defaultdict
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from sources import ROOT, modules, rooms
 
 import pyspec
 from pyspec import errors
 
-PACKAGE = Path(__file__).parents[1] / "pyspec"
 SOURCES = ("pyspec/", "native/", "bench/", "models/", "tests/")
 NO_FILES = {"bench/NAME.py", "llama.h"}
 """A placeholder, and llama.cpp's own."""
@@ -30,7 +29,7 @@ SEVERAL = {
 def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
     """Names that modules of the package define at their top, with their files; scripts of child processes are left out."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for module, path in modules().items():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(node, kinds) or path.name.startswith("_"):
                 continue
@@ -40,7 +39,7 @@ def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
                     continue  # a constant
             else:
                 name = getattr(node, "name", None) or ast.unparse(node.target)  # type: ignore[attr-defined]
-            found[name].append(path.relative_to(PACKAGE).as_posix())
+            found[name].append(module)
     return found
 
 
@@ -68,7 +67,7 @@ def test_a_functions_name_means_one_thing() -> None:
 
 def test_the_front_door_names_what_it_opens() -> None:
     """The three lists of `pyspec/__init__.py` agree: what is offered, where it lives, and what a type checker reads."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(modules()["pyspec"].read_text(encoding="utf-8"))
     imported = {
         alias.name
         for node in ast.walk(tree)
@@ -85,20 +84,20 @@ def test_every_exception_is_in_one_place() -> None:
     bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError"}
     named = {base.__name__ for base in vars(errors).values() if isinstance(base, type)} | bases
     found = [
-        (path.relative_to(PACKAGE).as_posix(), node.name)
-        for path in sorted(PACKAGE.rglob("*.py"))
+        (module, node.name)
+        for module, path in modules().items()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and any(ast.unparse(b) in named for b in node.bases)
     ]
-    assert {place for place, _ in found} == {"errors.py"}
+    assert {place for place, _ in found} == {"pyspec.errors"}
     shown = re.findall(r"^[ │├└─]+(\w+)", errors.__doc__ or "", re.MULTILINE)
     assert sorted(shown) == sorted(name for _, name in found)
 
 
-@pytest.mark.parametrize("room", sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py")))
+@pytest.mark.parametrize("room", rooms())
 def test_a_room_names_what_it_imports(room: str) -> None:
     """`__all__` of a package below has all that its front door imports and nothing else; without imports there is none."""
-    tree = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(modules()[f"pyspec.{room}"].read_text(encoding="utf-8"))
     imported = [
         alias.name
         for node in ast.walk(tree)
@@ -110,17 +109,15 @@ def test_a_room_names_what_it_imports(room: str) -> None:
 
 def test_each_room_has_its_tests() -> None:
     """In a folder of its name, as ARCHITECTURE.md and CONTRIBUTING.md say."""
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert rooms <= {path.parent.name for path in PACKAGE.parent.glob("tests/*/test_*.py")}
+    assert set(rooms()) <= {path.parent.name for path in ROOT.glob("tests/*/test_*.py")}
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md"])
 def test_files_that_a_page_names_are_there(page: str) -> None:
     """A source file that was moved is moved in what newcomers read, too."""
-    root = PACKAGE.parent
-    known = {path.name for folder in SOURCES for path in (root / folder).rglob("*.*")}
-    named = re.findall(r"[\w/]+\.(?:py|c|h)\b", (root / page).read_text(encoding="utf-8"))
+    known = {path.name for folder in SOURCES for path in (ROOT / folder).rglob("*.*")}
+    named = re.findall(r"[\w/]+\.(?:py|c|h)\b", (ROOT / page).read_text(encoding="utf-8"))
     paths = {name for name in named if name not in NO_FILES}
     whole = {name for name in paths if name.startswith(SOURCES)}
-    assert {name for name in whole if not (root / name).is_file()} == set()
+    assert {name for name in whole if not (ROOT / name).is_file()} == set()
     assert {name for name in paths - whole if name.rpartition("/")[2] not in known} == set()

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The sources as a clone has them, with nothing built in them."""
-    for name in ("pyspec", "models", "native"):
+    for name in ("pyspec", "models", "native", "bench/measure"):
         shutil.copytree(
             ROOT / name,
             tmp_path / name,
@@ -46,18 +46,19 @@ def run(clone: Path, code: str) -> str:
 
 
 def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
-    """The package is the clone's, its models too, and the extension is found."""
+    """The package is the clone's, its models and comparisons too, and the extension is found."""
     printed = run(
         clone,
         """
-        import pyspec, pyspec.models
+        import pyspec, pyspec.measure, pyspec.models
         from pyspec import _lib
-        print(pyspec.__file__, pyspec.models.__path__[0], _lib.STATES_SHOWN, sep="\\n")
+        print(pyspec.__file__, pyspec.models.__path__[0], pyspec.measure.__path__[0], _lib.STATES_SHOWN, sep="\\n")
         """,
     )
     assert printed.splitlines() == [
         str(clone / "pyspec" / "__init__.py"),
         str(clone / "models"),
+        str(clone / "bench" / "measure"),
         "True",
     ]
 
@@ -66,7 +67,10 @@ def test_a_clone_of_another_interface_borrows_nothing(clone: Path) -> None:
     """An extension of another header would crash where it is called, whatever its version."""
     path = clone / "native" / "pyspec.h"
     path.write_text(path.read_text().replace("float z1;", "double z1;"))
-    assert _version.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [str(clone)]
+    assert _version.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [
+        str(clone),
+        str(clone / "bench"),
+    ]
 
 
 def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:

@@ -17,17 +17,17 @@ import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from pyspec.errors import TrainingError
+from pyspec.measure.records import commit
 from pyspec.models.recipe import scores, write
 from pyspec.models.recipe.eagle3 import read_head
 from pyspec.models.recipe.gguf_io import Source
 from pyspec.models.recipe.rows import Corpus, Recording
 from pyspec.models.recipe.scores import Guess
 from pyspec.models.recipe.student import read_student
-from rich.console import Console
-from rich.table import Table
-
-from pyspec.errors import TrainingError
-from pyspec.measure.records import commit
 from pyspec.store.files import file_sha256
 
 DRAFTS = ("llama", "eagle3")  # architectures of drafts

@@ -16,14 +16,14 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pyspec.errors import TrainingError
 from pyspec.models.recipe import eagle3, gguf_io
 from pyspec.models.recipe.gguf_io import Head
 from pyspec.models.recipe.rows import Corpus, need_space
 from pyspec.models.recipe.student import Shape, Student, load_head
 from pyspec.models.recipe.trainer import read_checkpoint
-from torch import Tensor, nn
-
-from pyspec.errors import TrainingError
 
 Q = gguf.GGMLQuantizationType
 

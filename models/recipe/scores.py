@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspec.models.recipe.rows import Corpus
 
 from pyspec.drafters import LookupDrafter
+from pyspec.models.recipe.rows import Corpus
 from pyspec.rules import Margin
 
 BINS = 10

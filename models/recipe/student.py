@@ -19,12 +19,12 @@ import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pyspec.models.recipe.gguf_io import LAYER, Head, Source, gguf_name
-from pyspec.models.recipe.rows import Batch, Corpus
-from pyspec.models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 from torch import Tensor, nn
 
 from pyspec.errors import TrainingError
+from pyspec.models.recipe.gguf_io import LAYER, Head, Source, gguf_name
+from pyspec.models.recipe.rows import Batch, Corpus
+from pyspec.models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 
 
 @dataclass(frozen=True)

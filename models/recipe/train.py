@@ -13,15 +13,15 @@ from typing import Any
 import click
 import numpy as np
 import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from pyspec.errors import TrainingError
 from pyspec.models.recipe import eagle3 as eagle
 from pyspec.models.recipe.gguf_io import Head, Source, make_head
 from pyspec.models.recipe.rows import Corpus, file_sha256, need_space
 from pyspec.models.recipe.student import Shape, StudentObjective, make_student
 from pyspec.models.recipe.trainer import Objective, Trainer, TrainingPlan, read_checkpoint
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import nn
-
-from pyspec.errors import TrainingError
 
 FEATURES = {"all": None, "last": 1, "none": 0}
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyspec.models.recipe.rows import Batch, Corpus
 from rich.progress import Progress
 from torch import Tensor, nn
 
 from pyspec.errors import TrainingError
+from pyspec.models.recipe.rows import Batch, Corpus
 
 
 class Objective(Protocol):

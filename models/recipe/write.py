@@ -15,13 +15,13 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pyspec.errors import TrainingError
 from pyspec.models.recipe import prompts
 from pyspec.models.recipe.rows import Meta, Recording, RecordingWriter, file_sha256, need_space
 from pyspec.models.recipe.target import Row, Target, best
 from pyspec.models.recipe.text import Answer, known
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-from pyspec.errors import TrainingError
 
 
 @dataclass(frozen=True)

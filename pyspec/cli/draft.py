@@ -183,10 +183,10 @@ def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, 
 
     What was learned goes into the pair's profile.
     """
-    from pyspec.cli.measuring import stored  # noqa: PLC0415 - these load llama.cpp
-    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415
-    from pyspec.measure.profile import measure  # noqa: PLC0415
-    from pyspec.measure.tasks import load_questions, select  # noqa: PLC0415
+    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415 - these load llama.cpp
+    from pyspec.cli.profile import stored  # noqa: PLC0415
+    from pyspec.profiling.profile import measure  # noqa: PLC0415
+    from pyspec.profiling.questions import load_questions, select  # noqa: PLC0415
     from pyspec.store.watch import Watch  # noqa: PLC0415
 
     draft = MTP if row["name"] == MTP else row["path"]

@@ -138,7 +138,7 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
 
 def _measured_type(entry: Entry) -> str:
     """The type that measures best here; of the other files only those stay that were there."""
-    from pyspec.measure.costs import all_types, best_type, type_table  # noqa: PLC0415
+    from pyspec.profiling.tensor_types import all_types, best_type, type_table  # noqa: PLC0415
 
     there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
     with store_progress() as show, run_progress() as report:

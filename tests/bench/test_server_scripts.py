@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspec.measure.tasks import Question
+from pyspec.profiling.questions import Question
 
 
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:

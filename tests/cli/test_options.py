@@ -20,10 +20,11 @@ from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main, sentences
-from pyspec.cli.measuring import bench, profile
-from pyspec.cli.quality import quality
+from pyspec.cli.profile import profile
 from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
+from pyspec.measure.bench_command import bench
+from pyspec.measure.quality_command import quality
 
 
 def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:

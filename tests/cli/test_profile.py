@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspec.cli.measuring import next_command
 from pyspec.cli.options import ModelOptions
+from pyspec.cli.profile import next_command
 from pyspec.errors import OptionError
-from pyspec.measure import report
-from pyspec.measure.simulate import load_rounds
+from pyspec.profiling.pictures import can_draw
+from pyspec.profiling.simulate import load_rounds
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_disturbed_measurement_is_not_stored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Nor one that cannot be of the machine of the last one; what to do is said."""
-    module = importlib.import_module("pyspec.cli.measuring")
+    module = importlib.import_module("pyspec.cli.profile")
     monkeypatch.setattr(module, "apart", lambda *_: times)
     monkeypatch.setattr(module, "store", lambda *_: Path("p.json"))
     found = SimpleNamespace(figures=SimpleNamespace(warnings=[]))
@@ -109,12 +109,12 @@ def test_without_a_draft_the_target_is_measured_alone(profile) -> None:
 def test_a_matplotlib_that_does_not_load_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was built for another numpy: found out before anything is measured."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not report.can_draw()
+    assert not can_draw()
 
 
 def test_a_plot_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without matplotlib nothing is measured, nor is a model opened."""
-    module = importlib.import_module("pyspec.cli.measuring")
+    module = importlib.import_module("pyspec.cli.profile")
     monkeypatch.setattr(module, "can_draw", lambda: False)
     monkeypatch.setattr(module, "open_model", lambda *_: pytest.fail("opened"))
     with pytest.raises(OptionError, match="matplotlib"):

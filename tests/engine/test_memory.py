@@ -8,7 +8,8 @@ from answers import Scripted, ask, ask_at_once, foretelling
 
 from pyspec.batch.contexts import Models
 from pyspec.errors import UnsupportedModel
-from pyspec.measure.costs import measure_costs, rows_after
+from pyspec.profiling.costs import measure_costs
+from pyspec.profiling.logits import rows_after
 from pyspec.sampling import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

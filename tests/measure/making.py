@@ -1,10 +1,13 @@
-"""Records made by hand, for tests of what is computed from them."""
+"""Records and texts made by hand, for tests of what is computed from them."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from pyspec.measure.records import ModelFile, RunRecord, Setup, TimedAnswer
+from pyspec.measure.synthetic import planted
+from pyspec.profiling.simulate import Answer, Costs, Times
 
 SETUP = Setup(
     pyspec="0",
@@ -39,3 +42,12 @@ def record(
 ) -> RunRecord:
     """A record of one question."""
     return RunRecord(who, question, category, repeat, list(turns), SETUP, **more)
+
+
+FLAT = Costs(Times({1: 10.0, 16: 10.0}), Times({1: 1.0, 16: 1.0}), Times({1: 1.0}))
+
+
+def synthetic(acceptance: float, length: int = 60, n: int = 1, **kind: float) -> list[Answer]:
+    """Texts with prompts of ten tokens."""
+    rng = random.Random(3)  # noqa: S311 - reproducible, not secret
+    return [planted(rng, acceptance, length, 10, **kind) for _ in range(n)]

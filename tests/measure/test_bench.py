@@ -13,7 +13,8 @@ from pyspec.measure.bench import Runner, run_bench
 from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.equal import first_differences
 from pyspec.measure.records import RunLog, TimedAnswer, describe, read_run_records
-from pyspec.measure.tasks import Options, Question, Task, parse_modes
+from pyspec.measure.tasks import Options, Task, parse_modes
+from pyspec.profiling.questions import Question
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
 QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]

@@ -22,8 +22,8 @@ from pyspec.measure.bounds import (
 )
 from pyspec.measure.chance import sample_size
 from pyspec.measure.quality import DISTINCT, JUDGED, LOOPS, NATS
-from pyspec.measure.tasks import Question
 from pyspec.measure.variants import parse_variants
+from pyspec.profiling.questions import Question
 
 CONTROL, GOOD, BAD = "strict+fixed:4", "margin/confirm=1+fixed:4", "margin+fixed:4"
 QUESTIONS = [Question(q, "qa", ["a"], [{"kind": "json"}]) for q in range(400)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyspec.measure.judging import TextJudge
-from pyspec.measure.tasks import Question
+from pyspec.profiling.questions import Question
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
 

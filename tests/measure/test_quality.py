@@ -21,8 +21,9 @@ from pyspec.measure.quality import (
     variety,
 )
 from pyspec.measure.records import RunRecord
-from pyspec.measure.tasks import Options, Question
+from pyspec.measure.tasks import Options
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants, rates
+from pyspec.profiling.questions import Question
 
 QUESTIONS = [
     Question(q, "qa", ["a"], [{"kind": "json"}] if q < 9 else [None]) for q in range(1, 10)

@@ -1,34 +1,18 @@
-"""Questions: Spec-Bench's format, the shipped set, the choice among them; and modes as strings."""
+"""Checks of answers, and modes as strings."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspec.errors import InputError, OptionError
-from pyspec.measure.tasks import (
-    load_questions,
-    parse_mode,
-    parse_modes,
-    parse_questions,
-    passes,
-    select,
-)
+from pyspec.measure.tasks import parse_mode, parse_modes, passes
+from pyspec.profiling.questions import load_questions
 from pyspec.rules import Margin, Strict
 
-LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"]}'
-
-
-def test_shipped_set_is_eight_kinds_of_six() -> None:
-    """The default set has the kinds it promises, and conversations among them."""
-    questions = load_questions()
-    assert set(Counter(q.category for q in questions).values()) == {6}
-    assert len({q.category for q in questions}) == 8
-    assert sum(len(q.turns) > 1 for q in questions) >= 8
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def test_shipped_checks_are_known_and_one_a_turn() -> None:
@@ -39,59 +23,6 @@ def test_shipped_checks_are_known_and_one_a_turn() -> None:
         assert len(question.check) == len(question.turns)
         for what in question.check:
             assert what is None or passes(what, "") is False
-
-
-def test_spec_bench_lines_are_read() -> None:
-    """Fields that Spec-Bench has beyond ours are passed over."""
-    (question,) = parse_questions([LINE % (81, b"writing"), b"", b"  "], "f")
-    assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
-    assert question.check_of(0) is None
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([b"{"], "line 1"),
-        ([LINE % (1, b"a"), LINE % (1, b"a")], "line 2: question 1 appears twice"),
-        ([b'{"question_id": 1, "category": "a", "turns": []}'], "has no turns"),
-        ([b'{"question_id": 1, "category": "a", "turns": "x"}'], "line 1"),
-        ([b'{"question_id": 1, "category": "\xff", "turns": ["x"]}'], "line 1"),
-        ([], "holds no question"),
-    ],
-)
-def test_what_is_no_question_is_refused(lines: list[bytes], message: str) -> None:
-    """The sentence names the line."""
-    with pytest.raises(InputError, match=message):
-        parse_questions(lines, "f")
-
-
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    """A path that is not there is no traceback."""
-    with pytest.raises(InputError, match="cannot read"):
-        load_questions(tmp_path / "none.jsonl")
-
-
-def test_select_interleaves_categories_and_limits_each() -> None:
-    """A run cut short has seen all categories."""
-    lines = [LINE % (i, b"b" if i > 2 else b"a") for i in range(6)]
-    chosen = select(parse_questions(lines, "f"), limit=2)
-    assert [q.question_id for q in chosen] == [0, 3, 1, 4]
-
-
-def test_select_takes_every_third_of_the_file() -> None:
-    """`every` counts in the file, before categories are formed."""
-    lines = [LINE % (i, b"a") for i in range(7)]
-    chosen = select(parse_questions(lines, "f"), every=3)
-    assert [q.question_id for q in chosen] == [0, 3, 6]
-
-
-def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
-    """The hint lists what there is."""
-    with pytest.raises(OptionError, match="there are: a"):
-        select(parse_questions([LINE % (1, b"a")], "f"), categories=["z"])
-
-
-# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

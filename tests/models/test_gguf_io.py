@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
+
 from pyspec.models.recipe import gguf_io
 
 

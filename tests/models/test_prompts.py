@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pyspec.models.recipe import prompts
 
 from pyspec.errors import TrainingError
-from pyspec.measure.tasks import load_questions
+from pyspec.models.recipe import prompts
+from pyspec.profiling.questions import load_questions
 
 
 def test_the_order_is_fixed(prompt_file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pyspec.models.recipe import scores
 from pyspec.models.recipe.rows import Meta
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+
+from pyspec.errors import TrainingError
 from pyspec.models.recipe import target, write
 from pyspec.models.recipe.rows import Recording
 from pyspec.models.recipe.target import Target, best
-
-from pyspec.errors import TrainingError
 
 
 def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from pyspec.measure.simulate import Answer, Costs, Player, Times, fixed_speed, planted
+from pyspec.measure.synthetic import planted
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
+from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed
 
 
 def judged(**options: bool) -> GoodputPolicy:

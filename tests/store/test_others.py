@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
+from sources import modules
 from store.make_gguf import tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
-from pyspec.store import others
 from pyspec.store.header import check_adapter, facts_of
 from pyspec.store.locate import add, find_here, found_here, names, remove, resolve
 from pyspec.store.others import found_elsewhere, name_of, owners_name, quant_of
@@ -148,9 +148,10 @@ def test_a_refusal_names_a_file_of_ollamas(home: Path) -> None:
 
 def test_no_module_calls_a_target_by_its_file() -> None:
     """One of ollama's is called sha256-...: `name_of` is asked everywhere."""
-    sources = Path(others.__file__).parents[1].rglob("*.py")
     assert [
-        p.name for p in sources if re.search(r"model_path\)\.(stem|name)\b", p.read_text())
+        p.name
+        for p in modules().values()
+        if re.search(r"model_path\)\.(stem|name)\b", p.read_text())
     ] == []
 
 

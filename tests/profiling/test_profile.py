@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import counters
 from rich.console import Console
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.measure import profile as measured
-from pyspec.measure.costs import MeasuredCosts, measure_costs
-from pyspec.measure.profile import (
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.profiles import load_profile, profile_key
+from pyspec.profiling import profile as measured
+from pyspec.profiling.costs import MeasuredCosts, measure_costs
+from pyspec.profiling.profile import (
     PLAIN,
     break_even,
     by_position,
@@ -24,12 +28,9 @@ from pyspec.measure.profile import (
     say,
     store,
 )
-from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
-from pyspec.measure.tasks import Question
-from pyspec.measure.teaching import chains_of, teach
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiles import load_profile, profile_key
+from pyspec.profiling.questions import Question
+from pyspec.profiling.simulate import Answer, Chain, Player, fixed_speed
+from pyspec.profiling.teaching import chains_of, teach
 
 FLAT = [0.0] + [10.0] * 18
 LINEAR = [10.0 * n for n in range(19)]
@@ -190,6 +191,23 @@ def test_the_step_of_a_draft_that_reads_states_is_measured(
     assert min(found.draft_ms.values()) > 0.01
 
 
+def test_a_step_of_the_draft_is_no_reading_of_the_text(
+    open_llama: Callable[..., Any],
+    tiny_target: Path,
+    tiny_draft: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows for milliseconds, and no time for more than one look: of a large model the text takes longer than all steps."""
+    llm = open_llama(tiny_target, draft=tiny_draft)
+
+    def rows() -> int:
+        return sum(counters(llm.assembly.engine).rows)
+
+    monkeypatch.setattr("pyspec.profiling.costs.perf_counter", rows)
+    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(128,), budget_s=0.0)
+    assert found.draft_step_ms <= 2e3
+
+
 @pytest.mark.parametrize("row_s", [0.02, 1.0])
 def test_the_seconds_are_kept_within_twice(
     row_s: float, open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +229,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, row_s: float) -> None:
         self.now = 0.0
-        for module in ("measure.costs", "measure.profile", "engine.timing"):
+        for module in ("profiling.costs", "profiling.profile", "engine.timing"):
             monkeypatch.setattr(f"pyspec.{module}.perf_counter", lambda: self.now)
         verify, prefill, draft = Engine.verify, Engine.prefill, Engine.draft
 

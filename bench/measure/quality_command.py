@@ -14,21 +14,22 @@ import msgspec
 
 from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
-from pyspec.cli.measuring import ASKED, MODELS, QuestionOptions, command_line
 from pyspec.cli.options import ModelOptions
+from pyspec.cli.profile import MODELS
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.engine.models import Placement
 from pyspec.errors import OptionError
-from pyspec.measure.bounds import (
-    CANDIDATES,
-    HalvesResult,
-    InHalves,
-    by_halves,
-    demand_enough,
-    sentence,
-)
-from pyspec.measure.judging import TextJudge
-from pyspec.measure.quality import (
+from pyspec.profiling.questions import Question
+from pyspec.progress import store_progress
+from pyspec.store.files import cache_dir, file_sha256
+from pyspec.store.locate import resolve
+from pyspec.tables import print_table
+from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
+
+from .bench_command import ASKED, QuestionOptions, command_line
+from .bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence
+from .judging import TextJudge
+from .quality import (
     VARIANTS,
     QualityResults,
     conclusion,
@@ -37,14 +38,8 @@ from pyspec.measure.quality import (
     unscored,
     variant_table,
 )
-from pyspec.measure.records import RunRecord, describe
-from pyspec.measure.tasks import Question
-from pyspec.measure.variants import SideBySide, Variant, answer_all, parse_variants
-from pyspec.progress import store_progress
-from pyspec.store.files import cache_dir, file_sha256
-from pyspec.store.locate import resolve
-from pyspec.tables import print_table
-from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
+from .records import RunRecord, describe
+from .variants import SideBySide, Variant, answer_all, parse_variants
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",

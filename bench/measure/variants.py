@@ -37,18 +37,20 @@ from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
-from pyspec.measure.costs import nats_of
-from pyspec.measure.draws import TopTwo, top_two
-from pyspec.measure.judging import TextJudge
-from pyspec.measure.records import RunLog, RunRecord, TimedAnswer, describe
-from pyspec.measure.tasks import Mode, Options, Question, Report, each_once, parse_mode, passes
 from pyspec.offload import placed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import FIXED_MAX, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
+from pyspec.profiling.logits import nats_of
+from pyspec.profiling.questions import Question, Report
 from pyspec.rules import Margin
 from pyspec.sampling import Sampling, build_chain
 from pyspec.text.template import ChatTemplate
+
+from .draws import TopTwo, top_two
+from .judging import TextJudge
+from .records import RunLog, RunRecord, TimedAnswer, describe
+from .tasks import Mode, Options, each_once, parse_mode, passes
 
 _AS_TARGET = Placement()
 _EXTRAS = ("random", "thin", "temp")

@@ -17,14 +17,17 @@ from typing import Any, cast
 
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.contenders import Contender, Files, Ours, lacks, open_peer
-from pyspec.measure.equal import demand_equal, equality
-from pyspec.measure.records import BOUND, RunLog, RunRecord, describe
-from pyspec.measure.report import Results, can_draw, collect, gather, save_page
-from pyspec.measure.tasks import Options, Question, Report, Task
+from pyspec.profiling.pictures import can_draw
+from pyspec.profiling.questions import Question, Report
 from pyspec.store.heads import MTP
 from pyspec.store.watch import Watch
 from pyspec.text.template import ChatTemplate
+
+from .contenders import Contender, Files, Ours, lacks, open_peer
+from .equal import demand_equal, equality
+from .records import BOUND, RunLog, RunRecord, describe
+from .report import Results, collect, gather, save_page
+from .tasks import Options, Task
 
 
 def run_bench(

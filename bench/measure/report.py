@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -11,9 +10,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pyspec.measure.records import BOUND, Difference, RunRecord, Setup
-from pyspec.measure.speeds import TOTAL, Summary, geomean, hindsight, summarise
+from pyspec.profiling.pictures import can_draw, draw_costs, draw_lines, new_axes, save_figure
 from pyspec.tables import TextTable, table_of
+
+from .records import BOUND, Difference, RunRecord, Setup
+from .speeds import TOTAL, Summary, geomean, hindsight, summarise
 
 R = TypeVar("R")
 SHOWN = 20
@@ -282,35 +283,7 @@ def _setup(setup: Setup) -> str:
     return "\n".join(lines)
 
 
-# -- pictures; matplotlib is optional ---------------------------------------------------------------------------------------
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is installed, and loads: it may have been built for another numpy."""
-    try:
-        importlib.import_module("matplotlib.figure")
-    except ImportError:
-        return False
-    return True
-
-
-def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
-    """An empty figure and its axes."""
-    import matplotlib as mpl  # noqa: PLC0415 - optional
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional
-
-    # letters stay letters, which is a fifth of the bytes, and a picture drawn again is the same file
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pyspec"})
-    figure = Figure(figsize=(width, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set(title=title, xlabel=x, ylabel=y)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Save a picture; an SVG without the day, so that the same data give the same file."""
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+# -- pictures ----------------------------------------------------------------------------------------------------------
 
 
 def _pictures(results: Results) -> dict[str, Any]:
@@ -322,7 +295,7 @@ def _pictures(results: Results) -> dict[str, Any]:
         )  # share of rounds in which the i-th drafted token was taken
         shares = {who: [n / rounds for n in counts] for who, (rounds, counts) in taken}
         words = "accepted by position", "drafted token", "share of rounds"
-        drawn["accepted-by-position.svg"] = _lines(*words, shares)
+        drawn["accepted-by-position.svg"] = draw_lines(*words, shares)
     if results.drawn.curves:
         drawn["cost.svg"] = draw_costs(results.drawn.curves)
     return drawn
@@ -340,21 +313,5 @@ def _speed_up(summaries: Sequence[Summary]) -> Any:
         axes.bar(at, [s.speed_up if s else 0.0 for s in speeds], width, label=summary.who)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    axes.legend(frameon=False, fontsize="small")
-    return figure
-
-
-def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any:
-    """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
-    figure = _lines("cost of a decode", "rows", "ms", {n: t[1:] for n, t in curves.items()})
-    figure.axes[0].set_ylim(bottom=0.0)
-    return figure
-
-
-def _lines(title: str, x: str, y: str, lines: Mapping[str, Sequence[float]]) -> Any:
-    """Lines by name, over 1, 2, ..."""
-    figure, axes = new_axes(title, x, y)
-    for name, values in lines.items():
-        axes.plot(range(1, len(values) + 1), values, marker=".", label=name)
     axes.legend(frameon=False, fontsize="small")
     return figure

@@ -21,12 +21,14 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.measure.tasks import Options, Question, json_lines
 from pyspec.profiles import device_names, gpu_layers
+from pyspec.profiling.questions import Question, json_lines
 from pyspec.store.files import file_sha256
 from pyspec.store.machine import machine_memory, processor, usable_processors
 from pyspec.store.others import file_name_of
 from pyspec.target import TargetLlama
+
+from .tasks import Options
 
 
 class ModelFile(msgspec.Struct, frozen=True):

@@ -11,10 +11,10 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.measure.contenders import Ours
-from pyspec.measure.costs import measure_costs
-from pyspec.measure.profile import record_answer
-from pyspec.measure.simulate import Answer, load_rounds, save_rounds
 from pyspec.measure.tasks import Options, parse_mode
+from pyspec.profiling.costs import measure_costs
+from pyspec.profiling.profile import record_answer
+from pyspec.profiling.simulate import Answer, load_rounds, save_rounds
 from pyspec.sampling import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]

@@ -16,21 +16,12 @@ from statistics import fmean, stdev
 import numpy as np
 
 from pyspec.errors import OptionError
-from pyspec.measure.chance import resampled_means, sample_size
-from pyspec.measure.quality import (
-    DISTINCT,
-    JUDGED,
-    LOOPS,
-    NATS,
-    ROUGE,
-    VARIETY,
-    WORSE_UP,
-    new_scorer,
-    values_of,
-)
-from pyspec.measure.records import RunRecord
-from pyspec.measure.tasks import Question, grouped
-from pyspec.measure.variants import Variant
+from pyspec.profiling.questions import Question, grouped
+
+from .chance import resampled_means, sample_size
+from .quality import DISTINCT, JUDGED, LOOPS, NATS, ROUGE, VARIETY, WORSE_UP, new_scorer, values_of
+from .records import RunRecord
+from .variants import Variant
 
 CHECKS = "checks"
 BOUNDS = {

@@ -36,12 +36,13 @@ import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.records import TimedAnswer
-from pyspec.measure.tasks import Mode, Options
 from pyspec.sampling import Sampling
 from pyspec.store.check import extra_buffers
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, kind_of_draft
 from pyspec.tokens import Step
+
+from .records import TimedAnswer
+from .tasks import Mode, Options
 
 _HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[:K], -eagle3, -mtp, -dflash or -dspark"
 _START_S, _ANSWER_S = 120.0, 600.0

@@ -20,13 +20,15 @@ import numpy.typing as npt
 
 from pyspec.errors import UnequalOutputs
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.costs import replay, rows_after
-from pyspec.measure.draws import TopTwo, top_two
-from pyspec.measure.records import Difference, RunRecord, TimedAnswer
-from pyspec.measure.tasks import Options, Question
+from pyspec.profiling.logits import replay, rows_after
+from pyspec.profiling.questions import Question
 from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
+
+from .draws import TopTwo, top_two
+from .records import Difference, RunRecord, TimedAnswer
+from .tasks import Options
 
 PromptAnswer = tuple[Sequence[int], TimedAnswer]
 """A turn's prompt, and what was answered."""

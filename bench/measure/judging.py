@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.costs import nats_of, rows_after
-from pyspec.measure.tasks import Question
+from pyspec.profiling.logits import nats_of, rows_after
+from pyspec.profiling.questions import Question
 from pyspec.text.template import ChatTemplate
 
 _READ = 512

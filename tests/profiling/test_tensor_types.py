@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from answers import counters
 
 from pyspec.errors import ModelInvalid
-from pyspec.measure import costs
-from pyspec.measure.costs import (
+from pyspec.profiling.tensor_types import (
     PREFILL,
     ROWS,
     TypeFigures,
     best_type,
-    measure_costs,
     measure_types,
     type_table,
 )
@@ -65,20 +62,6 @@ def test_progress_ends_before_its_total(tiny_target):
 def test_the_best_type_loses_nothing_and_decodes_no_slower(other, best):
     """At most 0.01 nats a token, and one row at most 3 % more expensive; then the fastest."""
     assert best_type([figures("original"), other]).kind == best
-
-
-def test_a_step_of_the_draft_is_no_reading_of_the_text(
-    open_llama, tiny_target, tiny_draft, monkeypatch
-):
-    """Rows for milliseconds, and no time for more than one look: of a large model the text takes longer than all steps."""
-    llm = open_llama(tiny_target, draft=tiny_draft)
-
-    def rows():
-        return sum(counters(llm.assembly.engine).rows)
-
-    monkeypatch.setattr(costs, "perf_counter", rows)
-    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(128,), budget_s=0.0)
-    assert found.draft_step_ms <= 2e3
 
 
 def test_break_even_is_what_four_rows_cost_over_one():

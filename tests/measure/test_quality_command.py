@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from pyspec.cli.quality import quality
 from pyspec.engine.models import Placement
 from pyspec.measure.bounds import half_of
 from pyspec.measure.quality import JUDGED, NATS, VARIETY, QualityResults
+from pyspec.measure.quality_command import quality
 from pyspec.measure.records import RunRecord
 from pyspec.measure.variants import SideBySide
 
@@ -99,7 +99,7 @@ def test_the_draft_goes_where_it_was_asked_to(
             made.append(options)
             super().__init__(*words, **options)
 
-    monkeypatch.setattr("pyspec.cli.quality.SideBySide", Watched)
+    monkeypatch.setattr("pyspec.measure.quality_command.SideBySide", Watched)
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
     done = CliRunner().invoke(

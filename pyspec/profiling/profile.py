@@ -20,11 +20,7 @@ from rich.console import Console
 from pyspec.display import safe
 from pyspec.drafters import LookupDrafter
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.costs import MeasuredCosts, measure_costs
-from pyspec.measure.report import draw_costs, save_figure
-from pyspec.measure.simulate import Answer, Chain, fixed_speed
-from pyspec.measure.tasks import Options, Question, Report
-from pyspec.measure.teaching import chains_of, gain_of_auto, teach
+from pyspec.noise import derive_seed
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import survivals
@@ -38,6 +34,11 @@ from pyspec.profiles import (
     profiles_dir,
     save_profile,
 )  # fmt: skip
+from pyspec.profiling.costs import MeasuredCosts, measure_costs
+from pyspec.profiling.pictures import draw_costs, save_figure
+from pyspec.profiling.questions import Question, Report
+from pyspec.profiling.simulate import Answer, Chain, fixed_speed
+from pyspec.profiling.teaching import chains_of, gain_of_auto, teach
 from pyspec.sampling import Sampling
 from pyspec.store.files import file_sha256
 from pyspec.tables import TextTable, print_table
@@ -102,7 +103,7 @@ def measure(
         if passed >= 1.0:
             break
         until = start + budget_s
-        drawn = Options(temperature=temperature).sampling(prompt)
+        drawn = Sampling(temperature=temperature, seed=derive_seed(1, 0, *prompt))
         answer = record_answer(llm, prompt, drawn, max_tokens=max_tokens, kmax=kmax, until=until)
         answers.append(answer)
     found = evaluate(costs, answers, kmax, perf_counter() - start)

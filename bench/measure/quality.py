@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
-from pyspec.measure.chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
-from pyspec.measure.records import RunRecord, Setup, TimedAnswer
-from pyspec.measure.report import new_axes, table, whole_page, write_results
-from pyspec.measure.tasks import Question, grouped
-from pyspec.measure.variants import Variant, parse_variants
+from pyspec.profiling.pictures import new_axes
+from pyspec.profiling.questions import Question, grouped
 from pyspec.tables import TextTable, table_of
+
+from .chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
+from .records import RunRecord, Setup, TimedAnswer
+from .report import table, whole_page, write_results
+from .variants import Variant, parse_variants
 
 VARIANTS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"

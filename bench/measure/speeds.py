@@ -8,8 +8,9 @@ from statistics import geometric_mean, median
 import msgspec
 import numpy as np
 
-from pyspec.measure.records import RunRecord, TimedAnswer
-from pyspec.measure.tasks import grouped
+from pyspec.profiling.questions import grouped
+
+from .records import RunRecord, TimedAnswer
 
 TOTAL = "total"
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import log
 from statistics import fmean
 
-from pyspec.measure.costs import MeasuredCosts
-from pyspec.measure.simulate import Answer, Chain, Player, fixed_speed
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import SeqOutcome
+from pyspec.profiling.costs import MeasuredCosts
+from pyspec.profiling.simulate import Answer, Chain, Player, fixed_speed
 
 
 def chains_of(answers: Sequence[Answer]) -> tuple[list[Chain], list[Chain]]:

@@ -1,0 +1,143 @@
+"""`pyspec bench`: questions answered in several modes, and by other programs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from pyspec.cli.command import command, option, tell
+from pyspec.cli.engine_options import EngineOptions
+from pyspec.cli.options import ModelOptions, open_model
+from pyspec.cli.profile import COUNT, FILE, MARGIN, MODELS
+from pyspec.cli.streams import run_progress, stdout_console
+from pyspec.errors import OptionError
+from pyspec.profiling.questions import Question, load_questions, select
+from pyspec.tables import print_table
+
+from .bench import run_bench
+from .records import published
+from .report import Results, card, speed_table
+from .tasks import Options, Task, parse_modes
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions(Options):
+    """Which questions, how each is answered, and the folder of the results."""
+
+    # fmt: off
+    out: Path | None = option("Measuring", "--out", type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for the results; an interrupted run resumes from it.")
+    questions: Path | None = option("Measuring", "--questions", type=FILE,
+        help="Spec-Bench JSONL; if not given, the shipped set.")
+    limit: int | None = option("Measuring", "--limit", type=COUNT, help="Most questions per category.")
+    every: int = option("Measuring", "--every", type=COUNT, default=1, help="Use only every N-th question of the file.")
+    category: tuple[str, ...] = option("Measuring", "--category", multiple=True,
+        help="Use only this category; may be repeated.")
+    max_tokens: int = option("Measuring", "-n", "--max-tokens", type=click.IntRange(min=2), default=128,
+        help="Longest answer, tokens.")
+    temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
+        help="Temperature; 0 always takes the likeliest token.")
+    seed: int = option("Measuring", "--seed", default=1, help="Seed of the random draws.")
+    repeat: int = option("Measuring", "--repeat", type=COUNT, default=1, help="Runs per question.")
+    warm_up: int = option("Measuring", "--warm-up", type=click.IntRange(min=0), default=3,
+        help="Answers before timing begins.")
+    # fmt: on
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go. Raises OptionError where none was named."""
+        if self.out is None:
+            raise OptionError("--out is missing", "name a folder for the results")
+        return self.out
+
+    def chosen(self) -> list[Question]:
+        """The questions that the options name."""
+        return select(load_questions(self.questions), self.limit, self.category, self.every)
+
+
+def command_line() -> str:
+    """The command as it may be published: folders of this machine and the page's own text are left out."""
+    words = sys.argv[1:]
+    if "--about" in words:
+        at = words.index("--about")
+        words = [*words[:at], *words[at + 2 :]]
+    return published("pyspec", words)
+
+
+MODES = "plain,strict,margin"
+CARD_QUESTIONS = 2
+"""Questions of each category that a card is made of."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is compared, and the page's own words."""
+
+    # fmt: off
+    modes: str = option("Contenders", "--modes", default=MODES, help="Modes to compare, separated by commas.")
+    card: bool = option("Contenders", "--card", is_flag=True,
+        help="Instead, print one row to paste into an issue: plain and strict on 26 questions, 128 tokens each (11 minutes "
+        "at 10 tokens a second); --out is not needed.")
+    peers: str = option("Contenders", "--peers", default="",
+        help="Other programs, separated by commas: llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram].")
+    server: Path | None = option("Contenders", "--server", type=FILE, help="The llama-server; if not given, that on PATH.")
+    peer_draft: Path | None = option("Contenders", "--peer-draft", type=FILE,
+        help="Draft GGUF for llama-server; if not given, the loaded one.")
+    title: str = option("Page", "--title", default="Benchmark", help="Title of the page.")
+    about: str = option("Page", "--about", default="", help="A paragraph below the title.")
+    # fmt: on
+
+    def task(self, asked: QuestionOptions, engine: EngineOptions) -> Task:
+        """As `run_bench` takes it. Raises OptionError for what is no mode, or would not hold for a peer."""
+        peers = [name.strip() for name in self.peers.split(",") if name.strip()]
+        if peers and engine.said:
+            raise OptionError(
+                f"peers would run without {engine.said}", "leave out these or --peers"
+            )
+        return Task(
+            asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
+            self.title, self.about, command_line(), engine.said,
+        )  # fmt: skip
+
+
+ASKED = "out questions limit every category max_tokens temperature seed repeat warm_up"
+
+
+@command(first=f"modes card peers server peer_draft title about {ASKED} {MODELS}")
+def bench(
+    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
+) -> None:
+    """Compare the speed of modes and of other programs; write runs.jsonl, README.md, results.json and plots to --out.
+
+    A mode is one or more parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
+    companion, auto, lookup, model, nothing, apart. If a run is interrupted, run the same command again to resume.
+    """
+    if compared.card:
+        _card(compared, asked, models, engine)
+        return
+    results = _compared(compared, asked, models, engine)
+    print_table(speed_table(results.summaries), stdout_console())
+    tell(f"results are in {asked.out}", err=True)
+
+
+def _card(
+    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
+) -> None:
+    """Print the card; its runs are kept where a folder was named."""
+    modes = "plain,strict" if compared.modes == MODES else compared.modes
+    with TemporaryDirectory() as folder:
+        shorter = replace(asked, out=asked.out or Path(folder), limit=asked.limit or CARD_QUESTIONS)
+        results = _compared(replace(compared, modes=modes), shorter, models, engine)
+    tell(card(results).markdown)
+
+
+def _compared(
+    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
+) -> Results:
+    task = compared.task(asked, engine)
+    with open_model(models.steady(), MARGIN, engine) as llm, run_progress() as report:
+        return run_bench(llm, task, report, lambda note: tell(note, err=True))

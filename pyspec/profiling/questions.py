@@ -1,0 +1,122 @@
+"""What is asked where something is measured: questions in Spec-Bench's JSONL format, one object a line; a small set ships.
+
+`question_id`, `category`, `turns` (texts of the user, in order), `reference` (good answers, one a turn; often absent) and, which
+Spec-Bench does not have, `check`: one entry a turn, null or what a program can test in the answer (`pyspec.measure.tasks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import resources
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from pyspec.errors import InputError, OptionError
+from pyspec.text.template import ChatTemplate, Message
+
+T = TypeVar("T")
+K = TypeVar("K")
+_MAX_BYTES = 64 << 20
+_HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns": ["..."]}'
+
+Report = Callable[[int, int, str], None]
+"""What is told before each step: how many are done, of how many, and what comes."""
+
+
+class Question(msgspec.Struct):
+    """One conversation; `check` and `reference` have one entry a turn, or none at all."""
+
+    question_id: int | str
+    category: str
+    turns: list[str]
+    check: list[dict[str, Any] | None] = []
+    reference: list[Any] = []
+
+    def check_of(self, turn: int) -> dict[str, Any] | None:
+        """What can be tested in the answer to a turn."""
+        return self.check[turn] if turn < len(self.check) else None
+
+    def prompt(self, template: ChatTemplate, answers: Sequence[Sequence[int]] = ()) -> list[int]:
+        """Tokens of the conversation, from its first turn to the one behind these answers."""
+        messages: list[Message] = []
+        for text, tokens in zip(self.turns, answers):
+            messages.append(Message(role="user", content=text))
+            messages.append(Message(role="assistant", tokens=tokens))
+        last = Message(role="user", content=self.turns[len(answers)])
+        return template.prompt([*messages, last])
+
+
+def load_questions(path: Path | None = None) -> list[Question]:
+    """The questions of a file; of the shipped set without one.
+
+    Raises InputError with the line number where a line is no question.
+    """
+    shipped = resources.files("pyspec.profiling") / "questions.jsonl"
+    try:
+        if path and path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", _HINT)
+        data = (path or shipped).read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"cannot read {path}: {reason}") from None
+    return parse_questions(data.splitlines(), str(path or "the shipped questions"))
+
+
+def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
+    """Parse lines of a questions file. Raises InputError."""
+    found: dict[int | str, Question] = {}
+    for number, question in json_lines(lines, Question, name, _HINT):
+        if not question.turns or question.question_id in found:
+            what = "appears twice" if question.turns else "has no turns"
+            raise InputError(f"{name}, line {number}: question {question.question_id} {what}")
+        found[question.question_id] = question
+    if not found:
+        raise InputError(f"{name} holds no question", _HINT)
+    return list(found.values())
+
+
+def json_lines(
+    lines: Iterable[bytes], kind: type[T], name: str, hint: str = ""
+) -> Iterator[tuple[int, T]]:
+    """JSON lines with their numbers, empty ones left out. Raises InputError with the number where a line is no such thing."""
+    decode = msgspec.json.Decoder(kind).decode
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield number, decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise InputError(f"{name}, line {number}: {error}", hint) from None
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their keys, both in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def select(
+    questions: Sequence[Question],
+    limit: int | None = None,
+    categories: Sequence[str] = (),
+    every: int = 1,
+) -> list[Question]:
+    """At most `limit` questions a category, of the `categories` named (all if none).
+
+    every: take each so-many-th question of the file only, beginning with the first.
+
+    The categories are interleaved, so that a run that is cut short has seen all of them.
+    Raises OptionError for a category that is not there.
+    """
+    by_category = grouped(questions[::every], lambda question: question.category)
+    for name in categories:
+        if name not in by_category:
+            known = ", ".join(by_category)
+            raise OptionError(f"no question has the category {name!r}", f"there are: {known}")
+    wanted = categories or by_category
+    kept = [group[:limit] for name, group in by_category.items() if name in wanted]
+    return [question for row in zip_longest(*kept) for question in row if question is not None]
