@@ -27,13 +27,12 @@ from unittest.mock import patch
 import llama_cpp
 import msgspec
 import numpy as np
-from common import arguments
+from common import Made, arguments, made_by
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.equal import choices
-from pyspec.measure.records import commit, machine, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.questions import load_questions
 from pyspec.store.heads import ASSISTANT, CHAINED_HEADS, MTP, States, kind_of_draft
@@ -57,19 +56,15 @@ Prompt = tuple[str, list[int]]
 """What rows call it, and its tokens."""
 
 
-class Accepted(msgspec.Struct):
+class Accepted(Made):
     """What was found of one pair."""
 
     title: str
-    command: str
-    machine: str
-    commit: str
     rows: list[list[str]]
 
     def page(self) -> str:
         """Its part of the page."""
-        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
-        return f"## {self.title}\n\n{made}\n\n{table(HEAD, self.rows)}\n"
+        return f"## {self.title}\n\n{self.made}\n\n{table(HEAD, self.rows)}\n"
 
 
 def row(llm: Any, text: list[int], together: int) -> np.ndarray:
@@ -87,8 +82,7 @@ def main(words: list[str] | None = None) -> None:
     options = arguments(__doc__, words, "model", **OPTIONS)
     with pair(options.model, options.draft) as (model, draft, title):
         rows = compare(model, draft, options)
-    command = published("python bench/accepted.py", words if words is not None else sys.argv[1:])
-    found = Accepted(title, command, machine(), commit(), rows)
+    found = Accepted(*made_by("accepted", words), title, rows)
     print(found.page())
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from common import arguments
+from common import arguments, command_line
 from everyday import answer
 
-from pyspec.measure.records import commit, machine, published
+from pyspec.measure.records import commit, machine
 from pyspec.measure.report import code_of, table
 from pyspec.store.machine import default_threads
 
@@ -136,7 +136,7 @@ def main(words: Sequence[str] | None = None) -> None:
     asked = ["-n", str(options.tokens), "--temp", str(options.temp), "--seed", "3"]
     asked += ["-m", options.model] if options.model else []
     run = BusyRun(
-        published("python bench/busy.py", given), datetime.now(timezone.utc).date().isoformat(),
+        command_line("busy", given), datetime.now(timezone.utc).date().isoformat(),
         machine(), commit(), [],
     )  # fmt: skip
     for others in map(int, options.others.split(",")):

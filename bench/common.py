@@ -142,7 +142,7 @@ def publish(
     target = Path(options.model)
     results = kind(
         title=options.title or f"{name.capitalize()}, {target.stem}",
-        command=published(f"python bench/{name}.py", words),
+        command=command_line(name, words),
         day=datetime.now(timezone.utc).date().isoformat(),
         machine=machine(),
         threads=options.threads,
@@ -158,6 +158,29 @@ def publish(
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
         write_page(options.out.parent, kind)
+
+
+def command_line(name: str, words: Sequence[str] | None) -> str:
+    """How bench/NAME.py was called, as it may be published; words: None for those of this process."""
+    return published(f"python bench/{name}.py", sys.argv[1:] if words is None else words)
+
+
+class Made(msgspec.Struct):
+    """What a script found on this machine, with the commit of the code that ran."""
+
+    command: str
+    machine: str
+    commit: str
+
+    @property
+    def made(self) -> str:
+        """How, as a page says it."""
+        return f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
+
+
+def made_by(name: str, words: Sequence[str] | None) -> tuple[str, str, str]:
+    """What a `Made` of bench/NAME.py begins with."""
+    return command_line(name, words), machine(), commit()
 
 
 class Paged(Protocol):

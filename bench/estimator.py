@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments, keep, page_of, write_one
+from common import Made, arguments, keep, made_by, page_of
 
 from pyspec import Sampling, SpeculativeLlama
-from pyspec._lib import ffi, lib
-from pyspec.measure.records import commit, machine, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.draws import noise_of
+from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
 from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
@@ -57,18 +56,16 @@ class Texts(msgspec.Struct):
     losses: dict[str, float]
 
 
-class Estimates(msgspec.Struct):
+class Estimates(Made):
     """All that was found."""
 
-    command: str
-    machine: str
-    commit: str
     found: list[Texts]
 
     def page(self) -> str:
         """Title, what it is, and the table."""
-        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
-        return page_of("What tells whether a drawn token is accepted", __doc__, made, self.table())
+        return page_of(
+            "What tells whether a drawn token is accepted", __doc__, self.made, self.table()
+        )
 
     def table(self) -> str:
         """A line a word, a column a draft and temperature."""
@@ -80,28 +77,10 @@ class Estimates(msgspec.Struct):
         return table(["nats a token", *names], rows)
 
 
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "estimator.json", Estimates)
-
-
 def logit(p: Array) -> Array:
     """Of probabilities, kept away from 0 and 1."""
     p = np.clip(p, 1e-6, 1.0 - 1e-6)
     return np.log(p / (1.0 - p))
-
-
-def noise(seed: int, position: int, ids: npt.NDArray[np.int32]) -> Array:
-    """G of some ids at a position of a text."""
-    out = np.empty(len(ids))
-    lib.ps_noise(
-        seed,
-        position,
-        ffi.from_buffer("int32_t[]", ids),
-        len(ids),
-        ffi.from_buffer("double[]", out),
-    )
-    return out
 
 
 def values(
@@ -119,7 +98,7 @@ def values(
         ids = np.flatnonzero(p >= how.min_p * p.max()).astype(np.int32)
         cold = np.exp((row - row.max()) / how.temp)
         cold /= cold.sum()
-        scores = row[ids] / how.temp + noise(seed, at, ids)
+        scores = row[ids] / how.temp + noise_of(seed, at, ids)
         order = np.argsort(scores)
         first = ids[order[-1]]
         accepted = float(first == text[at])
@@ -234,8 +213,7 @@ def main(words: Sequence[str] | None = None) -> None:
             found.append(judge(Path(path).stem, temp, parts))
             print(found[-1], file=sys.stderr, flush=True)
         draft.close()
-    how = published("python bench/estimator.py", sys.argv[1:] if words is None else words)
-    results = Estimates(how, machine(), commit(), found)
+    results = Estimates(*made_by("estimator", words), found)
     print(results.table())
     if options.out:
         keep(results, options.out / "estimator.json")

@@ -22,9 +22,9 @@ from statistics import fmean, median
 from typing import Any
 
 import msgspec
-from common import arguments, half_width
+from common import arguments, command_line, half_width
 
-from pyspec.measure.records import commit, machine, published
+from pyspec.measure.records import commit, machine
 from pyspec.measure.report import code_of, table
 
 PROMPTS = Path(__file__).with_suffix(".txt")
@@ -179,7 +179,7 @@ def main(words: Sequence[str] | None = None) -> None:
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
     command, day = (
-        published("python bench/everyday.py", given),
+        command_line("everyday", given),
         datetime.now(timezone.utc).date().isoformat(),
     )
     found = Everyday(command, day, machine(), commit(), options.tokens, {})

@@ -23,11 +23,9 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, time
 from typing import Any
 
-import msgspec
-from common import arguments, keep, page_of, write_one
+from common import Made, arguments, keep, made_by, page_of
 
-from pyspec.measure.records import commit, machine, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.report import table
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "Write a haiku about the sea."
@@ -38,22 +36,18 @@ OPTIONS = {"repeat": 1, "tokens": 64, "wheels": Path(), "out": None}
 _PIP = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-cache-dir")
 
 
-class FirstUse(msgspec.Struct):
+class FirstUse(Made):
     """Seconds by part, and of the whole command."""
 
-    command: str
-    machine: str
-    commit: str
     seconds: dict[str, float]
 
     def page(self) -> str:
         """Title, what it is, and the table."""
-        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
         rows = [
             [part, f"{self.seconds[part]:.1f}"] for part in (*PARTS, "sum", WHOLE, INSTALL, ALL)
         ]
         about = (__doc__ or "").rpartition("\n\n")[2]
-        return page_of("The first answer, by part", about, made, table(HEAD, rows))
+        return page_of("The first answer, by part", about, self.made, table(HEAD, rows))
 
 
 def main(words: list[str] | None = None) -> None:
@@ -63,16 +57,10 @@ def main(words: list[str] | None = None) -> None:
     seconds = {part: median(run[part] for run in runs) for part in runs[0]}
     seconds["sum"] = sum(seconds[part] for part in PARTS)
     seconds[ALL] = seconds[INSTALL] + seconds[WHOLE] - seconds["fetching"]
-    command = published("python bench/first_use.py", words if words is not None else sys.argv[1:])
-    found = FirstUse(command, machine(), commit(), seconds)
+    found = FirstUse(*made_by("first_use", words), seconds)
     print(found.page())
     if options.out:
         keep(found, options.out / "first_use.json")
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "first_use.json", FirstUse)
 
 
 def measure(tokens: int, wheels: Path) -> dict[str, float]:

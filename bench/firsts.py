@@ -14,19 +14,18 @@ drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER`
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
 import msgspec
-from common import arguments, keep, page_of, write_one
+from common import arguments, command_line, keep, page_of
 from grid import CURVES, informed_speed
 from msgspec.structs import replace
 
 from pyspec.measure.oracle import oracle_speed
-from pyspec.measure.records import commit, published
+from pyspec.measure.records import commit
 from pyspec.measure.report import code_of, table
 from pyspec.noise import Draw
 from pyspec.policy.acceptance import Acceptance
@@ -59,11 +58,6 @@ class Firsts(msgspec.Struct):
         """Title, what it is, and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)}."
         return page_of("First answers, replayed", __doc__, made, table(HEAD, self.rows))
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "firsts.json", Firsts)
 
 
 def beginning(start: str) -> Acceptance:
@@ -113,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> None:
         rows += [row(path.stem, chosen, curve, options) for curve in options.curve.split(",")]
     print(table(HEAD, rows))
     if options.out:
-        command = published("python bench/firsts.py", sys.argv[1:] if words is None else words)
+        command = command_line("firsts", words)
         keep(Firsts(command, commit(), rows), options.out / "firsts.json")
 
 

@@ -17,7 +17,6 @@ parts of the policy that are left out, to see what they are worth; `--parts` lea
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, lru_cache
@@ -26,11 +25,11 @@ from math import exp
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import arguments
+from common import arguments, command_line
 from msgspec.structs import asdict
 
 from pyspec.measure.oracle import oracle_speed, reading_ms, reread_ms
-from pyspec.measure.records import commit, published
+from pyspec.measure.records import commit
 from pyspec.measure.report import code_of, table
 from pyspec.measure.speeds import geomean
 from pyspec.measure.synthetic import planted
@@ -369,7 +368,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = parts(cells, play) if options.parts else _by_kind(play(cells), kinds)
     print(found)
     if options.out:
-        given = published("python bench/grid.py", words if words is not None else sys.argv[1:])
+        given = command_line("grid", words)
         about = "\n\n".join((__doc__ or "").split("\n\n")[1:]).strip()
         page, title = PAGES[options.parts, options.held_out]
         options.out.mkdir(parents=True, exist_ok=True)

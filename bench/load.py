@@ -19,10 +19,10 @@ from statistics import median
 from time import perf_counter
 
 import msgspec
-from common import arguments, keep, page_of, write_one
+from common import Made, arguments, keep, made_by, page_of
 
-from pyspec.measure.records import ModelFile, commit, machine, model_file, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.records import ModelFile, model_file
+from pyspec.measure.report import table
 from pyspec.store.locate import resolve
 
 DRAFTS = ("auto", "none")
@@ -60,12 +60,9 @@ def measure(model: Path, repeat: int) -> dict[str, list[Start]]:
     return {draft: starts[1:] for draft, starts in found.items()}
 
 
-class Loads(msgspec.Struct):
+class Loads(Made):
     """Every start, by draft."""
 
-    command: str
-    machine: str
-    commit: str
     target: ModelFile
     starts: dict[str, list[Start]]
 
@@ -84,10 +81,7 @@ class Loads(msgspec.Struct):
 
     def page(self) -> str:
         """Title, what it is, the table, and what drafts add."""
-        made = (
-            f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. "
-            f"Target {self.target.name}, sha256 {self.target.sha256}; {len(self.starts['auto'])} pairs."
-        )
+        made = f"{self.made} Target {self.target.name}, sha256 {self.target.sha256}; {len(self.starts['auto'])} pairs."
         load, whole = self.added("load"), self.added("whole")
         said = f"Drafts add {load:.0f} ms to loading and {whole:.0f} ms to the whole process (medians of pairs)."
         about = (__doc__ or "").rpartition("\n\n")[2]
@@ -99,16 +93,11 @@ def main(words: Sequence[str] | None = None) -> None:
     """Start in turns, and print the page; with --out, keep it."""
     options = arguments(__doc__, words, "model?", **OPTIONS)
     model = resolve(options.model)
-    command = published("python bench/load.py", words if words is not None else sys.argv[1:])
-    found = Loads(command, machine(), commit(), model_file(model), measure(model, options.repeat))
+    starts = measure(model, options.repeat)
+    found = Loads(*made_by("load", words), model_file(model), starts)
     print(found.page())
     if options.out:
         keep(found, options.out / "load.json")
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "load.json", Loads)
 
 
 if __name__ == "__main__":

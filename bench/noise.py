@@ -9,50 +9,34 @@ hundred.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments, keep, page_of, write_one
+from common import Made, arguments, keep, made_by, page_of
 
-from pyspec._lib import ffi, lib
-from pyspec.measure.records import commit, machine, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.draws import noise_of
+from pyspec.measure.report import table
 
 SINGLE, EACH = 4096, 64
 AXES = ("ids", "positions", "seeds")
 HEAD = ("grid", "draws", "single", "with the next id", "with the next position or seed")
 
 
-class NoiseFound(msgspec.Struct):
+class NoiseFound(Made):
     """A line of the table for each grid."""
 
-    command: str
-    machine: str
-    commit: str
     rows: list[list[str]]
 
     def page(self) -> str:
         """Title, what it is, and the table."""
-        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
-        return page_of("Whether coupled noise is noise", __doc__, made, table(HEAD, self.rows))
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "noise.json", NoiseFound)
+        return page_of("Whether coupled noise is noise", __doc__, self.made, table(HEAD, self.rows))
 
 
 def uniforms(seed: int, position: int, n_ids: int) -> npt.NDArray[np.float64]:
     """The uniform numbers under the noise of ids 0 to n_ids - 1."""
-    ids, out = np.arange(n_ids, dtype=np.int32), np.empty(n_ids)
-    lib.ps_noise(
-        seed, position, ffi.from_buffer("int32_t[]", ids), n_ids, ffi.from_buffer("double[]", out)
-    )
-    found: npt.NDArray[np.float64] = np.exp(-np.exp(-out))
+    noise = noise_of(seed, position, np.arange(n_ids, dtype=np.int32))
+    found: npt.NDArray[np.float64] = np.exp(-np.exp(-noise))
     return found
 
 
@@ -85,8 +69,7 @@ def measure(axis: str, draws: int) -> list[str]:
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and with --out keep it."""
     options = arguments(__doc__, words, draws=10**8, out=None)
-    how = published("python bench/noise.py", sys.argv[1:] if words is None else words)
-    found = NoiseFound(how, machine(), commit(), [measure(axis, options.draws) for axis in AXES])
+    found = NoiseFound(*made_by("noise", words), [measure(axis, options.draws) for axis in AXES])
     print(table(HEAD, found.rows))
     if options.out:
         keep(found, options.out / "noise.json")

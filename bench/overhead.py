@@ -23,17 +23,16 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import msgspec
-from common import arguments, in_turns, keep, page_of, write_one
+from common import arguments, command_line, in_turns, keep, page_of
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.contenders import Ours
-from pyspec.measure.records import ModelFile, commit, machine, model_file, published
+from pyspec.measure.records import ModelFile, commit, machine, model_file
 from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
@@ -93,11 +92,6 @@ class Overhead(msgspec.Struct):
         target = f"Target {self.target.name}, sha256 {self.target.sha256}."
         found = table(HEAD, self.modes), self.prompts
         return page_of("Beside decodes", __doc__, f"{made} {target}", *found)
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "overhead.json", Overhead)
 
 
 def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
@@ -245,7 +239,7 @@ def main(words: Sequence[str] | None = None) -> None:
         prompts = show_prompts(model, options.prompt, options.runs, options.threads)
     if options.out:
         found = Overhead(
-            published("python bench/overhead.py", sys.argv[1:] if words is None else words),
+            command_line("overhead", words),
             datetime.now(timezone.utc).date().isoformat(), machine(), commit(), model_file(resolve(model)), rows, prompts,
         )  # fmt: skip
         keep(found, options.out / "overhead.json")

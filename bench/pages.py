@@ -25,23 +25,23 @@ from typing import Any, TypeVar
 
 import accepted
 import busy
-import estimator
-import first_use
-import firsts
-import load
 import msgspec
-import noise
-import overhead
 import parity
-import same_text
-import startup
-import truncation
 from agent import AgentResults
 from batch import BatchResults
-from common import Comparison, arguments, half_width, write_page
+from common import Comparison, Paged, arguments, half_width, write_one, write_page
+from estimator import Estimates
 from everyday import Everyday, save
+from first_use import FirstUse
+from firsts import Firsts
+from load import Loads
 from mixed import MixedResults
+from noise import NoiseFound
+from overhead import Overhead
+from same_text import SameText
 from serve import ServeResults
+from startup import Startup
+from truncation import Truncations
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, report
@@ -104,14 +104,11 @@ COMPARED: dict[str, type[Comparison]] = {
 }
 """Folders of comparisons."""
 
-
-KEPT: dict[str, Any] = {
-    "parity": parity, "accepted": accepted, "first_use": first_use, "startup": startup, "noise": noise,
-    "same_text": same_text, "load": load, "truncation": truncation,
-    "firsts": firsts, "overhead": overhead,
-    "estimator": estimator,
+KEPT: dict[str, type[Paged]] = {
+    "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
+    "overhead": Overhead, "same_text": SameText, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
-"""Folders whose pages their scripts write."""
+"""Folders of one file, which is called as they are."""
 
 
 def redraw(folder: Path) -> None:
@@ -127,9 +124,17 @@ def redraw(folder: Path) -> None:
         save(pairs, folder / name)
     for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
         busy.save(beside, folder / name)
-    for name, kept in KEPT.items():
+    _redraw_kept(folder)
+
+
+def _redraw_kept(folder: Path) -> None:
+    """Pages of what scripts keep in a form of their own."""
+    for name, kind in KEPT.items():
         if (folder / name).is_dir():
-            kept.write(folder / name)
+            write_one(folder / name / f"{name}.json", kind)
+    for script in (accepted, parity):
+        if (folder / script.__name__).is_dir():
+            script.write(folder / script.__name__)
 
 
 def readme_table(folder: Path) -> str:

@@ -11,7 +11,6 @@ With `--out FOLDER` what was found of this file is kept there, and the page of a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import product
@@ -19,11 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from common import arguments
+from common import Made, arguments, made_by
 
 from pyspec.llama import SpeculativeLlama
-from pyspec.measure.records import commit, machine, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.report import table
 from pyspec.sampling import Sampling
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
@@ -74,21 +72,17 @@ class Difference(NamedTuple):
         return f"{asked}: token {self.place}, {self.ours} for {self.theirs}; {kind}"
 
 
-class Parity(msgspec.Struct):
+class Parity(Made):
     """What was found of one file; rows: of the table."""
 
-    command: str
-    machine: str
-    commit: str
     target: str
     rows: list[list[str]]
     differences: list[str]
 
     def page(self) -> str:
         """Its part of the page."""
-        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
         found = "\n".join(f"- {difference}" for difference in self.differences)
-        return f"## {self.target}\n\n{made}\n\n{table(HEAD, self.rows)}\n\n{found}\n"
+        return f"## {self.target}\n\n{self.made}\n\n{table(HEAD, self.rows)}\n\n{found}\n"
 
 
 def main(words: list[str] | None = None) -> None:
@@ -108,9 +102,8 @@ def main(words: list[str] | None = None) -> None:
         mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
         again = sum(d.again for d in mine)
         rows.append([draft, *map(str, (temperature, n, n - len(mine), again, len(mine) - again))])
-    command = published("python bench/parity.py", words if words is not None else sys.argv[1:])
     name = Path(options.model).stem
-    result = Parity(command, machine(), commit(), name, rows, [str(each) for each in found])
+    result = Parity(*made_by("parity", words), name, rows, [str(each) for each in found])
     print(result.page())
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)

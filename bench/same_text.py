@@ -19,14 +19,14 @@ from statistics import median
 from typing import Any
 
 import msgspec
-from common import arguments, keep, page_of, write_one
+from common import Made, arguments, keep, made_by, page_of
 
 from pyspec import SpeculativeLlama
 from pyspec.batch import Batch, Record, Settings
 from pyspec.measure.contenders import Ours
 from pyspec.measure.equal import choices, judge
-from pyspec.measure.records import TimedAnswer, commit, machine, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.records import TimedAnswer
+from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.logits import rows_after
 from pyspec.profiling.questions import load_questions, select
@@ -74,12 +74,9 @@ def _shown(gap: float) -> str:
     return "alone" if isinf(gap) else f"{gap:.4f} nats"
 
 
-class SameText(msgspec.Struct):
+class SameText(Made):
     """What was found of one file; asked: prompts; ways: each draft with its lengths."""
 
-    command: str
-    machine: str
-    commit: str
     target: str
     asked: int
     ways: list[tuple[str, int]]
@@ -87,7 +84,7 @@ class SameText(msgspec.Struct):
 
     def page(self) -> str:
         """Title, what it is, the table and every parting."""
-        made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. Target {self.target}."
+        made = f"{self.made} Target {self.target}."
         lines = "\n".join(f"- {parting}" for parting in self.partings)
         rows = [self._row(*way) for way in self.ways]
         return page_of("One text whatever drafts", __doc__, made, table(HEAD, rows), lines)
@@ -99,11 +96,6 @@ class SameText(msgspec.Struct):
         shown = [_shown(of(gaps)) for of in (median, max)] if gaps else ["-", "-"]
         counts = (length, self.asked, self.asked - len(mine), *again)
         return [draft, *map(str, counts), *shown]
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "same_text.json", SameText)
 
 
 def open_model(options: Any, draft: str) -> SpeculativeLlama:
@@ -224,8 +216,7 @@ def lead(
 def main(words: Sequence[str] | None = None) -> None:
     """Count, and print the page; with --out, keep it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
-    command = published("python bench/same_text.py", sys.argv[1:] if words is None else words)
-    found = SameText(command, machine(), commit(), Path(options.model).stem, 0, [], [])
+    found = SameText(*made_by("same_text", words), Path(options.model).stem, 0, [], [])
     for draft, length, asked, partings in compare(options):
         found.asked = asked
         found.ways.append((draft, length))

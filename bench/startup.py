@@ -19,11 +19,10 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-import msgspec
-from common import arguments, in_turns, keep, write_one
+from common import Made, arguments, in_turns, keep, made_by, page_of
 
-from pyspec.measure.records import ModelFile, commit, machine, model_file, published
-from pyspec.measure.report import code_of, table
+from pyspec.measure.records import ModelFile, model_file
+from pyspec.measure.report import table
 from pyspec.store.gguf import parse_header
 from pyspec.store.locate import resolve
 
@@ -97,12 +96,9 @@ def measure(model: Path, like: Path, n_files: int, repeat: int) -> dict[str, lis
         return in_turns(homes, repeat + 1, lambda name: start(homes[name], model))
 
 
-class Startup(msgspec.Struct):
+class Startup(Made):
     """Milliseconds of every start, the first one in front, by whether there were files."""
 
-    command: str
-    machine: str
-    commit: str
     target: ModelFile
     like: str
     files: int
@@ -125,33 +121,23 @@ class Startup(msgspec.Struct):
     def page(self) -> str:
         """Title, what it is, the table, and what the files add."""
         made = (
-            f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. "
-            f"Target {self.target.name}, sha256 {self.target.sha256}; "
+            f"{self.made} Target {self.target.name}, sha256 {self.target.sha256}; "
             f"{self.files} files like {self.like}, {len(self.starts[NONE]) - 1} later starts each way."
         )
         said = f"{self.files} files add {self.added:.0f} ms to a later start (median of pairs)."
-        about = (__doc__ or "").rpartition("\n\n")[2].strip()
-        parts = ["# Starts beside other programs' files", about, made, self.table(), said]
-        return "\n\n".join(parts) + "\n"
+        about = (__doc__ or "").rpartition("\n\n")[2]
+        return page_of("Starts beside other programs' files", about, made, self.table(), said)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Lay out, start in turns, and print the page; with --out, keep it."""
     options = arguments(__doc__, words, "model", **OPTIONS)
     model, like = resolve(options.model), resolve(options.like)
-    command = published("python bench/startup.py", words if words is not None else sys.argv[1:])
     starts = measure(model, like, options.files, options.repeat)
-    found = Startup(
-        command, machine(), commit(), model_file(model), like.name, options.files, starts
-    )
+    found = Startup(*made_by("startup", words), model_file(model), like.name, options.files, starts)
     print(found.page())
     if options.out:
         keep(found, options.out / "startup.json")
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "startup.json", Startup)
 
 
 if __name__ == "__main__":

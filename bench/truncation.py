@@ -25,11 +25,11 @@ import llama_cpp
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from common import arguments, half_width, keep, page_of, write_one
-from estimator import noise
+from common import arguments, command_line, half_width, keep, page_of
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.records import ModelFile, commit, machine, model_file, published
+from pyspec.measure.draws import noise_of
+from pyspec.measure.records import ModelFile, commit, machine, model_file
 from pyspec.measure.report import code_of, table
 from pyspec.noise import Coupling, derive_seed
 from pyspec.policy.simple import LengthPolicy
@@ -69,7 +69,7 @@ class Way(NamedTuple):
             n = int(np.searchsorted(mass, sampling.top_p)) + 1
             order = order[: n if self.top_p or n == 1 else None]
         scores = row[order].astype(np.float64) / (self.factor * sampling.temperature)
-        return int(order[np.argmax(scores + noise(sampling.seed, at, order))])
+        return int(order[np.argmax(scores + noise_of(sampling.seed, at, order))])
 
 
 def _over(row: Row, min_p: float) -> npt.NDArray[np.int32]:
@@ -137,11 +137,6 @@ def _row(one: Found, now: Found) -> list[str]:
     ratio = f"{exp(middle):.3f} ({exp(middle - half):.3f} to {exp(middle + half):.3f})"
     shown = [f"{one.length:.3f}", "1" if one.way == NOW else ratio, str(one.unknown)]
     return [one.draft, f"{one.top_p:g}", one.way, *shown]
-
-
-def write(folder: Path) -> None:
-    """The page of what a folder keeps."""
-    write_one(folder / "truncation.json", Truncations)
 
 
 # -- what would be drafted ---------------------------------------------------------------------------------------------
@@ -280,7 +275,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 found += judge(Path(path).stem, top_p, told)
                 print(*found[-len(WAYS) :], sep="\n", file=sys.stderr, flush=True)
     results = Truncations(
-        published("python bench/truncation.py", sys.argv[1:] if words is None else words),
+        command_line("truncation", words),
         datetime.now(timezone.utc).date().isoformat(),
         machine(),
         commit(),

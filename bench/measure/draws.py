@@ -6,7 +6,6 @@ A chain that draws for itself is not asked: what it draws is its own, and there 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -41,7 +40,7 @@ def top_two(
     if coupling is None:
         return _best(np.arange(len(row), dtype=np.int32), row.astype(np.float64))
     ids, scaled = _left(row, chain, coupling.temperature)
-    return _best(ids, coupling.temperature * (scaled + _noise(coupling.seed, at, ids)))
+    return _best(ids, coupling.temperature * (scaled + noise_of(coupling.seed, at, ids)))
 
 
 def _best(ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> TopTwo:
@@ -68,7 +67,8 @@ def _left(
     return left["id"].copy(), left["logit"].astype(np.float64)
 
 
-def _noise(seed: int, at: int, ids: Sequence[int] | npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+def noise_of(seed: int, at: int, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    """G of some ids at a position of a text."""
     own, out = np.ascontiguousarray(ids, dtype=np.int32), np.empty(len(ids))
     there, found = ffi.from_buffer("int32_t[]", own), ffi.from_buffer("double[]", out)
     lib.ps_noise(seed, at, there, len(own), found)

@@ -329,7 +329,7 @@ def test_starts_are_timed_beside_other_programs_files(
     assert rows[2:] == ["| none", "| files"]
     assert "\n4 files add " in page
     (tmp_path / "README.md").unlink()
-    module.write(tmp_path)
+    script("common").write_one(tmp_path / "startup.json", module.Startup)
     assert (tmp_path / "README.md").read_text().strip() == page.strip()
 
 
@@ -344,7 +344,7 @@ def test_starts_with_drafts_are_timed_beside_those_without(
     assert rows[2:] == ["| auto", "| none"]
     assert "; 2 pairs." in page
     (tmp_path / "README.md").unlink()
-    module.write(tmp_path)
+    script("common").write_one(tmp_path / "load.json", module.Loads)
     assert (tmp_path / "README.md").read_text().strip() == page.strip()
 
 
