@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replace_fields
 
+from pyspec.display import counted
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import ContextOverflow, PyspecError
 from pyspec.llama import SpeculativeLlama
@@ -126,6 +127,19 @@ def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
     tokens, text = answer.tokens, answer.text
     kept = whole(tokens, piece) if answer.reasoning else spoken(tokens, text, piece)
     return replace_fields(answer, tokens=kept)
+
+
+def why_cut(answer: Result, most: int, n_ctx: int, longer: str, wider: str) -> str:
+    """Why an answer that did not end by itself ended, and what to do about it; "" where it did.
+
+    most: tokens that were asked for, 0 for no limit; longer, wider: what allows more of them, and more context.
+    """
+    where = " inside its reasoning" if answer.reasoning_cut else ""
+    if answer.finish_reason == "length" and most > 0:
+        return f"stopped at {counted(most, 'token')}{where}; {longer}"
+    if answer.finish_reason == "context":
+        return f"stopped{where}: the context of {n_ctx} tokens is full; {wider}"
+    return f"the answer ended{where}" if where else ""
 
 
 def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) -> tuple[Token, ...]:

@@ -18,6 +18,7 @@ from pyspec.chat.conversation import (
     LlamaChat,
     fit,
     unended,
+    why_cut,
 )
 from pyspec.chat.settings import BRIEF, HIDE, SILENT, UNASKED, ChatSettings, values
 from pyspec.display import Screen, counted, stats_line, verdict
@@ -227,17 +228,13 @@ class Chat:
         self.model.cancel()
 
     def _explain(self, answer: Result) -> None:
-        kept = "what was said is kept" if answer.tokens else "nothing was said yet"
-        notes = {
-            "length": f"stopped at {counted(self.settings.max_tokens or 0, 'token')}; /set max_tokens all has no limit",
-            "context": f"the context of {self.model.n_ctx} tokens is full: {FULL_HINT}",
-            "cancelled": f"stopped; {kept}",
-        }
-        where = "inside its reasoning: " if answer.reasoning_cut else ""
-        if answer.finish_reason in notes:
-            self.screen.note(f"({where}{notes[answer.finish_reason]})")
-        elif answer.reasoning_cut:
-            self.screen.note("(the answer ended inside its reasoning)")
+        most, longer = self.settings.max_tokens or 0, "/set max_tokens all has no limit"
+        note = why_cut(answer, most, self.model.n_ctx, longer, FULL_HINT)
+        if answer.finish_reason == "cancelled":
+            kept = "what was said is kept" if answer.tokens else "nothing was said yet"
+            note = f"stopped; {kept}"
+        if note:
+            self.screen.note(f"({note})")
 
     def _show_stats(self, answer: Result) -> None:
         how, block = self.settings.stats, answer.speculation

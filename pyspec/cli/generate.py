@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, unended
+from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, unended, why_cut
 from pyspec.chat.files import held_with, last_model, load, new_path, newest, restore, save
 from pyspec.chat.settings import HIDE, UNASKED
 from pyspec.cli.command import TEXT, command, option, tell
@@ -31,7 +31,6 @@ from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text,
 from pyspec.display import (
     STATS_HELP,
     Screen,
-    counted,
     stats_line,
     verdict,
 )
@@ -290,7 +289,9 @@ def _say(
         return
     if output.tokens:
         print_legend(screen.out, answer.tokens, llm.piece)
-    if cut := _cut(answer, llm.n_ctx(), max_tokens):
+    longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
+    wider = f"-c {2 * llm.n_ctx()} has more room"
+    if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
         screen.note(cut)
     if output.stats is False or not answer.speculation:
         return
@@ -309,18 +310,6 @@ def _name_next_step(screen: Screen) -> None:
         remember(_TOLD, _CACHE, NEXT)
         if recall(_TOLD, _CACHE) is not None:
             screen.note(NEXT)
-
-
-def _cut(answer: Result, n_ctx: int, most: int) -> str:
-    """Why an answer that did not end by itself ended, or nothing."""
-    where = " inside its reasoning" if answer.reasoning_cut else ""
-    if answer.finish_reason == "length" and most > 0:
-        return f"stopped at {counted(most, 'token')}{where}; -n {2 * most} allows more, -n -1 has no limit"
-    if answer.finish_reason == "context":
-        return (
-            f"stopped{where}: the context of {n_ctx} tokens is full; -c {2 * n_ctx} has more room"
-        )
-    return f"the answer ended{where}" if where else ""
 
 
 def _report(llm: SpeculativeLlama, answer: Result, with_tokens: bool) -> dict[str, Any]:

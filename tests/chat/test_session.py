@@ -293,7 +293,9 @@ def test_context_full_in_an_answer_keeps_it() -> None:
     """What was said until the context was full is kept and the user told what to do."""
     model = FakeModel(["one"], finish="context")
     _, text = session(model, "hi\n")
-    assert text.startswith("one\n(the context of 1000 tokens is full: /clear or /undo makes room")
+    assert text.startswith(
+        "one\n(stopped: the context of 1000 tokens is full; /clear or /undo makes room"
+    )
 
 
 def test_an_error_keeps_the_partial_answer() -> None:
