@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from typing_extensions import Self
@@ -11,8 +11,6 @@ from typing_extensions import Self
 from pyspec.errors import PyspecError
 from pyspec.text.parts import AnswerPart, WholeAnswer
 from pyspec.tokens import Token
-
-AnyResult = TypeVar("AnyResult", bound="Result")
 
 
 class Usage(msgspec.Struct, frozen=True):

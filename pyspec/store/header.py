@@ -237,9 +237,8 @@ class Facts(msgspec.Struct, frozen=True):
     """What the header says.
 
     kind: what the file is for, "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: what the file
-    calls itself. recurrent: it has a state that cannot be rolled back. positions: rows of a table of learned positions, 0 where
-    it has none. heads: next-token layers (MTP) whose tensors are there. causal: no token sees those behind it. state: bytes
-    of the recurrent state of one text, at most.
+    calls itself. positions: rows of a table of learned positions, 0 where it has none. heads: next-token layers (MTP) whose
+    tensors are there. causal: no token sees those behind it. state: bytes of the recurrent state of one text, at most.
     """
 
     architecture: str
@@ -248,7 +247,6 @@ class Facts(msgspec.Struct, frozen=True):
     n_vocab: int
     vocabulary: VocabularyHash | None
     size: int
-    recurrent: bool = False
     positions: int = 0
     kind: str = "model"
     heads: int = 0
@@ -282,7 +280,6 @@ def _read(header: Header) -> Facts | None:
         n_vocab=header.vocab_size,
         vocabulary=read_vocabulary(header),
         size=size_of(header.path),
-        recurrent=_is_recurrent(header),
         positions=_positions(header),
         kind=_kind(header),
         heads=_heads_inside(header),
