@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.chat import conversation as conversation_module
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, fit, spoken, unended
+from pyspec.chat.conversation import (
+    Conversation,
+    Exchange,
+    LlamaChat,
+    fit,
+    spoken,
+    unended,
+    why_cut,
+)
 from pyspec.errors import ContextOverflow, ModelNotFound
 from pyspec.llama import OFF, SpeculativeLlama
 from pyspec.options import AnswerOptions, Speculation
@@ -40,6 +48,24 @@ def conversation(*sizes: int) -> Conversation:
     made = [Exchange("q" * size, Result(text="a", tokens=(token("a"),))) for size in sizes]
     made[-1].answer = None
     return Conversation("s", made)
+
+
+@pytest.mark.parametrize(
+    ("reason", "most", "cut", "says"),
+    [
+        ("stop", 9, False, ""),
+        ("stop", 9, True, "the answer ended inside its reasoning"),
+        ("length", 9, False, "stopped at 9 tokens; longer"),
+        ("length", 1, True, "stopped at 1 token inside its reasoning; longer"),
+        ("length", 0, False, ""),
+        ("context", 9, False, "stopped: the context of 64 tokens is full; wider"),
+        ("context", 9, True, "stopped inside its reasoning: the context of 64 tokens is full; wider"),
+    ],
+)  # fmt: skip
+def test_why_an_answer_was_cut_is_said(reason: str, most: int, cut: bool, says: str) -> None:
+    """With what to do about it; of one that ended by itself nothing."""
+    answer = Result(finish_reason=reason, reasoning_cut=cut)
+    assert why_cut(answer, most, 64, "longer", "wider") == says
 
 
 def test_messages_carry_the_generated_tokens() -> None:
