@@ -1,4 +1,4 @@
-"""Draft length by goodput: what this machine pays against what this draft is expected to bring."""
+"""Draft length by goodput: what a draft costs on this machine against what it is expected to bring."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from pyspec.policy.stopping import (
 )
 from pyspec.policy.switch import UseSwitch, suited
 from pyspec.policy.texts import RunningText
-from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan, SeqOutcome
+from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspec.policy.acceptance import Acceptance
     from pyspec.policy.cost import CostCurve
+    from pyspec.policy.row_times import RowTimes
 
-_REFRESH = 128  # rounds between two looks at slowly moving inputs of the floors
-_USUAL = 64.0  # tokens of an answer, before one was seen
-_LIKELY = 32.0  # tokens that an answer has still, and as many again as it has had
-_REST = 8  # rounds for which "no draft pays" is taken for granted: thinking it over again costs 1 % of a token of 7 ms
-_FIRM = 8.0  # rounds of what drafts win elsewhere that a text may lose, too, before it is taken for one that does not suit them
-_MARKUP = 0.6  # of what drafts win, what a ms of a draft has to earn beside plain decoding's price
-_SAFE = 0.3  # tokens that a lookup draft is expected to lose where it is verified in any text
-_LEFT = 0.93  # of what a model's tokens bring elsewhere, what those bring that a lookup leaves to it: the hard ones
-_REREAD = 2  # accepted tokens of a round by which the price of reading them again is told
+_REFRESH = 128  # rounds that tables are kept for: what they are made of moves slowly
+_USUAL = 64.0  # tokens of an answer, until one was seen
+_LIKELY = 32.0  # tokens that an answer still has, beside as many again as it has had
+_REST = 8  # rounds for which "no draft pays" is taken for granted: to ask again costs 1 % of a token of 7 ms
+_FIRM = 8.0  # rounds of what drafts win elsewhere: so much may a text lose more before they are taken not to suit it
+_MARKUP = 0.6  # of what drafts win, what a ms of drafting has to earn beyond plain decoding's price
+_SAFE = 0.3  # tokens that a lookup draft may be expected to lose in any text
+_LEFT = 0.93  # worth of a model's token beside a lookup, which takes the easy ones, in tokens of the same model alone
+_REREAD = 2  # accepted tokens by which the cost of reading one again is told
 
 
 Floors: TypeAlias = (
@@ -45,11 +46,15 @@ Floors: TypeAlias = (
 
 
 class _Tables(NamedTuple):
-    """What changes only with the curve, the depth, the number of sequences or slow averages.
+    """What changes only with the curve, the depth, the number of sequences, or slow averages.
 
-    step: ms of one drafted token of all sequences; markup: what a ms with drafts has to earn, in prices of plain decoding; worth:
-    what an accepted token is worth, in tokens: less than one where the draft reads it again; gain: tokens a round and sequence
-    that drafting is expected to bring, and by how much more it brings in a text that suits the draft.
+    step: ms of one drafted token of all sequences.
+    markup: how many times plain decoding's price a ms of drafting has to earn.
+    worth: tokens that an accepted token counts for.
+    floors: survivals at which drafting stops.
+    gain: tokens a round and sequence that drafting is expected to bring.
+    more: tokens that it brings beyond those in a text that suits the draft.
+    lookup_min: the shortest match whose draft is preferred to a model's.
     """
 
     step: float
@@ -61,16 +66,16 @@ class _Tables(NamedTuple):
     lookup_min: int
 
 
-def _brought(read: Forecast, seq: SeqOutcome) -> float:
-    """Tokens that a draft brought: half as expected, which scatters less, half as it came, which is right in the mean."""
-    return 0.5 * (sum(read.survival[: seq.n_verified]) + seq.n_accepted)
-
-
 class GoodputPolicy(LengthPolicy):
-    """Maximise expected tokens over those that plain decoding would have made in the same time.
+    """Maximises the tokens of a round beyond those that plain decoding would have made in the same time.
 
-    `companion` says whether there is one. With `auto` draft and companion are used where they pay, else always.
-    switch makes what decides that for batches of one size; floors says where drafting stops, as `draft_floors` does.
+    Args:
+        curve: what decodes cost; a prior without one.
+        learned: what is known of acceptance.
+        companion: whether there is one.
+        auto: use draft and companion only where they pay, not always.
+        switch: makes what decides that for batches of one size.
+        floors: says where drafting stops, as `draft_floors` does.
     """
 
     def __init__(
@@ -90,24 +95,48 @@ class GoodputPolicy(LengthPolicy):
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens of a text
         self._texts: dict[int, RunningText] = {}
-        self._round = self._stale_at = 0
-        self._tables: dict[tuple[int, int], _Tables] = {}
-        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
-        self._rereads, self._looks_up, self._longest = False, False, LONGEST
+        self._rereads, self._looks_up, self._longest = False, False, LONGEST  # as places say
+        # the curve at the depth and for the number of sequences of this round
+        self._n_seq = 1
         self._rows = self.curve.target.table()
-        self._n_seq, self._looked = 1, False
-        self._price = 1.0 / self._rows[1]  # tokens a ms is worth: what plain decoding makes of it
-        self._rest = 0  # rounds for which no draft is thought of
-        self._both: list[int] = []  # sequences for which model and lookup may draft in this round
+        self._price = 1.0 / self._rows[1]
+        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
+        self._tables: dict[tuple[int, int], _Tables] = {}
+        self._round = self._stale_at = 0
+        self._rest = 0  # rounds that no draft is thought of
         self._aside = Aside()  # of rounds with a model's draft
+        self._forget_round()
+
+    def _forget_round(self) -> None:
+        """Nothing is planned, drafted or chosen yet."""
+        self._planned = False
+        self._beside_lookup: list[int] = []  # sequences for which both model and lookup may draft
         self._pending: dict[int, Forecast] = {}
-        # tokens that the choice counts on; what the companion's view adds
-        self._expected = self._worth = 0.0
+        self._expected = self._view = 0.0  # tokens of the choice, and what the companion adds
 
     def plan(self, places: Sequence[Place]) -> Plan:
         """How long to draft, and the floors at which drafting stops; nothing where no draft pays."""
-        # the last round may have ended in an error
-        self._looked, self._pending, self._both = True, {}, []
+        self._forget_round()  # it may have ended in an error
+        self._planned = True
+        self._follow(places)
+        if self._rest and len(places) == self._n_seq:
+            self._rest -= 1
+            return Plan([0] * self._n_seq)
+        self._catch_up()
+        self._read_costs(len(places), max([place.depth for place in places]))
+        lengths = [min(self._longest, place.room) if self._pays(place) else 0 for place in places]
+        drafting = [place for place, n in zip(places, lengths, strict=True) if n]
+        if not drafting:
+            self._rest = _REST
+            return Plan(lengths)
+        self._beside_lookup = [place.seq for place in drafting if place.looks_up]
+        learned, table = self.learned_of([place.seq for place in drafting]), self._table
+        return Plan(
+            lengths, learned.calibration.table, table.floors, self._score(places), table.lookup_min
+        )
+
+    def _follow(self, places: Sequence[Place]) -> None:
+        """Keep in mind where each text stands, and what its draft model is like."""
         for place in places:
             if place.seq not in self._texts:
                 self._texts[place.seq] = RunningText(place.depth)
@@ -115,36 +144,16 @@ class GoodputPolicy(LengthPolicy):
             self._rereads |= place.rereads
             self._looks_up |= place.looks_up
             self._longest = min(LONGEST, place.longest or self._longest)
-        if self._rest and len(places) == self._n_seq:
-            self._rest -= 1
-            return Plan([0] * self._n_seq)
-        self._catch_up()
-        self._look(len(places), max([place.depth for place in places]))
-        lengths = [min(self._longest, place.room) if self._pays(place) else 0 for place in places]
-        self._both = [place.seq for place, n in zip(places, lengths) if n and place.looks_up]
-        if not any(lengths):
-            self._rest = _REST
-            return Plan(lengths)
-        table = self._table
-        return Plan(
-            lengths,
-            self.learned_of(
-                [place.seq for place, n in zip(places, lengths) if n]
-            ).calibration.table,
-            table.floors,
-            self._score(places),
-            table.lookup_min,
-        )
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """The lengths that bring the most tokens a millisecond together."""
         read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
-        lengths = self._lengths([self._worths(r, self._within(r)) for r in read])
+        lengths = self._lengths([self._counted(r, self._bearable(r)) for r in read])
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
         self._expected = sum([sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True)])
         if any(r.full for r in read) and self.learned.companion_helps:
-            other = self._lengths([self._worths(r, survivals(r.without)) for r in read])
-            self._worth = self._value(read, lengths) - self._value(read, other)
+            other = self._lengths([self._counted(r, survivals(r.without)) for r in read])
+            self._view = self._value(read, lengths) - self._value(read, other)
         return lengths
 
     def observe(self, outcome: Outcome) -> None:
@@ -154,16 +163,15 @@ class GoodputPolicy(LengthPolicy):
         start = perf_counter()
         self._catch_up()
         clean_times(outcome)
-        if not self._looked:  # the loop did not ask
-            self._look(len(outcome.seqs), outcome.depth)
-        self._looked = False
+        if not self._planned:  # the loop did not ask
+            self._read_costs(len(outcome.seqs), outcome.depth)
         self.counts.add(outcome, self._expected)
         self.curve.observe(outcome)
         for seq in outcome.seqs:
             if seq.seq in self._pending:
                 learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
-        self._weigh(outcome)
-        self._pending, self._expected, self._worth = {}, 0.0, 0.0
+        self._learn_gains(outcome)
+        self._forget_round()
         # a round in which a draft reads a prompt touches memory for the first time
         if outcome.draft_steps and outcome.t_round and outcome.caught_up <= LONG_LAG * self._n_seq:
             self._aside.add(outcome.aside + 1e3 * (perf_counter() - start))
@@ -171,35 +179,35 @@ class GoodputPolicy(LengthPolicy):
     def learn_plain(self, seen: PlainRounds) -> None:
         """Learn costs, and save up for a trial."""
         super().learn_plain(seen)
-        self._go_on(seen.n_seq, float(seen.rounds))
+        self._earn(seen.n_seq, float(seen.rounds))
 
     def renew_costs(self) -> None:
-        """Think everything over with the next round."""
+        """Start anew from what was assumed, with the next round."""
         super().renew_costs()
         self._stale_at = self._rest = 0
 
     @property
     def _beside(self) -> float:
-        """Tokens a round and sequence that drafting costs beside decodes: Python's time counts where a token takes few ms."""
+        """Tokens a round and sequence that drafting costs beside decodes: Python's time counts where tokens take few ms."""
         return self._price * max(0.0, self._aside.ms - self.plain_aside.ms) / self._n_seq
 
-    def _look(self, n_seq: int, depth: int) -> None:
-        """Take up the curve at this depth, and the tables for so many sequences."""
+    def _read_costs(self, n_seq: int, depth: int) -> None:
+        """Read the curve at this depth, and take the tables for so many sequences."""
         self._n_seq = n_seq
         self._rows = self.curve.target.table(depth, n_seq * (LONGEST + 1))
         self._price = n_seq / self._rows[n_seq]
         self._round += 1
         if self._round >= self._stale_at:
-            # Often at first, when every round teaches something, then now and then.
+            # often at first, when every round teaches something
             self._stale_at = self._round + min(_REFRESH, 1 + self._round // 2)
             self._tables.clear()
         key = (n_seq, depth // 256)
         if key not in self._tables:
-            self._tables[key] = self._refresh()
+            self._tables[key] = self._make_tables()
         self._table = self._tables[key]
 
-    def _refresh(self) -> _Tables:
-        """Recompute what depends on slow inputs."""
+    def _make_tables(self) -> _Tables:
+        """Work out what changes slowly."""
         n, price, told = self._n_seq, self._price, self.learned.calibration
         step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
         # Sequences as equals: each pays its share of rows that all of them grow together.
@@ -207,10 +215,10 @@ class GoodputPolicy(LengthPolicy):
         nexts, drafted = told.nexts(), verify[: self._longest + 1]
 
         def drafting(price: float, table: Sequence[float]) -> tuple[list[float], float]:
-            """Floors, and the tokens a round that drafting by them gains, where a ms has this price."""
+            """Floors at this price, and the tokens a round that drafting by them gains."""
             return self._floors(drafted, step / n, price, nexts, table)
 
-        # Tokens of less worth are the same as ms that cost more.
+        # If tokens are worth less, it is as if each ms cost more.
         floors, gain = drafting(price / worth, told.table)
         markup = self._markup(worth * gain)
         if markup > 1.0:
@@ -224,16 +232,16 @@ class GoodputPolicy(LengthPolicy):
         return _Tables(step, markup, worth, floors, gain, more, shortest)
 
     def _markup(self, gain: float) -> float:
-        """What a ms of drafting has to earn, in prices of plain decoding, where drafts gain so many tokens a round.
+        """How many times plain decoding's price a ms of drafting has to earn, where drafts gain so many tokens a round.
 
-        Where rounds with drafts gain, a ms of drafting could have gone into the next such round: its price is between plain
-        decoding's and goodput's. All of the latter loses where texts differ, none of it 2 to 4 % on recorded drafts that pay.
+        Where rounds with drafts gain, a ms of drafting is taken from the next such round: its price is between plain decoding's
+        and goodput's. The whole difference loses where texts differ; none of it loses 2 to 4 % on recorded drafts that pay.
         """
         won = self._drafting[self._n_seq.bit_length()].share(gain)
         return 1.0 / (1.0 - _MARKUP * won)
 
     def _worth_of_one(self) -> float:
-        """What an accepted token is worth: one, less what the draft takes to read it again."""
+        """What an accepted token is worth: one, less what it costs if the draft has to read it again."""
         if not self._rereads:
             return 1.0
         n, draft = self._n_seq, self.curve.draft
@@ -250,26 +258,32 @@ class GoodputPolicy(LengthPolicy):
         return 9
 
     def _pays(self, place: Place) -> bool:
-        """Whether the draft model is worth running: its gain over what is left, against catching up."""
+        """Whether the draft model is worth running: its gain over what is left, against the cost of catching up."""
         if place.room <= 0 or not place.longest:
             return False
         if not self._auto:
             return True
         switch = self._drafting[self._n_seq.bit_length()]
-        table, gain = self._table, self._table.gain - self._beside
+        gain = self._table.gain - self._beside
         firm = _FIRM * max(0.0, switch.gain(gain))
         if self._texts[place.seq].bearable(MODEL, self._usual) + firm < 0.0:
             return False
-        draft = self.curve.draft
-        left = self._left(place)
-        behind = self._price * (draft.time(place.lag + 1) - draft.time(1))
-        longest = min(float(place.left), self._usual)
         return switch.on(
-            place.seq, gain, behind, left, table.more, longest=longest, alone=not place.looks_up
+            place.seq,
+            gain,
+            self._catching_up(self.curve.draft, place.lag),
+            self._left(place),
+            self._table.more,
+            longest=min(float(place.left), self._usual),
+            alone=not place.looks_up,
         )
 
+    def _catching_up(self, side: RowTimes, unread: int) -> float:
+        """Tokens that it costs a side model to read so many tokens before its first step."""
+        return self._price * (side.time(unread + 1) - side.time(1))
+
     def _left(self, place: Place) -> float:
-        """Tokens that a text is expected to have still: all that were asked for where those are few."""
+        """Tokens that a text is expected to have still: all that were asked for if those are few."""
         emitted = self._texts[place.seq].emitted
         if emitted + place.left <= _USUAL:
             return float(place.left)
@@ -281,14 +295,12 @@ class GoodputPolicy(LengthPolicy):
             return self._companion
         left = min(float(max([place.left for place in places])), self._usual)
         unread = max([place.companion_lag for place in places])
-        companion = self.curve.companion
-        behind = self._price * (companion.time(unread + 1) - companion.time(1))
-        return self._scoring.on(0, 0.0, behind, left)
+        return self._scoring.on(0, 0.0, self._catching_up(self.curve.companion, unread), left)
 
-    def _within(self, read: Forecast) -> list[float]:
-        """The part of a lookup draft whose risk its text can bear; all of a model's.
+    def _bearable(self, read: Forecast) -> list[float]:
+        """Survivals of a draft, a lookup's without the tokens whose risk its text cannot bear.
 
-        The risk of g tokens that cost c is E[max(0, c - accepted)] = c - sum of the first c survivals.
+        If g tokens cost c, the risk is E[max(0, c - accepted)] = c - sum of the first c survivals.
         """
         text = self._texts.get(read.draft.seq)
         if read.draft.source != LOOKUP or not self._auto or text is None:
@@ -303,12 +315,13 @@ class GoodputPolicy(LengthPolicy):
             most -= 1
         return read.survival[:most]
 
-    def _worths(self, read: Forecast, chain: list[float]) -> list[float]:
-        """What each token of a draft is expected to bring."""
-        worth = self._table.worth
-        return [worth * s for s in chain] if worth < 1.0 and read.draft.source != LOOKUP else chain
+    def _counted(self, read: Forecast, chain: list[float]) -> list[float]:
+        """What each token of a draft is expected to count for."""
+        worth = 1.0 if read.draft.source == LOOKUP else self._table.worth
+        return chain if worth >= 1.0 else [worth * s for s in chain]
 
     def _lengths(self, chains: list[list[float]]) -> list[int]:
+        """Tokens of each draft to verify."""
         price = self._table.markup * self._price
         if self._n_seq == 1 and len(chains) == 1:
             return [best_length(chains[0][:LONGEST], self._rows[1:], price)]
@@ -316,13 +329,14 @@ class GoodputPolicy(LengthPolicy):
         return allocate(chains + [[]] * spare, self._rows, price)[: len(chains)]
 
     def _value(self, read: list[Forecast], lengths: list[int]) -> float:
+        """Tokens that verifying so many of each draft is expected to bring, less what all rows cost."""
         tokens = sum(sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True))
         return tokens - self._price * self._rows[self._n_seq + sum(lengths)]
 
-    def _weigh(self, outcome: Outcome) -> None:
-        """Whether draft and companion pay: what the round gained, by the curve."""
+    def _learn_gains(self, outcome: Outcome) -> None:
+        """Tell switches and texts what drafts and companion gained in this round, by the curve's times."""
         n = self._n_seq
-        switch = self._go_on(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
+        switch = self._earn(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
         row, drafting = self._row_cost(outcome), self._draft_cost(outcome)
         for seq in outcome.seqs:
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
@@ -331,12 +345,12 @@ class GoodputPolicy(LengthPolicy):
             cost, worth = row * seq.n_verified, 1.0
             if read.draft.source != LOOKUP:
                 cost, worth = cost + drafting, self._table.worth
-                switch.used(worth * _brought(read, seq) - cost, 1.0 + seq.n_accepted)
+                switch.used(worth * read.brought(seq) - cost, 1.0 + seq.n_accepted)
             text.lost[read.draft.source] += cost - worth * seq.n_accepted
-        switch.shared([self._by_lookup(seq) for seq in self._both])
+        switch.shared([self._by_lookup(seq) for seq in self._beside_lookup])
         scored = outcome.companion_rows - outcome.companion_read
         if scored > 0:
-            self._scoring.used(self._worth - self._price * self.curve.companion.time(scored))
+            self._scoring.used(self._view - self._price * self.curve.companion.time(scored))
 
     def _row_cost(self, outcome: Outcome) -> float:
         """Tokens that each verified row of the round cost."""
@@ -351,11 +365,11 @@ class GoodputPolicy(LengthPolicy):
         return steps + self._beside
 
     def _by_lookup(self, seq: int) -> bool:
-        """Whether lookup drafted for it in this round."""
+        """Whether lookup drafted for this sequence in this round."""
         return seq in self._pending and self._pending[seq].draft.source == LOOKUP
 
-    def _go_on(self, n_seq: int, tokens: float) -> UseSwitch:
-        """So many tokens a sequence were emitted; the switch of such batches."""
+    def _earn(self, n_seq: int, tokens: float) -> UseSwitch:
+        """Put so many tokens a sequence to the credit of trials; returns the switch of such batches."""
         switch = self._drafting[n_seq.bit_length()]
         switch.earn(tokens)
         if self._companion:
@@ -366,15 +380,11 @@ class GoodputPolicy(LengthPolicy):
         """Forget the texts; costs and acceptance stay."""
         super().begin_answer()
         for seq in list(self._texts):
-            self._end(seq)
+            self.begin_sequence(seq)
         self._scoring.begin()
 
     def begin_sequence(self, seq: int) -> None:
-        """Forget the text that went on under this number."""
-        self._end(seq)
-
-    def _end(self, seq: int) -> None:
-        """A text is at its end: how long texts are, and no trial goes on in another one."""
+        """Learn from the length of the text that ends under this number, and end its trial."""
         self._rest = 0
         if seq in self._texts:
             self._usual += 0.2 * (self._texts.pop(seq).emitted + 1 - self._usual)
@@ -382,7 +392,7 @@ class GoodputPolicy(LengthPolicy):
             switch.begin(seq)
 
     def stats(self) -> dict[str, Any]:
-        """The counts of this answer, and what the estimators lost in this process, in the mean."""
+        """The counts of this answer, and the mean log-losses of the estimators in this process."""
         out = super().stats()
         out["drafting_gain"] = round(self._drafting[1].gain(self._table.gain), 4)
         without, with_ = self.learned.both

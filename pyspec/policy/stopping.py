@@ -1,11 +1,10 @@
 """What a draft is expected to bring, when to stop drafting, and how much to verify. Times in ms, prices in tokens per ms.
 
-A round that verifies g drafted tokens yields 1 + E(g) tokens, E(g) = sum of the first g survival
-products, because the target's own token comes with every round. Verification time is stepped
-and not monotone in g, so every length is evaluated.
+A round that verifies g drafted tokens yields 1 + E(g) tokens: the target's own, which comes with every round, and E(g), the
+sum of the first g survivals. The time of verifying is stepped and not monotone in g, so every length is evaluated.
 
-What is maximised is 1 + E - price * T (Dinkelbach's form of (1 + E) / T): best for the whole answer if
-the price is the goodput of the rounds to come, since a millisecond saved now is spent there.
+What is maximised is 1 + E - price * T, Dinkelbach's form of (1 + E) / T. It is best for the whole answer if the price is the
+goodput of the rounds to come, where a millisecond that is saved now will be spent.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 
     from pyspec.policy.acceptance import Acceptance
 
-_LOG_MIN = 4.605170185988091  # -log 0.01: the survival GRID goes from 1 to 0.01, equal in log
+_LOG_MIN = 4.605170185988091  # -log 0.01, the lowest survival of GRID; its steps are equal in log
 GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, 24))
 _GRID_LIST = [float(s) for s in GRID]
 
 
 def survivals(acceptance: Sequence[float]) -> list[float]:
-    """Running products of conditional acceptance: P(position i and all before it accepted)."""
+    """Running products of conditional acceptance: the chance that position i and all before it are accepted."""
     out, product = [], 1.0
     for a in acceptance:
         product *= a
@@ -37,7 +36,7 @@ def survivals(acceptance: Sequence[float]) -> list[float]:
 
 
 def best_length(survival: Sequence[float], verify: Sequence[float], price: float) -> int:
-    """The g in 0..len(survival) of the greatest worth; the shortest among equals.
+    """The g in 0..len(survival) whose tokens less their cost are most; the shortest among equals.
 
     `verify[g]` is the target's time with g drafted tokens.
     """
@@ -54,10 +53,10 @@ def best_length(survival: Sequence[float], verify: Sequence[float], price: float
 def allocate(
     survival: Sequence[Sequence[float]], target: Sequence[float], price: float
 ) -> list[int]:
-    """How many drafted tokens each sequence gets, over all totals N.
+    """How many drafted tokens of each sequence to verify.
 
-    `target[n]` is the time of n rows; each sequence takes one row for its own last token. Survival
-    never grows along a sequence, so taking the N largest always takes prefixes.
+    `target[n]` is the time of n rows; each sequence takes one row for its own last token. Every total is tried, with the
+    largest survivals of all sequences: survival never grows along a sequence, so that these are always prefixes.
     """
     n_seq = len(survival)
     order = sorted((-s, i, k) for i, chain in enumerate(survival) for k, s in enumerate(chain))
@@ -83,15 +82,20 @@ def draft_floors(
 ) -> tuple[list[float], float]:
     """Survival floors for drafting, by optimal stopping, and what drafting is expected to gain.
 
-    `verify[g]` for g = 0..max_draft; `step` is one more drafted token's time. `nexts` are the
-    probabilities with which a first and a later token's acceptance take each of the values
-    `acceptance`. Returns (floors, gain): after token i draft
-    on only if survival >= floors[i]; gain is in tokens a round over not drafting.
+    It goes backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts the last ones again;
+    the last one's survival is s, and those before it are taken as 1. That makes the value of stopping a lower bound, which is
+    exact for a cut of none or one. Going on costs `step`; it brings s * a now, and the value of what follows.
 
-    Backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts
-    the last ones again; the last one's survival is s, those before are taken as 1, which makes
-    the value of stopping a lower bound that is exact for a cut of none or one.
-    Going on costs `step` and brings s * a now and the value of what follows.
+    Args:
+        verify: the target's times with 0.. drafted tokens; their number is the longest draft.
+        step: the time of one more drafted token.
+        price: tokens per ms.
+        nexts: how likely the acceptance of a first and of a later token takes each value of `acceptance`.
+        acceptance: those values.
+
+    Returns:
+        The floors: after token i, drafting goes on only where survival >= floors[i]. And the tokens a round that this gains
+        over not drafting.
     """
     n = len(verify) - 1
     cost = price * np.asarray(verify, dtype=np.float64)
@@ -108,7 +112,7 @@ def draft_floors(
 
 
 def _expectations(acceptance: Floats, nexts: tuple[Floats, Floats]) -> list[tuple[Floats, Floats]]:
-    """(W, c) for a first and a later token: from each survival of GRID it brings c, and leaves W @ value of what follows."""
+    """(W, c) for a first and a later token: at each survival of GRID it brings c, and W @ value is what follows it."""
     size = len(GRID)
     after = np.outer(GRID, acceptance)
     place = np.clip(-np.log(after) * ((size - 1) / _LOG_MIN), 0.0, size - 1.000001)
@@ -125,10 +129,9 @@ def _expectations(acceptance: Floats, nexts: tuple[Floats, Floats]) -> list[tupl
 
 
 def _stop_values(cost: Floats) -> Floats:
-    """Value of stopping after i tokens, (i, survival)."""
-    n = len(cost)
-    places = np.arange(n)
-    # Cutting back to c < i loses the last token's s and at most 1 for each of the others.
+    """Value of stopping after i tokens at each survival of GRID, as (i, survival)."""
+    places = np.arange(len(cost))
+    # Cutting back to c < i loses the last token's s, and at most 1 for each of the others.
     best = np.maximum.accumulate(places - cost)
     deeper = np.append(-np.inf, best[:-1] - (places[1:] - 1))
     out: Floats = np.maximum(-cost[:, None], deeper[:, None] - GRID[None, :])
@@ -136,7 +139,7 @@ def _stop_values(cost: Floats) -> Floats:
 
 
 def _threshold(margin: Sequence[float]) -> float:
-    """The lowest survival of GRID from which on drafting pays; 1.1 where it never does."""
+    """The lowest survival at which drafting on still pays; 1.1 if it never does."""
     good = next((k for k, m in enumerate(margin) if m < 0.0), len(margin))
     if good == 0:
         return 1.1
@@ -147,7 +150,10 @@ def _threshold(margin: Sequence[float]) -> float:
 
 
 class Forecast(NamedTuple):
-    """One draft's chances by position: without the companion's view, with it, and the better one's survival."""
+    """One draft's chances by position, without the companion's view and with it, and survival by the better of both.
+
+    bins: the table's bins of a model's tokens. full: what the companion adds, None where it did not look.
+    """
 
     draft: Draft
     bins: list[int]
@@ -156,9 +162,13 @@ class Forecast(NamedTuple):
     with_: list[float]
     survival: list[float]
 
+    def brought(self, seq: SeqOutcome) -> float:
+        """Tokens that it brought: half those expected, which scatter less, and half those counted, which are unbiased."""
+        return 0.5 * (sum(self.survival[: seq.n_verified]) + seq.n_accepted)
+
 
 def forecast(learned: Acceptance, draft: Draft) -> Forecast:
-    """A draft's acceptance and survival, by what is learned."""
+    """A draft's chances, by what is learned."""
     if draft.source == LOOKUP:
         chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
         return Forecast(draft, [], None, chance, [], survivals(chance))
@@ -173,7 +183,7 @@ def forecast(learned: Acceptance, draft: Draft) -> Forecast:
 
 
 def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
-    """Learn from what became of a draft: at the observed positions, up to the first refusal."""
+    """Learn from what became of a draft, up to its first refusal: behind it nothing was observed."""
     draft, hits = expected.draft, seq.hits(expected.draft.n)
     if draft.source == LOOKUP:
         learned.lookup.update(draft.match_length, hits, draft.choices)

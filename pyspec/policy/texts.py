@@ -1,14 +1,14 @@
-"""A text as the policy follows it, and what drafts may lose in it."""
+"""A text that goes on, and what drafts may lose in it."""
 
 from __future__ import annotations
 
 from pyspec.policy.types import LOOKUP, MODEL, Place
 
-_SHARE = 0.03  # of a text, what lookup's drafts may lose in it, and what a model's may
+_SHARE = 0.03  # of a text's tokens, what drafts of each source may lose
 
 
 class RunningText:
-    """A text that goes on: where it began and stands, and the tokens that drafts of each source lost it so far."""
+    """Where a text began and stands, and the tokens that drafts of each source have cost it beyond those they brought."""
 
     def __init__(self, depth: int) -> None:
         self.began = depth
@@ -17,13 +17,17 @@ class RunningText:
 
     @property
     def emitted(self) -> int:
-        """Its tokens."""
+        """Tokens that it has got so far."""
         return self.place.depth - self.began
 
     def bearable(self, source: str, usual: float) -> float:
-        """Tokens that the next drafts of this source may lose; usual: tokens of a text. What they have won is theirs to lose.
+        """Tokens that drafts of this source may still lose; what they have won they may lose, too.
 
-        Matches and probabilities say the same in every text, and texts differ: in one that does not suit them they disappoint
-        one after the other, so that what is learned of all texts is no guard.
+        Matches and probabilities look the same in every text. In one that does not suit them drafts fail one after the other,
+        and what is learned of all texts is no guard.
+
+        Args:
+            source: LOOKUP or MODEL.
+            usual: tokens of a usual text.
         """
         return _SHARE * (self.emitted + min(float(self.place.left), usual)) - self.lost[source]

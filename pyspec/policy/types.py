@@ -30,6 +30,7 @@ TABLE_BINS = 32
 LOGIT_MAX = 8.0
 _P_MIN = 1.0 / (1.0 + 2980.9579870417283)  # logit -8
 _P_MAX = 1.0 - _P_MIN
+_P_LOW, _P_HIGH = 0.002, 0.998
 
 
 def logit(p: float) -> float:
@@ -39,6 +40,11 @@ def logit(p: float) -> float:
     if p >= _P_MAX:
         return LOGIT_MAX
     return log(p / (1.0 - p))
+
+
+def clamp(p: float) -> float:
+    """An estimate kept away from 0 and 1, so that no log-loss and no survival is extreme."""
+    return min(max(p, _P_LOW), _P_HIGH)
 
 
 def table_bin(p: float) -> int:

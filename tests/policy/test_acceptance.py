@@ -1,4 +1,4 @@
-"""Tests of pyspec.policy.acceptance and lookups."""
+"""Tests of pyspec.policy.acceptance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from pyspec.policy.acceptance import (
     Calibration,
     Features,
     Logistic,
-    LookupEstimator,
     companion_features,
     draft_bins,
 )
@@ -143,28 +142,6 @@ def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None
     for _ in range(200):
         seen.calibration.update(0, 16, False)
     assert seen.under("coupled", relaxing=False).calibration.table[16] > 0.3
-
-
-def test_long_matches_are_trusted_more_and_failures_teach() -> None:
-    """A lookup's estimate grows with the match and falls after refusals."""
-    lookup = LookupEstimator()
-    assert lookup.predict(8, 3)[0] > lookup.predict(1, 3)[0]
-    before = lookup.predict(8, 3)[0]
-    for _ in range(60):
-        lookup.update(8, hits=[False])
-    assert lookup.predict(8, 3)[0] < 0.3 < before
-    assert len(lookup.predict(8, 10)) == 10
-
-
-def test_a_match_with_several_continuations_is_trusted_less() -> None:
-    """And what is learned of it says nothing about the others."""
-    lookup = LookupEstimator()
-    before = lookup.predict(5, 4)
-    assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
-    for _ in range(20):
-        lookup.update(5, [False], choices=2)
-    lookup.recent = 0.5
-    assert lookup.predict(5, 4) == before
 
 
 def test_information_of_a_companion_that_knows() -> None:

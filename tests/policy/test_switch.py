@@ -10,13 +10,13 @@ from pyspec.policy.switch import UseSwitch, suited
 
 
 def play(
-    switch: UseSwitch, gain: float, rounds: int, expected: float = 0.0, price: float = 0.0
+    switch: UseSwitch, gain: float, rounds: int, expected: float = 0.0, cost: float = 0.0
 ) -> tuple[int, float]:
-    """(uses, tokens lost) over rounds of one text in which each use gains the same; `price` is paid after a pause."""
+    """(uses, tokens lost) over rounds of one text in which each use gains the same; `cost` is paid after a pause."""
     uses, lost, behind = 0, 0.0, True
     for _ in range(rounds):
-        if switch.on(0, expected, price if behind else 0.0, 200.0):
-            lost += (price if behind else 0.0) - gain
+        if switch.on(0, expected, cost if behind else 0.0, 200.0):
+            lost += (cost if behind else 0.0) - gain
             uses, behind = uses + 1, False
             switch.used(gain)
         else:
@@ -46,8 +46,8 @@ def test_a_trial_may_cost_a_share_of_the_longest_text() -> None:
     for _ in range(30):
         switch.used(-0.3)
     switch.earn(2000.0)
-    assert not switch.on(0, -0.3, price=9.0, left=32.0)
-    assert switch.on(1, -0.3, price=9.0, left=32.0, longest=200.0)
+    assert not switch.on(0, -0.3, cost=9.0, left=32.0)
+    assert switch.on(1, -0.3, cost=9.0, left=32.0, longest=200.0)
 
 
 def test_a_good_expectation_is_followed_at_once() -> None:
@@ -55,12 +55,12 @@ def test_a_good_expectation_is_followed_at_once() -> None:
     assert UseSwitch().on(0, 0.5, 0.0, 200.0)
 
 
-def test_a_price_is_weighed_against_what_is_left() -> None:
+def test_a_cost_is_weighed_against_what_is_left() -> None:
     """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
     switch = UseSwitch()
     play(switch, 0.5, 50)
-    assert switch.on(1, 0.5, price=20.0, left=256.0)
-    assert not switch.on(1, 0.5, price=20.0, left=30.0)
+    assert switch.on(1, 0.5, cost=20.0, left=256.0)
+    assert not switch.on(1, 0.5, cost=20.0, left=30.0)
 
 
 def test_rounds_of_many_tokens_are_few() -> None:
@@ -68,8 +68,8 @@ def test_rounds_of_many_tokens_are_few() -> None:
     switch = UseSwitch()
     for _ in range(100):
         switch.used(2.0, 6.0)
-    assert switch.on(0, 2.0, price=60.0, left=200.0)
-    assert not switch.on(1, 2.0, price=80.0, left=200.0)
+    assert switch.on(0, 2.0, cost=60.0, left=200.0)
+    assert not switch.on(1, 2.0, cost=80.0, left=200.0)
 
 
 @given(
@@ -83,10 +83,10 @@ def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected: float) -> Non
     assert 0.0 <= switch.share(expected) < 1.0
 
 
-def test_a_price_is_no_evidence() -> None:
+def test_a_cost_is_no_evidence() -> None:
     """What catching up costs is paid, and the gain that it leads to is judged without it."""
     switch = UseSwitch()
-    uses, _ = play(switch, 0.3, 200, expected=0.3, price=10.0)
+    uses, _ = play(switch, 0.3, 200, expected=0.3, cost=10.0)
     assert uses == 200
     assert switch.gain(0.3) > 0.29
 
@@ -137,7 +137,7 @@ def test_a_look_outlasts_a_bad_start() -> None:
 
 
 def test_one_text_tells_little_of_the_next() -> None:
-    """After one text in which drafts just failed to pay another is looked at, at a price at which none is after eight."""
+    """After one text in which drafts just failed to pay another is looked at, at a cost at which none is after eight."""
     looked = []
     for texts in (1, 8):
         switch = UseSwitch()
@@ -165,8 +165,8 @@ def test_a_look_spends_nothing_that_was_saved_up() -> None:
 def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
     """Whatever is seen, the gain stays inside what was seen."""
     switch = UseSwitch()
-    for gain, price in rounds:
-        if switch.on(0, 0.0, price, 100.0):
+    for gain, cost in rounds:
+        if switch.on(0, 0.0, cost, 100.0):
             switch.used(gain)
     assert -3.0 <= switch.gain(0.0) <= 3.0
 
@@ -195,12 +195,12 @@ def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:
     assert switch.gain(0.0) < 0.0
 
 
-@pytest.mark.parametrize(("price", "tried"), [(4.0, True), (24.0, False)])
-def test_a_trial_costs_little_however_much_was_saved(price: float, tried: bool) -> None:
+@pytest.mark.parametrize(("cost", "tried"), [(4.0, True), (24.0, False)])
+def test_a_trial_costs_little_however_much_was_saved(cost: float, tried: bool) -> None:
     """After a day of plain decoding it is ten tokens still, and not thirty."""
     switch = UseSwitch()
     switch.earn(1e6)
-    assert switch.on(0, -1.0, price, 1e6) is tried
+    assert switch.on(0, -1.0, cost, 1e6) is tried
 
 
 def test_a_text_that_suits_the_draft_is_a_little_better() -> None:
@@ -210,10 +210,10 @@ def test_a_text_that_suits_the_draft_is_a_little_better() -> None:
 
 
 def test_rounds_that_lookup_takes_bring_nothing() -> None:
-    """A price that the rounds left would pay is not paid where lookup speaks in many of them."""
+    """A cost that the rounds left would pay is not paid where lookup speaks in many of them."""
     switch = UseSwitch(looks=False)
-    assert switch.on(0, 0.25, price=30.0, left=200.0)
-    assert not switch.on(1, 0.25, price=30.0, left=200.0, alone=False)
+    assert switch.on(0, 0.25, cost=30.0, left=200.0)
+    assert not switch.on(1, 0.25, cost=30.0, left=200.0, alone=False)
 
 
 def test_how_many_rounds_lookup_leaves_is_learned() -> None:

@@ -1,0 +1,209 @@
+"""Tests of pyspec.policy.goodput: what it learns of a round, and what it makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.shapes import expand
+from pyspec.policy.stopping import survivals
+from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
+
+LINE = expand({1: 10.0, 64: 80.0})
+"""10 ms for a row of the target, 1.1 for each more."""
+SIDE = [0.05 * t for t in LINE]
+
+
+def measured(**options: bool) -> GoodputPolicy:
+    """A policy that knows what decodes cost."""
+    return GoodputPolicy(CostCurve.from_tables({0: LINE}, SIDE, SIDE), **options)
+
+
+def round_of(
+    policy: GoodputPolicy,
+    n: int,
+    accepted: int,
+    *,
+    seqs: Sequence[int] = (0,),
+    others: Sequence[int] = (),
+    source: str = MODEL,
+    **more: float,
+) -> list[int]:
+    """A round in which each of `seqs` has a sure draft of n tokens, and `others` have none. The lengths chosen."""
+    policy.plan([Place(seq, 16, 0, 200, 50, looks_up=source == LOOKUP) for seq in (*seqs, *others)])
+    drafts = [Draft(seq, n, [0.95] * n) for seq in seqs]
+    if source == LOOKUP:
+        drafts = [Draft(seq, n, source=LOOKUP, match_length=30) for seq in seqs]
+    g = policy.choose(drafts)
+    rows = len(seqs) + len(others) + sum(g)
+    found = [SeqOutcome(seq, k, min(k, accepted)) for seq, k in zip(seqs, g, strict=True)]
+    found += [SeqOutcome(seq, 0, 0) for seq in others]
+    steps = 0 if source == LOOKUP else n
+    told = {"verify_rows": rows, "t_draft": 0.5 * steps, "draft_steps": steps, **more}
+    policy.observe(Outcome(found, LINE[rows], **told))  # type: ignore[arg-type]
+    return g
+
+
+def test_prompts_that_share_a_round_are_no_cost_of_its_drafts() -> None:
+    """A decode of 200 rows, most of them other texts' prompts, says of a draft what a decode of its own says."""
+    lost, gains = [], []
+    for rows in (4, 200):
+        policy = measured()
+        round_of(policy, 3, 1, verify_rows=rows)
+        lost.append(policy._texts[0].lost[MODEL])
+        gains.append(policy._drafting[1].gain(0.0))
+    assert lost[0] == pytest.approx(lost[1])
+    assert gains[0] == pytest.approx(gains[1])
+
+
+def test_what_a_round_gained_is_its_tokens_less_their_cost() -> None:
+    """Three tokens accepted of three: 3 rows of 1.1 ms and 3 steps of 0.5, at 10 ms a token, are half a token."""
+    policy = measured(auto=False)
+    round_of(policy, 3, 3)
+    cost = (LINE[4] - LINE[1] + 3 * SIDE[1]) / LINE[1]
+    assert policy._texts[0].lost[MODEL] == pytest.approx(cost - 3.0)
+    brought = policy._drafting[1].gain(0.0) * 4.0 + cost  # one round and an expectation of three
+    assert 2.0 < brought < 3.0  # the mean of three tokens and of what was expected
+
+
+def test_texts_that_draft_in_step_share_its_cost() -> None:
+    """Together they lose what rows and steps of both take, and each of them half."""
+    policy = measured(auto=False)
+    round_of(policy, 3, 0, seqs=(0, 1), t_draft=3 * SIDE[2])
+    lost = [policy._texts[seq].lost[MODEL] for seq in (0, 1)]
+    assert lost[0] == pytest.approx(lost[1])
+    took = LINE[8] - LINE[2] + 3 * SIDE[2]
+    assert sum(lost) == pytest.approx(took * 2.0 / LINE[2], rel=0.01)
+
+
+def test_a_text_without_a_draft_takes_its_row() -> None:
+    """Three rows are expensive here and two are not: of two texts one drafts, and its token would be the third row."""
+    steps = expand({1: 10.0, 2: 10.5, 3: 40.0, 64: 400.0})
+    chosen = {}
+    for others in ((), (1,)):
+        policy = GoodputPolicy(CostCurve.from_tables({0: steps}, SIDE, SIDE), auto=False)
+        policy.plan([Place(seq, 16, 0, 200, 50) for seq in (0, *others)])
+        chosen[others] = policy.choose([Draft(0, 1, [0.9])])
+    assert chosen == {(): [1], (1,): [0]}
+
+
+def test_a_round_that_broke_off_teaches_nothing() -> None:
+    """Its drafts were chosen and never verified: what comes next is not theirs."""
+    policy = measured(auto=False)
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    policy.choose([Draft(0, 3, [0.95] * 3)])
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    policy.observe(Outcome([SeqOutcome(0, 3, 0)], LINE[4], 4))
+    assert sum(policy.learned.calibration.seen) == 0.0
+    assert policy.stats()["tokens_predicted"] == 0.0
+
+
+def test_rounds_in_which_a_draft_reads_a_prompt_tell_nothing_of_python() -> None:
+    """They touch memory for the first time; all others count."""
+    seconds = {}
+    for behind in (0, 2, 100):
+        policy = measured(auto=False)
+        for _ in range(4):
+            round_of(policy, 3, 1, t_round=60.0, caught_up=behind)
+        seconds[behind] = policy._aside.ms
+    assert seconds[0] > 30.0
+    assert seconds[2] > 30.0
+    assert seconds[100] == 0.0
+
+
+def test_rounds_without_drafts_save_up_for_a_trial() -> None:
+    """A draft that lost is tried again after thousands of tokens, not after a few."""
+    tried = {}
+    for rounds in (80, 4000):
+        policy = measured()
+        for _ in range(300):
+            policy._drafting[1].used(-0.4)
+        policy.plan([Place(0, 16, 0, 400, 50)])
+        policy.begin_sequence(0)
+        for _ in range(rounds):
+            policy.watch(1, 10.0, 10.0, 50)
+        policy.begin_sequence(0)
+        tried[rounds] = any(policy.plan([Place(0, 16, 20, 400, 50)]).lengths)
+    assert tried == {80: False, 4000: True}
+
+
+def test_after_short_answers_one_without_a_limit_is_taken_to_be_short() -> None:
+    """A prompt that pays for an answer of usual length is not read where answers end after ten tokens."""
+    read = {}
+    for length in (10, 300):
+        policy = measured()
+        for _ in range(20):
+            policy._drafting[1].used(0.5, 2.0)
+        for _ in range(10):
+            policy.begin_answer()
+            policy.plan([Place(0, 16, 0, 1 << 30, 50)])
+            policy.plan([Place(0, 16, 0, 1 << 30, 49 + length)])
+        policy.begin_answer()
+        read[length] = any(policy.plan([Place(0, 16, 1000, 1 << 30, 50)]).lengths)
+    assert read == {10: False, 300: True}
+
+
+def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all() -> None:
+    """Of fifty tokens asked for, fifty are left at the start; without a limit, fewer are counted on."""
+    drafted = {}
+    for left in (60, 1 << 30):
+        policy = measured()
+        for _ in range(40):
+            policy._drafting[1].used(0.3, 1.5)
+        drafted[left] = any(policy.plan([Place(0, 16, 1800, left, 50)]).lengths)
+    assert drafted == {60: True, 1 << 30: False}
+
+
+def test_threads_that_changed_are_thought_of_at_once() -> None:
+    """No draft paid, and with other threads one may."""
+    table = expand({1: 10.0, 2: 25.0, 64: 900.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, SIDE, SIDE))
+    assert policy.plan([Place(0, 16, 0, 200, 50)]).lengths == [0]
+    policy.renew_costs()
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16):
+        policy.curve.target.observe(rows, 20.0)
+    assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
+
+
+def looked_up(lost: float) -> tuple[int, float, float]:
+    """How much of a weak match is verified in a text that lost so many tokens, and what that and one row more may lose."""
+    policy = measured()
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    policy._texts[0].lost[LOOKUP] = lost
+    policy.learned.lookup.recent = 1.0
+    (g,) = policy.choose([Draft(0, 16, source=LOOKUP, match_length=9)])
+    chain = survivals(policy.learned.lookup.predict(9, 16))
+    costs = [(LINE[1 + n] - LINE[1]) / LINE[1] for n in (g, g + 1)]
+    return g, *(cost - sum(chain[: int(cost)]) for cost in costs)
+
+
+def test_a_lookup_draft_whose_risk_its_text_cannot_bear_is_cut() -> None:
+    """Where nothing more may be lost, it is a third of a token that it may; where lookups have won, more is verified."""
+    g, risk, risk_of_more = looked_up(lost=100.0)
+    assert 0 < g < 16
+    assert risk < 0.5
+    assert risk_of_more > 0.2
+    assert looked_up(lost=-100.0)[0] > g + 2
+
+
+def test_a_sure_token_is_looked_up_in_a_text_that_has_lost_its_share() -> None:
+    """One row more costs a tenth of a token here: so little may always be lost."""
+    policy = measured()
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    policy._texts[0].lost[LOOKUP] = 100.0
+    assert policy.choose([Draft(0, 2, source=LOOKUP, match_length=30)]) == [2]
+
+
+@pytest.mark.parametrize("left", [20, 60])
+def test_catching_up_that_costs_more_than_is_left_is_not_begun(left: int) -> None:
+    """However well the draft does; a fifth of that is paid."""
+    policy = measured()
+    for _ in range(40):
+        policy._drafting[1].used(3.0, 5.0)
+    lag = int(left * LINE[1] / (SIDE[2] - SIDE[1])) + 1
+    assert policy.plan([Place(0, 16, lag, left, 50)]).lengths == [0]
+    policy.begin_sequence(0)
+    assert policy.plan([Place(0, 16, lag // 5, left, 50)]).lengths == [16]
