@@ -139,3 +139,59 @@ def test_the_gain_of_drafting_has_the_right_sign() -> None:
     verify = expand(SHAPES["Q4_K_M"])[1:9]
     assert draft_floors(verify, 0.0, 1.0, sure, [0.998])[1] > 2.0
     assert draft_floors(verify, 0.1, 1.0, sure, [0.002])[1] == pytest.approx(-0.1, abs=0.01)
+
+
+rising = st.lists(st.floats(0.1, 9.0), min_size=13, max_size=13).map(
+    lambda steps: [sum(steps[: n + 1]) for n in range(13)]
+)
+"""Times of which each row more costs something."""
+
+
+@given(st.lists(chance, max_size=12), rising, price, st.floats(1.01, 4.0))
+def test_more_expensive_time_lengthens_nothing(
+    acceptance: list[float], verify: list[float], at: float, times: float
+) -> None:
+    """Neither of one draft, nor of several together."""
+    chain = survivals(acceptance)
+    cheap, expensive = (best_length(chain, verify, price) for price in (at, times * at))
+    assert expensive <= cheap
+    chains = [chain[:4], survivals(acceptance[4:8]), []]
+    rows = [0.0, *verify]
+    cheap, expensive = (sum(allocate(chains, rows, price)) for price in (at, times * at))
+    assert expensive <= cheap
+
+
+@given(st.lists(chance, min_size=1, max_size=12), rising, price, st.integers(1, 12))
+def test_a_more_expensive_row_is_verified_no_sooner(
+    acceptance: list[float], verify: list[float], at: float, row: int
+) -> None:
+    """If one count of rows costs more, it is chosen if it was before, or not at all."""
+    chain = survivals(acceptance)
+    before = best_length(chain, verify, at)
+    after = best_length(chain, [t + (n == row) for n, t in enumerate(verify)], at)
+    assert before in (after, row)
+
+
+def expected(step: float, at: float, likely: float) -> tuple[list[float], float]:
+    """Floors and gain, where every second token is accepted with a chance `likely`, and the others with 0.3."""
+    nexts = np.array([0.5, 0.5]), np.array([0.5, 0.5])
+    return draft_floors(expand(SHAPES["Q4_K_M"])[1:10], step, at, nexts, [0.3, likely])
+
+
+@given(st.floats(0.0, 0.3), st.floats(0.3, 0.9), st.floats(0.35, 0.9), st.floats(0.01, 0.09))
+def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(
+    step: float, at: float, likely: float, change: float
+) -> None:
+    """And stops no later where a step costs more."""
+    floors, gain = expected(step, at, likely)
+    later, gain_of_slow = expected(step + change, at, likely)
+    assert gain_of_slow < gain
+    assert all(slow >= fast - 1e-9 for fast, slow in zip(floors, later, strict=True))
+    assert expected(step, at + change, likely)[1] <= gain + 1e-9
+    assert expected(step, at, likely + change)[1] >= gain - 1e-9
+
+
+@given(st.floats(0.0, 0.3), st.floats(0.3, 2.0), st.floats(0.35, 0.99))
+def test_drafting_loses_one_step_at_most(step: float, at: float, likely: float) -> None:
+    """All that is drafted may be left unverified."""
+    assert expected(step, at, likely)[1] >= -at * step - 0.01

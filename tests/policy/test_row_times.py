@@ -1,0 +1,71 @@
+"""Tests of pyspec.policy.row_times: what one model's rows cost, by invented times; see also test_cost.py."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from pyspec.policy.row_times import RowTimes
+from pyspec.policy.shapes import expand
+
+
+def times(points: dict[int, float] | None = None, *, measured: bool = False) -> RowTimes:
+    """What is assumed: 10 ms for a row, 40 for sixteen."""
+    return RowTimes({0: expand(points or {1: 10.0, 16: 40.0, 64: 136.0})}, measured)
+
+
+def test_two_times_may_be_chance_and_five_are_none() -> None:
+    """A count of rows is known to others once it was seen often enough."""
+    curve = times()
+    known = []
+    for _ in range(5):
+        curve.observe(4, 16.0)
+        known.append(4 in curve.seen())
+    assert (known[1], known[4]) == (False, True)
+
+
+def test_a_short_answer_looks_for_no_step_of_the_kernels() -> None:
+    """A look costs it more than it brings: until forty decodes were seen, eight rows cost what they did at first."""
+    curve = times()
+    curve.observe(1, 10.0)
+    at_first = curve.table()[8]
+    for _ in range(39):
+        curve.observe(1, 10.0)
+    assert curve.table()[8] == pytest.approx(at_first)
+
+
+def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself() -> None:
+    """Of fifteen rows nothing is known where fourteen were seen: a step of the kernels may lie between."""
+    curve = times()
+    assumed = times(measured=True).table()
+    for _ in range(6):
+        curve.observe(1, 10.0)
+        curve.observe(14, assumed[14])
+    assert curve.table()[14] == pytest.approx(assumed[14], rel=0.01)
+    assert curve.table()[15] < 0.95 * assumed[15]
+
+
+def test_many_rows_speak_for_their_neighbours() -> None:
+    """Counts of several sequences are too many to be tried one by one: where 25 rows were seen, 26 cost a little more."""
+    curve = times()
+    assumed = times(measured=True).table()
+    for _ in range(6):
+        curve.observe(1, 10.0)
+        curve.observe(25, assumed[25])
+    assert curve.table()[26] == pytest.approx(assumed[26], rel=0.02)
+
+
+def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago() -> None:
+    """It takes time to make, and a machine that became slower is to be known: one decode in ten at most, in twenty at least."""
+    curve, made = times(), [0]
+    for _ in range(5):
+        curve.observe(1, 10.0)
+    before = curve.table()
+    for n in range(1, 200):
+        curve.observe(1, 10.0)
+        if curve.table() is not before:
+            before = curve.table()
+            made.append(n)
+    assert all(10 <= b - a <= 20 for a, b in pairwise(made[1:]))
+    assert len(made) > 5
