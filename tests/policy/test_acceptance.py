@@ -204,3 +204,24 @@ def test_contradicting_state_is_refused(damage: str) -> None:
         saved["lookup"]["mean"][0] = 1.5
     with pytest.raises(OptionError):
         msgspec.convert(saved, Acceptance)
+
+
+def test_what_is_assumed_of_tokens_to_come_gives_way_to_what_is_seen() -> None:
+    """Twenty first tokens of one kind are what first tokens look like; later ones are learned of apart."""
+    table = Calibration()
+    before = list(table.nexts()[1])
+    for _ in range(20):
+        table.update(0, 5, accepted=False)
+    first, later = table.nexts()
+    assert first[5] > 0.8
+    assert first.sum() == later.sum() == pytest.approx(1.0)
+    assert list(later) == before
+
+
+def test_what_a_companion_says_counts_from_the_start() -> None:
+    """Each of its features makes acceptance likelier before anything was learned."""
+    low = {"p": 0.5, "s": 0.3, "a": 0.3, "pc": 0.3, "agree": False}
+    model = Logistic()
+    before = model.predict(scored(**low))
+    for name, high in {"p": 0.7, "s": 0.9, "a": 0.9, "pc": 0.9, "agree": True}.items():
+        assert model.predict(scored(**{**low, name: high})) > before

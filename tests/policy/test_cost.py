@@ -361,3 +361,14 @@ def test_nothing_known_changes_nothing() -> None:
     curve.begin_with({}, {})
     assert curve.target.table() == before
     assert curve.target.seen() == {}
+
+
+def test_steps_behind_a_short_catching_up_are_timed() -> None:
+    """Two tokens read and ten drafted: what lies beyond the first decode is nine steps."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    for _ in range(20):
+        took = curve.draft.time(3) + 9 * 1.5
+        curve.observe(
+            Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=took, draft_steps=10, caught_up=2)
+        )
+    assert curve.draft.table()[1] == pytest.approx(1.5, rel=0.05)

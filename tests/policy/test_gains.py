@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
+from msgspec import structs
 
+from pyspec.measure.simulate import Costs, Player, Times, load_rounds
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.shapes import expand
+from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.stopping import survivals
+from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
 
 LINE = expand({1: 10.0, 64: 80.0})
@@ -207,3 +214,71 @@ def test_catching_up_that_costs_more_than_is_left_is_not_begun(left: int) -> Non
     assert policy.plan([Place(0, 16, lag, left, 50)]).lengths == [0]
     policy.begin_sequence(0)
     assert policy.plan([Place(0, 16, lag // 5, left, 50)]).lengths == [16]
+
+
+def taught(accepted: bool) -> GoodputPolicy:
+    """A policy whose draft was right, or wrong, wherever it was sure."""
+    policy = measured(auto=False)
+    for _ in range(200):
+        policy.learned.calibration.update(0, 25, accepted)
+        policy.learned.calibration.update(1, 25, accepted)
+    return policy
+
+
+def test_the_better_the_model_the_longer_a_match_has_to_be() -> None:
+    """A lookup draft is taken where it is worth more than a model's, and than nothing."""
+    shortest = [
+        taught(good).plan([Place(0, 16, 0, 200, 50, looks_up=True)]).lookup_min
+        for good in (False, True)
+    ]
+    assert shortest[0] < shortest[1]
+
+
+def test_many_texts_save_up_for_trials_no_faster_than_one() -> None:
+    """What may be lost is counted by text."""
+    saved = []
+    for seqs in ((0,), (0, 1, 2, 3)):
+        policy = measured(auto=False)
+        round_of(policy, 1, 1, seqs=seqs)
+        saved.append(policy._drafting[len(seqs).bit_length()]._credit)
+    assert saved[0] == pytest.approx(saved[1]) != 0.0
+
+
+def test_no_companion_is_used_where_there_is_none() -> None:
+    """Whatever its view might bring."""
+    policy = measured()
+    plans = [policy.plan([Place(0, 16, 0, 200, 50 + n)]) for n in range(40)]
+    assert any(any(plan.lengths) for plan in plans)
+    assert not any(plan.use_companion for plan in plans)
+
+
+@pytest.mark.parametrize("helps", [False, True])
+def test_a_view_is_worth_what_it_changes(helps: bool) -> None:
+    """A companion that doubts what the draft is sure of saves rows, if it is known to be right."""
+    policy = measured(companion=True, auto=False)
+    if helps:
+        policy.learned.loss_with = 0.1
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    doubt = {"s": [0.0] * 8, "a": [0.0] * 8, "pc": [0.001] * 8, "agree": [False] * 8}
+    (g,) = policy.choose([Draft(0, 8, [0.95] * 8, **doubt)])
+    sure = measured(auto=False).choose([Draft(0, 8, [0.95] * 8)])[0]
+    assert (g < sure) is helps
+    assert (policy._view > 0.0) is helps
+
+
+def test_a_ms_is_priced_by_what_drafts_win() -> None:
+    """On recorded answers of a good draft that gains a percent over plain decoding's price, from curve to curve."""
+    answers = load_rounds(Path(__file__).parents[2] / "bench" / "rounds" / "good.gz")
+    texts = [structs.replace(answer, lookups={}) for answer in answers]
+    half, ratios = len(texts) // 2, []
+    for points in (SHAPES["Q4_K_M"], SHAPES["BF16"], {1: 1.0, 16: 1.15, 64: 1.6}):
+        side = Times({1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}, 1.0)
+        truth, speeds = Costs(Times(points, 10.0), side, side), []
+        for priced in (True, False):
+            greedy = Acceptance().under("greedy", relaxing=False)
+            switch = partial(UseSwitch, priced=priced)
+            policy = GoodputPolicy(truth.curve(), greedy, switch=switch)
+            Player(policy, truth).play(texts[:half])
+            speeds.append(Player(policy, truth, 1).play(texts[half:]).speed)
+        ratios.append(speeds[0] / speeds[1])
+    assert geometric_mean(ratios) > 1.007

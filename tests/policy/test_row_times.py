@@ -21,8 +21,9 @@ def test_two_times_may_be_chance_and_five_are_none() -> None:
     known = []
     for _ in range(5):
         curve.observe(4, 16.0)
-        known.append(4 in curve.seen())
-    assert (known[1], known[4]) == (False, True)
+        curve.observe(16, 40.0)
+        known.append(sorted(curve.seen()))
+    assert (known[1], known[4]) == ([], [4, 16])
 
 
 def test_a_short_answer_looks_for_no_step_of_the_kernels() -> None:
@@ -69,3 +70,23 @@ def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago() -> None:
             made.append(n)
     assert all(10 <= b - a <= 20 for a, b in pairwise(made[1:]))
     assert len(made) > 5
+
+
+@pytest.mark.parametrize(("rows", "hope"), [(8, 0.75), (8, 1.0), (40, 0.75)])
+def test_a_surprise_is_not_believed_at_once(rows: int, hope: float) -> None:
+    """Ten times the expected is a stall, or what was assumed is wrong: a second time says which."""
+    curve = times()
+    curve.hope = hope
+    curve.observe(1, 10.0)
+    before = curve.time(rows)
+    curve.observe(rows, 10.0 * before)
+    assert curve.time(rows) == pytest.approx(before)
+    curve.observe(rows, 10.0 * before)
+    assert curve.time(rows) > 5.0 * before
+
+
+def test_a_depth_costs_what_its_neighbours_do_in_proportion() -> None:
+    """Between two measured depths and beyond the last; before the first, what the first costs."""
+    curve = RowTimes({d: expand({1: t}) for d, t in ((1024, 10.0), (3072, 12.0), (4096, 16.0))})
+    one = [curve.table(depth)[1] for depth in (0, 1024, 2048, 3072, 3584, 4096, 5120)]
+    assert one == pytest.approx([10.0, 10.0, 11.0, 12.0, 14.0, 16.0, 20.0])
