@@ -225,3 +225,23 @@ def test_what_a_companion_says_counts_from_the_start() -> None:
     before = model.predict(scored(**low))
     for name, high in {"p": 0.7, "s": 0.9, "a": 0.9, "pc": 0.9, "agree": True}.items():
         assert model.predict(scored(**{**low, name: high})) > before
+
+
+def test_a_mean_outlives_what_is_forgotten() -> None:
+    """A bin that is right every second time is so after a thousand tokens, too, and turns within some hundred."""
+    table = Calibration()
+    for n in range(1000):
+        table.update(0, 16, accepted=n % 2 == 0)
+    assert table.table[16] == pytest.approx(0.5, abs=0.02)
+    for _ in range(300):
+        table.update(0, 16, accepted=False)
+    assert table.table[16] < 0.25
+
+
+def test_a_companion_that_did_not_score_all_is_dropped() -> None:
+    """Whichever of its views ends early."""
+    whole = {"s": [0.5] * 2, "a": [0.5] * 2, "pc": [0.5] * 2, "agree": [True] * 2}
+    assert companion_features(Draft(0, 2, [0.9] * 2, **whole), 2) is not None
+    for name, values in whole.items():
+        short = {**whole, name: values[:1]}
+        assert companion_features(Draft(0, 2, [0.9] * 2, **short), 2) is None

@@ -90,3 +90,27 @@ def test_a_depth_costs_what_its_neighbours_do_in_proportion() -> None:
     curve = RowTimes({d: expand({1: t}) for d, t in ((1024, 10.0), (3072, 12.0), (4096, 16.0))})
     one = [curve.table(depth)[1] for depth in (0, 1024, 2048, 3072, 3584, 4096, 5120)]
     assert one == pytest.approx([10.0, 10.0, 11.0, 12.0, 14.0, 16.0, 20.0])
+
+
+def test_a_time_that_is_a_little_off_moves_the_speed_a_little() -> None:
+    """One row says how fast the machine is, several rows that are known say less of it."""
+    curve = times()
+    for _ in range(6):
+        curve.observe(1, 10.0)
+        curve.observe(4, 16.0)
+    curve.observe(4, 1.2 * 16.0)
+    assert 10.0 < curve.scale * 10.0 < 10.15
+    curve.observe(1, 8.0)
+    assert 9.5 < curve.scale * 10.0 < 9.9
+
+
+def test_a_draft_follows_no_noise_of_the_target() -> None:
+    """Its table stays while the machine is as fast as it was, within some percent, and goes with a change."""
+    target, draft = times(), times()
+    before = draft.table()
+    target.scale = 1.05
+    draft.follow(target)
+    assert draft.table() is before
+    target.scale = 1.5
+    draft.follow(target)
+    assert draft.table()[1] == pytest.approx(15.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.policy.simple import Aside
+from pyspec.policy.simple import Aside, FixedPolicy
+from pyspec.policy.types import Outcome, SeqOutcome
 
 
 def aside_of(*rounds: float) -> float:
@@ -36,3 +37,21 @@ def test_a_mean_of_several_rounds_is_believed_at_once() -> None:
     aside = Aside()
     aside.add(0.4, rounds=8)
     assert aside.ms == 0.4
+
+
+def test_each_millisecond_is_counted_once() -> None:
+    """What decodes took, and what lies beside them, is what the rounds took."""
+    policy = FixedPolicy(2)
+    for _ in range(3):
+        policy.observe(
+            Outcome([SeqOutcome(0, 2, 1)], 20.0, 3, 4.0, 2, 3.0, 2, t_round=30.0),
+        )
+    for _ in range(8):
+        policy.watch(1, 10.0, 11.0, 50)
+    told = policy.stats()
+    parts = [told[f"ms_{part}"] for part in ("draft", "companion", "target", "other")]
+    assert parts == pytest.approx([12.0, 9.0, 140.0, 17.0])
+    assert told["ms_plain"] == pytest.approx(88.0)
+    assert (told["rounds"], told["rounds_plain"], told["rounds_drafted"]) == (11, 8, 3)
+    assert (told["tokens_emitted"], told["tokens_accepted"], told["tokens_verified"]) == (14, 3, 6)
+    assert told["rounds_by_length"] == {0: 8, 2: 3}

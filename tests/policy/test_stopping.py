@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.stopping import (
+    GRID,
+    _expectations,
     allocate,
     best_length,
     draft_floors,
@@ -195,3 +197,13 @@ def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(
 def test_drafting_loses_one_step_at_most(step: float, at: float, likely: float) -> None:
     """All that is drafted may be left unverified."""
     assert expected(step, at, likely)[1] >= -at * step - 0.01
+
+
+@pytest.mark.parametrize("likely", [0.5, 0.8, 0.97])
+def test_a_survival_between_two_of_the_grid_is_taken_for_both(likely: float) -> None:
+    """What is left after a token is the survival times its chance, within the grid's steps."""
+    one = np.array([1.0])
+    for leaves, brings in _expectations(np.array([likely]), (one, one)):
+        assert brings == pytest.approx(likely * GRID)
+        inside = GRID * likely > GRID[-1]
+        assert (leaves @ GRID)[inside] == pytest.approx((likely * GRID)[inside], rel=0.01)

@@ -234,3 +234,33 @@ def test_rounds_long_ago_are_forgotten() -> None:
     switch.shared([True] * 1000)
     assert switch.own < 0.1
     assert before > 0.9
+
+
+def test_a_trial_that_loses_ends_after_six_rounds() -> None:
+    """Or so: one round tells too little, and a dozen cost too much."""
+    switch = UseSwitch()
+    switch.earn(4000.0)
+    uses = 0
+    while switch.on(0, -0.5, 0.0, 400.0):
+        switch.used(-0.5)
+        uses += 1
+    assert 5 <= uses <= 7
+
+
+def test_texts_after_one_that_lost_much_are_not_looked_at() -> None:
+    """One text tells little of the next, and yet something."""
+    switch = UseSwitch()
+    for _ in range(40):
+        switch.used(-0.5)
+    switch.begin(0)
+    assert not switch.on(0, 0.0, 0.0, 200.0, more=0.15)
+
+
+def test_with_an_answer_s_end_all_trials_end() -> None:
+    """Those of all texts of a batch; the end of one text ends its own alone."""
+    for ended, goes_on in ((0, False), (1, True), (None, False)):
+        switch = UseSwitch()
+        switch.earn(4000.0)
+        assert switch.on(0, -0.5, 1.0, 400.0)
+        switch.begin(ended)
+        assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
