@@ -216,21 +216,27 @@ def test_catching_up_that_costs_more_than_is_left_is_not_begun(left: int) -> Non
     assert policy.plan([Place(0, 16, lag // 5, left, 50)]).lengths == [16]
 
 
-def taught(accepted: bool) -> GoodputPolicy:
-    """A policy whose draft was right, or wrong, wherever it was sure."""
+def taught(of_ten: int) -> GoodputPolicy:
+    """A policy whose draft was right in so many of ten tokens."""
     policy = measured(auto=False)
-    for _ in range(200):
-        policy.learned.calibration.update(0, 25, accepted)
-        policy.learned.calibration.update(1, 25, accepted)
+    for n in range(200):
+        policy.learned.calibration.update(n % 2, 25, (n // 2) % 10 < of_ten)
     return policy
 
 
 def test_the_better_the_model_the_longer_a_match_has_to_be() -> None:
-    """A lookup draft is taken where it is worth more than a model's, and than nothing."""
-    shortest = [
-        taught(good).plan([Place(0, 16, 0, 200, 50, looks_up=True)]).lookup_min
-        for good in (False, True)
-    ]
+    """The shortest one is the first whose draft is worth more than the model's, and than nothing."""
+    shortest = []
+    for of_ten in (0, 6):
+        policy = taught(of_ten)
+        shortest.append(policy.plan([Place(0, 16, 0, 200, 50, looks_up=True)]).lookup_min)
+        worth = []
+        for match in (shortest[-1] - 1, shortest[-1]):
+            chain = survivals(policy.learned.lookup.predict(match, 16))
+            values = [sum(chain[:g]) - (LINE[1 + g] - LINE[1]) / LINE[1] for g in range(17)]
+            worth.append(max(values))
+        assert shortest[-1] == 1 or worth[0] <= policy._table.gain
+        assert worth[1] > max(0.0, policy._table.gain)
     assert shortest[0] <= 2 < shortest[1]
 
 
@@ -384,3 +390,14 @@ def test_rows_cost_what_they_do_where_the_longest_text_is() -> None:
     policy = GoodputPolicy(CostCurve.from_tables({0: LINE, 4096: deep}, SIDE, SIDE))
     policy.plan([Place(0, 16, 0, 200, 4096), Place(1, 16, 0, 200, 0)])
     assert policy._rows[:5] == pytest.approx(deep[:5])
+
+
+def test_a_round_may_have_more_texts_than_were_planned_for() -> None:
+    """Those that only read prompts have no place; with seventy of them a round has more rows than the table."""
+    policy = measured()
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    (g,) = policy.choose([Draft(0, 16, [0.95] * 16)])
+    seen = [SeqOutcome(0, g, 0), *(SeqOutcome(seq, 0, 0) for seq in range(1, 71))]
+    policy.observe(Outcome(seen, 90.0, 71 + g, 0.5 * g, g))
+    assert policy._texts[0].lost[MODEL] > 0.0
+    assert policy.stats()["tokens_emitted"] == 71
