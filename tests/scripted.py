@@ -33,6 +33,11 @@ def script(text: str) -> str:
     return f"root ::= {json.dumps(text)}"
 
 
+def prompt(text: str) -> str:
+    """What such a model is asked where a user says this."""
+    return f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
 def leaning(char: str) -> dict[int, float]:
     """A logit bias with which the model writes this character wherever it may."""
     return {tiny.ASCII.index(char): 99.0}

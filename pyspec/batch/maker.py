@@ -131,7 +131,13 @@ class JobMaker:
             shape = record.grammar, None
         if is_chat:
             stop = (*stop, *self._template.stop)
-            reader = partial(self._speech.reader, tokens, functions=functions, name=record.id)
+            reader = partial(
+                self._speech.reader,
+                tokens,
+                functions=functions,
+                name=record.id,
+                goes_on=record.goes_on,
+            )
             shape = self._speech.shape(
                 tokens, record.grammar, functions, record.tool_choice, record.parallel
             )
@@ -210,7 +216,9 @@ class JobMaker:
         arguments = self._speech.arguments(record.chat_template_kwargs or {})
         if record.reasons is False:
             arguments = {**self._speech.quiet, **arguments}
-        return self._template.prompt(from_outside(turns), tools=tools, arguments=arguments)
+        return self._template.prompt(
+            from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on
+        )
 
     def _system(self, record: Record) -> str | None:
         return self._settings.system if record.system is None else record.system

@@ -132,6 +132,13 @@ class Record(RecordFields, kw_only=True):
     error: Failure | None = None
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the answer goes on in the last message: a text of the model's own, and nothing shapes what comes."""
+        last = self.messages[-1] if self.messages else {}
+        is_text = last.get("role") == "assistant" and not last.get("tool_calls")
+        return is_text and self.grammar is None and self.tool_choice is None
+
+    @property
     def sha256(self) -> str:
         """Hash of what is asked: everything but id and place."""
         asked = {name: getattr(self, name) for name in _ASKED}

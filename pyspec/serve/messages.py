@@ -63,9 +63,13 @@ class MessagesBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""
-        if self.messages and self.messages[-1].get("role") == "assistant":
-            raise InputError("the last message is the model's own", "end with one of the user's")
-        return self._records(name)
+        (record,) = self._records(name)
+        if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
+            raise InputError(
+                "the last message is the model's own, and no text that it could go on with",
+                "end with one of the user's, or leave tool_choice and a format out",
+            )
+        return [record]
 
     def _records(self, name: str) -> list[Record]:
         choice = self.tool_choice or {}

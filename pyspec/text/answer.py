@@ -169,11 +169,12 @@ class Speech:
         *,
         functions: Mapping[str, Any] | None = None,
         name: str = "",
+        goes_on: bool = False,
     ) -> AnswerReader:
-        """A reader of the answer to a prompt. functions, name: as `AnswerParser` has them."""
+        """A reader of the answer to a prompt. functions, name: as `AnswerParser` has them. goes_on: behind content of its own."""
         parser = AnswerParser(
             self.notation,
-            inside=self.start(prompt) == "inside",
+            inside=not goes_on and self.start(prompt) == "inside",
             functions=functions,
             name=name,
         )

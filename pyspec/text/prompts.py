@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,16 @@ class Rendering:
     def is_signed(self) -> bool:
         """Whether anything had to be kept from becoming a control token."""
         return self.shown != self.text
+
+    def before(self, mark: str) -> Rendering:
+        """What stands in front of the last such mark. Raises InputError where the template dropped it."""
+        at, place = self.text.rfind(mark), self.shown.rfind(mark)
+        if at < 0:
+            raise InputError(
+                "this model's chat template has no place for an answer that was begun",
+                "end with a message of the user's",
+            )
+        return replace(self, text=self.text[:at], shown=self.shown[:place])
 
     def place(self, at: int) -> int:
         """Where a place of the text is in `shown`, behind the signs there."""

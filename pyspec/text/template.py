@@ -28,6 +28,9 @@ PLAINLY = "this model's file has no chat template: it is asked in plain words, a
 _CONVERSATION = ("messages", "tools")
 # a template's variables that no argument stands for
 
+_END = "\uf8d2"
+# stands where an answer goes on: what the template writes behind it is cut
+
 READ = "this model's chat template reads some control words in what is said: there they are control tokens"
 
 
@@ -115,6 +118,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
         now: float | None = None,
+        goes_on: bool = False,
     ) -> list[int]:
         """Make a prompt of a conversation.
 
@@ -125,6 +129,7 @@ class ChatTemplate:
             tools: The functions that may be called, in OpenAI's form.
             arguments: Further variables of the template, none of them for the conversation.
             now: Seconds since 1970 from which the template takes its date; None for now.
+            goes_on: Whether the answer goes on in the last turn, which is the assistant's.
 
         Returns:
             Token ids.
@@ -138,9 +143,12 @@ class ChatTemplate:
             self._say(PLAINLY)
         turns = [_with_content(tokens, message) for message in messages]
         try:
-            name, asked = self._asked(turns, answer, tools, arguments)
+            name, asked = self._asked(turns, answer and not goes_on, tools, arguments)
+            if goes_on:
+                asked["messages"][-1]["content"] = (asked["messages"][-1]["content"] or "") + _END
             text, asked = self._rendered(name, asked, now)
             rendering = self._signed(name, asked, text, now)
+            rendering = rendering.before(_END) if goes_on else rendering
         except RecursionError:
             raise InputError("the conversation is nested too deep") from None
         answers = [list(turn["tokens"]) for turn in turns if turn.get("tokens")]

@@ -220,6 +220,31 @@ def test_json_of_a_schema(serve):
     assert set(json.loads(answer.content[0].text)) == {"n"}
 
 
+BEGUN = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "I said: "}]
+
+
+def test_an_answer_goes_on_where_it_was_begun(client, server):
+    """What comes stands behind the last message, its white space too; a chat's does so alike, and it is counted."""
+    prompt = scripted.prompt("go") + "I said: "
+    data = json.dumps({"prompt": prompt, "max_tokens": 16}).encode()
+    text = post(server, data, "/v1/completions")[1]["choices"][0]["text"]
+    whole = ask(client, BEGUN, max_tokens=16)
+    assert whole.content[0].text == text
+    with client.messages.stream(**asked(BEGUN, max_tokens=16)) as stream:
+        assert "".join(stream.text_stream) == text
+    assert chat(server, BEGUN) == text
+    counted = client.messages.count_tokens(messages=BEGUN, model="tiny").input_tokens
+    assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+
+
+def test_a_begun_answer_is_no_thought(serve, tmp_path):
+    """Though the template would have begun one."""
+    server = serve(scripted.write(tmp_path, behind=scripted.THINKS))
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        assert [block.type for block in ask(client, max_tokens=8).content] == ["thinking"]
+        assert [block.type for block in ask(client, BEGUN, max_tokens=8).content] == ["text"]
+
+
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
@@ -231,7 +256,9 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         {"messages": [{"role": "user", "content": [IMAGE]}]},
         {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
         {"messages": [{"role": "user", "content": [5]}]},
-        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {"messages": TURNS[:2]},
+        {"messages": BEGUN, "tools": [TOOL], "tool_choice": {"type": "any"}},
+        {"messages": BEGUN, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
         {"tool_choice": {"type": "sometimes"}},
         {"tools": [{"type": "bash_20250124", "name": "bash"}]},
         {"tools": [{"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}]},

@@ -109,13 +109,14 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-def oracle(source: str, messages: list[dict[str, Any]], tools: Any) -> str:
+def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **how: Any) -> str:
     """What `transformers` renders."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
+    asked = {"add_generation_prompt": True, **SPECIAL, **how}
     texts, _ = render_jinja_template(
-        conversations=[messages], tools=tools, chat_template=source, add_generation_prompt=True, **SPECIAL
-    )  # fmt: skip
+        conversations=[messages], tools=tools, chat_template=source, **asked
+    )
     return str(texts[0])
 
 
@@ -277,6 +278,23 @@ def test_prompt_is_what_transformers_renders(
 ) -> None:
     """Token by token, wherever the template can say it at all."""
     assert not unequal[door]
+
+
+def test_an_answer_goes_on_where_it_was_begun(opened: dict[str, TargetLlama]) -> None:
+    """The prompt ends with what there is of it, white space too; before that it is what `transformers` has it go on behind."""
+    wrong = {}
+    how = {"add_generation_prompt": False, "continue_final_message": True}
+    for name, llm in opened.items():
+        if name in UNUSABLE:
+            continue
+        tools: list[Any] | None = [] if name in TOOLS_ALONE else None
+        wanted = oracle(sdist.templates()[name], [*ASKED, said("It is")], tools, **how)
+        tokens = llm.template.prompt([*ASKED, said("It is ")], goes_on=True)
+        llm.template._renderer.close()
+        found = llm.detokenize(tokens, special=True).decode()
+        if found != wanted + " ":
+            wrong[name] = found, wanted
+    assert not wrong
 
 
 # -- what templates cannot say -----------------------------------------------------------------------------------------
