@@ -21,17 +21,11 @@ from starlette.routing import Route
 
 from pyspec.errors import (
     AnswerFailed,
-    ContextOverflow,
     DraftMismatch,
-    EngineError,
-    InputError,
     ModelError,
-    ModelNotFound,
     NoMemory,
     PyspecError,
-    ShuttingDown,
     TemplateError,
-    TooManyRequests,
     UnsupportedModel,
 )
 from pyspec.serve import tokenizing
@@ -39,12 +33,12 @@ from pyspec.serve.access import ASKED, AccessLog, Spans
 from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
-from pyspec.serve.interface import openai_refusal, sentence_of
+from pyspec.serve.interface import openai_refusal, told_of
 from pyspec.serve.keys import Keys
 from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
-from pyspec.serve.patience import EventStream
-from pyspec.serve.pending import FAILED, PendingRequest
+from pyspec.serve.patience import Begun, EventStream
+from pyspec.serve.pending import PendingRequest
 from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
@@ -52,6 +46,7 @@ from pyspec.serve.settings import ServerSettings
 if TYPE_CHECKING:
     from starlette.types import Receive
 
+    from pyspec.batch.bodies import Body
     from pyspec.batch.run import Batch
     from pyspec.serve.interface import Interface
 
@@ -143,15 +138,30 @@ class Handlers:
         interface = INTERFACES[_whole_path(request.url.path)]
         data, holder = await self._data(request)
         body = interface.read(data)
+        begins = self._begin(request, interface, body, len(data), holder)
+        if not body.stream:
+            return await _whole_answer(interface, request, *await begins)
+        begun, every = asyncio.ensure_future(begins), self._serving.ping
+        await asyncio.wait({begun}, timeout=every)
+        # once the reader has waited so long, the status has to go out
+        error = begun.exception() if begun.done() else None
+        if error is not None and not isinstance(error, interface.streamed):
+            raise error
+        return EventStream(begun, interface.events, partial(_broken, request), every)
+
+    async def _begin(
+        self, request: Request, interface: Interface, body: Body, size: int, holder: str
+    ) -> Begun:
+        """The answers to a request of so many bytes, and what ends them."""
         service = await self._fleet.take(body.model)
         try:
-            asked = await service.ask(interface.prefix, body, len(data), holder)
+            asked = await service.ask(interface.prefix, body, size, holder)
         except BaseException:
             self._fleet.release(service)
             raise
         request.scope[ASKED] = asked
         self._told.asked(interface.kind, asked.prompt_tokens)
-        return await _answer(interface, asked, request, partial(self._end, service, asked))
+        return asked, partial(self._end, service, asked)
 
     def _end(self, service: Service, asked: PendingRequest) -> None:
         service.drop(asked)
@@ -284,11 +294,10 @@ async def _body(request: Request, most: int) -> bytes:
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-async def _answer(
-    interface: Interface, asked: PendingRequest, request: Request, end: Callable[[], None]
-) -> Any:
-    if asked.body.stream:
-        return EventStream(interface.events(asked), end, asked.ping, asked.serving.ping)
+async def _whole_answer(
+    interface: Interface, request: Request, asked: PendingRequest, end: Callable[[], None]
+) -> Response:
+    """A response that is not streamed; one whose client has gone ends."""
     answer = asyncio.ensure_future(_whole(interface, asked))
     left = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -330,13 +339,9 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    status, code = status_of(error)
     interface = interface_at(request.url.path)
-    message = error.detail if isinstance(error, HTTPException) else sentence_of(error, interface)
-    if status == 500 and not isinstance(error, PyspecError):  # uvicorn logs it
-        message = "the server failed; its log says of what"
-    elif status == 500 and not isinstance(error, AnswerFailed):
-        log.error("%s %s failed: %s", request.method, request.url.path, message)
+    status, code, message = told_of(error, interface)
+    _log(request, error, status)
     headers = {"retry-after": "1"} if status in (429, 503) else None
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
         headers = {"x-should-retry": "false"}
@@ -344,26 +349,20 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return _json(refusal(status, code, message), status, headers)
 
 
+def _log(request: Request, error: BaseException, status: int) -> None:
+    """Tell of a fault of ours; of an answer's it was told already."""
+    if status == 500 and isinstance(error, PyspecError) and not isinstance(error, AnswerFailed):
+        log.error("%s %s failed: %s", request.method, request.url.path, error)
+
+
+def _broken(request: Request, error: BaseException) -> bytes:
+    """What ends the stream of a request that is refused, behind nothing but pings."""
+    interface = INTERFACES[_whole_path(request.url.path)]
+    status, code, message = told_of(error, interface)
+    _log(request, error, status)
+    if not isinstance(error, PyspecError):  # uvicorn logs such of others
+        log.error("%s failed", request.url.path, exc_info=error)
+    return interface.broken(0, status, code, message)
+
+
 _LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
-_CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
-    (ShuttingDown, 503, "shutting_down"),
-    (TooManyRequests, 429, "rate_limit_exceeded"),
-    (ContextOverflow, 400, "context_length_exceeded"),
-    (InputError, 400, None),
-    (ModelNotFound, 404, "model_not_found"),
-    (ModelError, 503, None),
-    (DraftMismatch, 503, None),
-    (UnsupportedModel, 503, None),
-    (EngineError, 503, None),
-    (TemplateError, 503, None),
-)
-
-
-def status_of(error: Exception) -> tuple[int, str | None]:
-    """An exception's HTTP status, and its code for clients."""
-    if isinstance(error, HTTPException):
-        return error.status_code, "invalid_api_key" if error.status_code == 401 else None
-    if isinstance(error, AnswerFailed):
-        return FAILED.get(error.kind, 500), error.kind
-    known = ((status, code) for kind, status, code in _CODES if isinstance(error, kind))
-    return next(known, (500, None))

@@ -9,14 +9,13 @@ import msgspec
 
 from pyspec.batch.bodies import ChatBody, CompletionBody
 from pyspec.errors import AnswerFailed
-from pyspec.serve.interface import Interface, openai_refusal, reader
+from pyspec.serve.interface import PING, Interface, openai_refusal, reader
 
 if TYPE_CHECKING:
     from pyspec.serve.pending import Choice, PendingRequest
 
 
 _TEXT = {"content"}
-_PING = b":\n\n"  # a comment, which clients pass over
 _PLACE = "\0text\0"
 """Stands for a text in what is made once; no name has such letters."""
 
@@ -39,7 +38,7 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     try:
         async for choice in asked.updates(choices):
             if choice is None:
-                yield _PING
+                yield PING
                 continue
             for delta in choice.deltas():
                 yield writers[choice.index].event(delta)
@@ -88,9 +87,9 @@ def _event(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def broken(_n: int, message: str) -> bytes:
+def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
     """The event that ends a stream which cannot go on."""
-    return _event(openai_refusal(503, None, message))
+    return _event(openai_refusal(status, code, message))
 
 
 CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal, broken)

@@ -7,13 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from starlette.exceptions import HTTPException
 
 from pyspec.batch.bodies import Body, ChatBody, decoded
-from pyspec.errors import ContextOverflow, InputError
+from pyspec.errors import (
+    AnswerFailed,
+    ContextOverflow,
+    DraftMismatch,
+    EngineError,
+    InputError,
+    ModelError,
+    ModelNotFound,
+    PyspecError,
+    ShuttingDown,
+    TemplateError,
+    TooManyRequests,
+    UnsupportedModel,
+)
+from pyspec.serve.pending import FAILED, Choice, PendingRequest
 
 if TYPE_CHECKING:
-    from pyspec.serve.pending import Choice, PendingRequest
-
     Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
 AnyBody = TypeVar("AnyBody", bound=Body)
@@ -24,15 +37,19 @@ OPENAI_TOO_LONG = (
 )
 
 
+PING = b":\n\n"
+"""A server-sent comment, which clients pass over."""
+
+
 @dataclass(frozen=True)
 class Interface:
     """One way to ask for answers, and to get them.
 
     kind: what metrics call it. prefix: of its answers' names. read: a request's body. whole: the response to a request all of
     whose choices have ended. events: the response as server-sent events, which come as the choices do. refusal: the body of
-    an error by its status, its code and its sentence. broken: the event that ends a stream which cannot go on, by the number
-    of its events so far and a sentence. too_long: the sentence of a prompt of `need` tokens where there is room for `have`, by
-    which clients know that they have to shorten it.
+    an error by its status, its code and its sentence. broken: what ends a stream which cannot go on, by the number of its events
+    so far and what is said of an error. too_long: the sentence of a prompt of `need` tokens where there is room for `have`, by
+    which clients know that they have to shorten it. streamed: errors that clients who asked for a stream look for in it.
     """
 
     kind: str
@@ -41,8 +58,9 @@ class Interface:
     whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]
     events: Callable[[PendingRequest], AsyncIterator[bytes]]
     refusal: Refusal
-    broken: Callable[[int, str], bytes]
+    broken: Callable[[int, int, str | None, str], bytes]
     too_long: str = OPENAI_TOO_LONG
+    streamed: tuple[type[Exception], ...] = ()
 
 
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
@@ -61,11 +79,38 @@ def as_chat(asked: Body, what: str, **given: Any) -> ChatBody:
     return ChatBody(**(shared | given))
 
 
-def sentence_of(error: Exception, interface: Interface | None) -> str:
-    """What an error says to the clients of an interface."""
+_CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (ShuttingDown, 503, "shutting_down"),
+    (TooManyRequests, 429, "rate_limit_exceeded"),
+    (ContextOverflow, 400, "context_length_exceeded"),
+    (InputError, 400, None),
+    (ModelNotFound, 404, "model_not_found"),
+    (ModelError, 503, None),
+    (DraftMismatch, 503, None),
+    (UnsupportedModel, 503, None),
+    (EngineError, 503, None),
+    (TemplateError, 503, None),
+)
+
+
+def status_of(error: BaseException) -> tuple[int, str | None]:
+    """An exception's HTTP status, and its code for clients."""
+    if isinstance(error, HTTPException):
+        return error.status_code, "invalid_api_key" if error.status_code == 401 else None
+    if isinstance(error, AnswerFailed):
+        return FAILED.get(error.kind, 500), error.kind
+    known = ((status, code) for kind, status, code in _CODES if isinstance(error, kind))
+    return next(known, (500, None))
+
+
+def told_of(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
+    """An error's HTTP status, its code and its sentence for the clients of an interface."""
+    status, code = status_of(error)
     if interface is not None and isinstance(error, ContextOverflow):
-        return interface.too_long.format(have=error.have, need=error.need)
-    return str(error)
+        return status, code, interface.too_long.format(have=error.have, need=error.need)
+    if status == 500 and not isinstance(error, PyspecError):
+        return status, code, "the server failed; its log says of what"
+    return status, code, error.detail if isinstance(error, HTTPException) else str(error)
 
 
 def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:

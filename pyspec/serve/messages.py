@@ -319,9 +319,9 @@ def refusal(status: int, _code: str | None, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def broken(_n: int, message: str) -> bytes:
+def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
     """The event that ends a stream which cannot go on."""
-    return event(refusal(503, None, message))
+    return event(refusal(status, code, message))
 
 
 COUNTS = reader(CountBody)

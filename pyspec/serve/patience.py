@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 
+from pyspec.serve.interface import PING
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from starlette.types import Message, Receive, Scope, Send
+
+    from pyspec.serve.pending import PendingRequest
 
 READER_S = 120.0
 """How long a reader may leave the connection full before it is given up."""
@@ -63,22 +67,29 @@ class PatientSend:
         self._timer.cancel()
 
 
-class EventStream(StreamingResponse):
-    """The answers of a request as server-sent events.
+Begun = tuple["PendingRequest", "Callable[[], None]"]
+"""A request whose answers have begun, and what ends them."""
 
-    ping: called where nothing was sent for `every` seconds. end: called at their end, however it came.
+
+class EventStream(StreamingResponse):
+    """The answers of a request as server-sent events; it need not have been understood yet.
+
+    events: writes them. refusal: what ends the stream where the request is refused after all. Where nothing was sent for `every`
+    seconds, the reader is shown that it goes on. The answers are ended with the stream, however that came.
     """
 
     def __init__(
         self,
-        events: AsyncIterator[bytes],
-        end: Callable[[], None],
-        ping: Callable[[], None],
+        begun: asyncio.Future[Begun],
+        events: Callable[[PendingRequest], AsyncIterator[bytes]],
+        refusal: Callable[[BaseException], bytes],
         every: float,
     ) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._end, self._ping, self._every = end, ping, every
+        super().__init__(
+            self._written(events, refusal), headers=headers, media_type="text/event-stream"
+        )
+        self._begun, self._every = begun, every
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; ends early, and quietly, where nobody listens or nobody reads."""
@@ -89,4 +100,27 @@ class EventStream(StreamingResponse):
             pass
         finally:
             patient.end()
-            self._end()
+            self._begun.add_done_callback(_end)
+
+    async def _written(
+        self,
+        events: Callable[[PendingRequest], AsyncIterator[bytes]],
+        refusal: Callable[[BaseException], bytes],
+    ) -> AsyncIterator[bytes]:
+        while not self._begun.done():
+            yield PING
+            await asyncio.wait({self._begun}, timeout=self._every)
+        if error := self._begun.exception():
+            yield refusal(error)
+            return
+        async for each in events(self._begun.result()[0]):
+            yield each
+
+    def _ping(self) -> None:
+        if self._begun.done() and self._begun.exception() is None:
+            self._begun.result()[0].ping()
+
+
+def _end(begun: asyncio.Future[Begun]) -> None:
+    if not begun.cancelled() and begun.exception() is None:
+        begun.result()[1]()

@@ -164,7 +164,7 @@ async def _rest(first: bytes, pieces: Any, interface: Interface | None) -> Async
     except RayActorError:
         if interface is None:
             raise
-        yield interface.broken(events, _LOST)
+        yield interface.broken(events, 503, None, _LOST)
 
 
 def _refusal(interface: Interface | None, status: int, message: str) -> Response:

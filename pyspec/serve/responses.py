@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.bodies import Body
-from pyspec.errors import AnswerFailed, InputError
+from pyspec.errors import AnswerFailed, ContextOverflow, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader, text_of
 from pyspec.serve.tools import KINDS, ClientTool, call_of, client_tools, flat_choice
@@ -362,12 +362,20 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     yield event(answer.event(f"response.{response['status']}", response=response))
 
 
-def broken(n: int, message: str) -> bytes:
-    """The event that ends a stream which cannot go on."""
-    told = {"code": "server_error", "message": message, "param": None, "sequence_number": n}
-    return event({"type": "error", **told})
+def broken(n: int, status: int, code: str | None, message: str) -> bytes:
+    """The events that end a stream which cannot go on: some clients look for the one, some for the other."""
+    told = {
+        "code": code or ("server_error" if status >= 500 else "invalid_prompt"),
+        "message": message,
+    }
+    error = {**openai_refusal(status, code, message), **told, "param": None}
+    failed = {"id": "", "object": "response", "status": "failed", "error": told, "output": []}
+    return event({"type": "error", "sequence_number": n, **error}) + event(
+        {"type": "response.failed", "sequence_number": n + 1, "response": failed}
+    )
 
 
 RESPONSES = Interface(
-    "response", "resp_", reader(ResponsesBody), whole, events, openai_refusal, broken
-)
+    "response", "resp_", reader(ResponsesBody), whole, events, openai_refusal, broken,
+    streamed=(ContextOverflow,),
+)  # fmt: skip

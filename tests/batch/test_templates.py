@@ -14,7 +14,7 @@ from pyspec.batch import Record, Settings
 from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.maker import JobMaker
 from pyspec.errors import ContextOverflow, InputError, TemplateError
-from pyspec.serve.app import status_of
+from pyspec.serve.interface import status_of
 from pyspec.target import TargetLlama
 from pyspec.text.tokenizer import GuardedTokenizer
 

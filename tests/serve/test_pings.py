@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import threading
 
 import pytest
 from asking import body, post, raw
@@ -19,10 +20,10 @@ DOORS = {
 }
 
 
-def begin(server, path):
+def begin(server, path, **options):
     """A stream that was asked for."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    data = json.dumps({**DOORS[path][0], "stream": True})
+    data = json.dumps({**DOORS[path][0], "stream": True, **options})
     connection.request("POST", path, data, {"Content-Type": "application/json"})
     return connection, connection.getresponse()
 
@@ -44,6 +45,75 @@ def test_a_stream_that_waits_shows_that_it_goes_on(serve, path):
     assert [int(n) for n in shown] == list(range(len(shown)))
     assert said.rstrip().endswith((b"[DONE]", b"}"))
     assert b'"error":{' not in said
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Holds requests back before they are understood, as one whose model is loaded; set, it lets them go."""
+    from pyspec.serve.service import Service
+
+    go, checked = threading.Event(), Service._checked
+
+    def slow(service, asked, name):
+        assert go.wait(DEADLINE_S)
+        return checked(service, asked, name)
+
+    monkeypatch.setattr(Service, "_checked", slow)
+    yield go
+    go.set()
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_stream_that_has_not_begun_shows_that_it_goes_on(serve, held, path):
+    """Its status is there before it is known what it comes to; then it comes as if nothing had been."""
+    server = serve(ping=0.05)
+    connection, response = begin(server, path)
+    assert response.status == 200
+    said = b""
+    while said.count(b":\n\n") < 3:
+        said += response.read1(1 << 16)
+    held.set()
+    said += response.read()
+    connection.close()
+    assert said.rstrip().endswith((b"[DONE]", b"}"))
+    assert b'"error":{' not in said
+    server.wait_idle()
+
+
+REFUSED = {
+    "/v1/chat/completions": [("", "invalid_request_error")],
+    "/v1/completions": [("", "invalid_request_error")],
+    "/v1/messages": [("error", "invalid_request_error")],
+    "/v1/responses": [("error", "invalid_request_error"), ("response.failed", "invalid_prompt")],
+}
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_what_is_refused_that_late_is_told_in_the_stream(serve, held, path):
+    """In the form of its interface, with the sentence that would have been its body."""
+    server = serve(ping=0.05)
+    connection, response = begin(server, path, temperature=-1)
+    held.set()
+    events = [line[6:] for line in response.read().split(b"\n") if line.startswith(b"data: ")]
+    connection.close()
+    found = []
+    for told in map(json.loads, events):
+        error = told["response"]["error"] if "response" in told else told["error"]
+        assert "temperature is -1" in error["message"]
+        found.append((told.get("type", ""), error.get("type") or error["code"]))
+    assert found == REFUSED[path]
+
+
+def test_one_who_leaves_before_it_begins_leaves_nothing(serve, held):
+    """The answer is not made, and its model may make room for another."""
+    server = serve(ping=0.05)
+    connection, response = begin(server, "/v1/chat/completions", max_tokens=900)
+    response.close()
+    connection.close()
+    wait(lambda: not server.tasks)
+    held.set()
+    wait(lambda: not server.app.state.fleet._users)
+    server.wait_idle()
 
 
 def test_a_stream_that_speaks_is_not_disturbed(serve):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 
 import pytest
 import scripted
@@ -33,6 +34,16 @@ def ask(client, given="go", says=None, **options):
     if says is not None:
         options["extra_body"] = {"grammar": scripted.script(says)}
     return client.responses.create(model="tiny", input=given, **options)
+
+
+def raw_events(server, data):
+    """What the events of a stream tell."""
+    asked = urllib.request.Request(
+        f"{server.url}/v1/responses", data, {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(asked) as response:
+        lines = response.read().splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
 
 
 def chat(client, messages, **options):
@@ -208,6 +219,17 @@ def test_an_answer_of_nothing_is_an_empty_message(client):
     """Clients look for one."""
     answer = ask(client, max_output_tokens=0)
     assert (answer.output[0].type, answer.output_text) == ("message", "")
+
+
+def test_a_stream_tells_in_itself_that_there_is_no_room(client, server):
+    """As OpenAI has it: agents look for the code in the event of the failure, and the client's own class raises the error."""
+    with pytest.raises(openai.APIError, match="maximum context length is 1024 tokens"):
+        list(ask(client, "x" * 3000, stream=True))
+    data = json.dumps({"input": "x" * 3000, "stream": True}).encode()
+    error, failed = raw_events(server, data)
+    assert (error["type"], error["error"]["code"]) == ("error", "context_length_exceeded")
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"] == {key: error[key] for key in ("code", "message")}
 
 
 @pytest.mark.parametrize(
