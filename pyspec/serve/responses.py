@@ -9,7 +9,16 @@ from pyspec.batch.bodies import Body
 from pyspec.errors import AnswerFailed, ContextOverflow, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader, text_of
-from pyspec.serve.tools import KINDS, ClientTool, call_of, client_tools, flat_choice
+from pyspec.serve.tools import (
+    CALLS,
+    KINDS,
+    TEXTS,
+    ClientTool,
+    call_of,
+    client_tools,
+    flat_choice,
+    result_of,
+)
 from pyspec.text.parts import AnswerPart
 
 if TYPE_CHECKING:
@@ -17,7 +26,6 @@ if TYPE_CHECKING:
     from pyspec.result import Result
     from pyspec.serve.pending import Choice, PendingRequest
 
-_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _TELLING = ("system", "developer")
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -105,9 +113,17 @@ def messages_of(
     return [{"role": "system", "content": "\n\n".join(told)}, *made] if told else made
 
 
+_SERVERS = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
+)  # fmt: skip
+"""Types of items of what another server ran; what came of it is in the model's words."""
+
+
 def _turns(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     own: dict[str, Any] | None = None  # the model's turn that is open
     for item in items:
+        if item.get("type") in _SERVERS:
+            continue
         said = _own_part(item)
         if said is None:
             if own is not None:
@@ -137,26 +153,25 @@ def _behind(own: dict[str, Any], said: dict[str, Any]) -> bool:
 def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
     """What an item adds to a turn of the model; None where it is none of the model's."""
     kind = item.get("type", "message")
-    if kind in ("function_call", "custom_tool_call"):
+    if kind in CALLS:
         return {"tool_calls": [call_of(item)]}
     if kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
-        return {"reasoning_content": text_of(parts, _TEXTS)}
+        return {"reasoning_content": text_of(parts, TEXTS)}
     if kind == "message" and item.get("role") == "assistant":
-        return {"content": text_of(item["content"], _TEXTS)}
+        return {"content": text_of(item["content"], TEXTS)}
     return None
 
 
 def _turn(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "message":
-        return {"role": item["role"], "content": text_of(item["content"], _TEXTS)}
-    if kind in ("function_call_output", "custom_tool_call_output"):
-        text = text_of(item["output"], _TEXTS)
-        return {"role": "tool", "tool_call_id": item["call_id"], "content": text}
+        return {"role": item["role"], "content": text_of(item["content"], TEXTS)}
+    if str(kind).removesuffix("_output") in CALLS:
+        return result_of(item)
     raise InputError(
         f"an item of the type {str(kind)[:40]!r} cannot be read",
-        "use messages, calls of functions and custom tools, their outputs, and reasoning",
+        "use messages, calls of tools that you run, their outputs, and reasoning",
     )
 
 
@@ -234,7 +249,7 @@ class ResponseWriter:
         return self._tools.get(block.name) or ClientTool({"name": block.name})
 
     def _id(self, block: AnswerBlock) -> str:
-        custom = block.kind == "call" and self._tool(block).is_custom
+        custom = block.kind == "call" and self._tool(block).kind == "custom"
         name = "ctc" if custom else _NAMES[block.kind]
         return f"{name}_{self._asked.name.partition('_')[2]}_{block.index}"
 
@@ -293,7 +308,7 @@ class ResponseWriter:
         place = self._place(block)
         likely, self._waiting = self._waiting, []
         if block.kind == "call":
-            if not self._tool(block).is_custom:  # its text is known when its JSON is whole
+            if self._tool(block).kind == "function":  # others are known when their JSON is whole
                 yield self.event("response.function_call_arguments.delta", **place, delta=text)
         elif block.kind == "reasoning":
             yield self.event("response.reasoning_text.delta", **place, delta=text)
@@ -311,7 +326,7 @@ class ResponseWriter:
         elif item["type"] == "function_call":
             told = {**place, "name": item["name"], "arguments": block.text}
             yield self.event("response.function_call_arguments.done", **told)
-        else:
+        elif block.kind != "call":
             part = self._part(block)
             told = {**place, "text": block.text}
             if block.kind == "content":

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.errors import InputError
+from pyspec.serve.interface import text_of
 
-KINDS = ("function", "custom", "namespace")
-"""Types of tools that clients run; a namespace holds some of the others."""
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+"""Types of parts that are text."""
 
 _TEXT_ALONE = {
     "type": "object",
@@ -22,6 +23,69 @@ _TEXT_ALONE = {
 
 
 @dataclass(frozen=True)
+class KnownTool:
+    """A tool whose form the API fixes.
+
+    description, parameters: of the function that stands for it. field: where an item of a call has its arguments; blank: what
+    is there beside them, and in their place as long as they are not known.
+    """
+
+    description: str
+    parameters: Mapping[str, Any]
+    field: str
+    blank: Mapping[str, Any]
+
+    def arguments(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's, as the model writes them."""
+        known = self.parameters["properties"]
+        return {k: v for k, v in item[self.field].items() if k in known and v is not None}
+
+
+def _schema(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_LIST = {"type": "array", "items": {"type": "string"}}
+_MS = {"type": "integer", "description": "How long it may take, milliseconds."}
+_KNOWN = {
+    "local_shell": KnownTool(
+        "Runs a program with its arguments, and returns what it writes.",
+        _schema("command", command=_LIST, working_directory={"type": "string"}, timeout_ms=_MS),
+        "action",
+        {"type": "exec", "command": [], "env": {}},
+    ),
+    "shell": KnownTool(
+        "Runs commands of a shell, and returns what each of them writes.",
+        _schema("commands", commands=_LIST, timeout_ms=_MS),
+        "action",
+        {"commands": []},
+    ),
+    "apply_patch": KnownTool(
+        "Creates, changes or deletes a file.",
+        _schema(
+            "type",
+            "path",
+            type={"enum": ["create_file", "update_file", "delete_file"]},
+            path={"type": "string"},
+            diff={
+                "type": "string",
+                "description": "Lines behind ' ', '-' or '+', each place behind a line of @@; of a new file all behind '+'.",
+            },
+        ),
+        "operation",
+        {"type": "update_file", "path": "", "diff": ""},
+    ),
+}
+"""Tools that models of OpenAI's know without being told their form, and that clients run."""
+
+KINDS = ("function", "custom", "namespace", *_KNOWN)
+"""Types of tools that clients run; a namespace holds some of the others."""
+
+CALLS = ("function_call", "custom_tool_call", *(f"{kind}_call" for kind in _KNOWN))
+"""Types of items that are calls of them; that of a call's output has _output behind it."""
+
+
+@dataclass(frozen=True)
 class ClientTool:
     """A tool that the client runs. given: as the request has it; namespace: the name of the one that holds it."""
 
@@ -29,18 +93,22 @@ class ClientTool:
     namespace: str | None = None
 
     @property
-    def is_custom(self) -> bool:
-        """Whether it takes a text, and no JSON."""
-        return self.given.get("type") == "custom"
+    def kind(self) -> str:
+        """Its type."""
+        return str(self.given.get("type", "function"))
 
     @property
     def name(self) -> str:
         """What the model knows it by."""
-        return flat_name(self.given.get("name"), self.namespace)
+        own = self.kind if self.kind in _KNOWN else self.given.get("name")
+        return flat_name(own, self.namespace)
 
     def function(self) -> dict[str, Any]:
         """It as a chat's function."""
-        if not self.is_custom:
+        if known := _KNOWN.get(self.kind):
+            about = {"description": known.description, "parameters": known.parameters}
+            return {"name": self.name, **about}
+        if self.kind == "function":
             told = {key: value for key, value in self.given.items() if key != "type"}
             return {**told, "name": self.name}
         form = self.given.get("format") or {}
@@ -52,9 +120,12 @@ class ClientTool:
 
     def item(self, call: str, text: str) -> dict[str, Any]:
         """A call of it as an item. call: its id; text: its arguments, a part of them while they come."""
+        if known := _KNOWN.get(self.kind):
+            given = {**known.blank, **_object(text)}
+            return {"type": f"{self.kind}_call", "call_id": call, known.field: given}
         where = {} if self.namespace is None else {"namespace": self.namespace}
         told = {"call_id": call, "name": self.given.get("name"), **where}
-        if self.is_custom:
+        if self.kind == "custom":
             return {"type": "custom_tool_call", **told, "input": _input(text)}
         return {"type": "function_call", **told, "arguments": text}
 
@@ -72,17 +143,23 @@ def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
         if tool.get("type") == "namespace":
             name = flat_name(tool.get("name"))
             yield from (ClientTool(each, name) for each in tool["tools"])
-        elif tool.get("type") in KINDS:
+        elif tool.get("type") in KINDS and not _is_remote(tool):
             yield ClientTool(tool)
+
+
+def _is_remote(tool: Mapping[str, Any]) -> bool:
+    """Whether it is a shell in a container of the server's."""
+    where = tool.get("environment")
+    return isinstance(where, dict) and where.get("type") != "local"
 
 
 def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
     """A `tool_choice` that names tools as the model knows them."""
-    names = {tool.given.get("name"): tool.name for tool in tools}
+    names = {tool.given.get("name", tool.kind): tool.name for tool in tools}
 
     def flat(named: Any) -> Any:
-        known = isinstance(named, dict) and named.get("name") in names
-        return {"type": "function", "name": names[named["name"]]} if known else named
+        name = names.get(named.get("name", named.get("type"))) if isinstance(named, dict) else None
+        return {"type": "function", "name": name} if name else named
 
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return {**choice, "tools": [flat(each) for each in choice.get("tools") or ()]}
@@ -91,17 +168,52 @@ def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
 
 def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """The call of a chat that an item is."""
-    if item["type"] == "custom_tool_call":
+    kind = item["type"].removesuffix("_call")
+    if known := _KNOWN.get(kind):
+        arguments = json.dumps(known.arguments(item), ensure_ascii=False)
+    elif kind == "custom_tool":
         arguments = json.dumps({"input": item["input"]}, ensure_ascii=False)
     else:
         arguments = item["arguments"]
-    function = {"name": flat_name(item["name"], item.get("namespace")), "arguments": arguments}
-    return {"id": item["call_id"], "type": "function", "function": function}
+    name = kind if known else flat_name(item["name"], item.get("namespace"))
+    return {"id": _id(item), "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def result_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of a chat that an output is."""
+    kind = item["type"]
+    if kind == "shell_call_output":
+        text = "\n".join(map(_ran, item["output"]))
+    elif kind == "apply_patch_call_output":
+        failed = "The call failed:\n" if item["status"] == "failed" else ""
+        text = failed + (item.get("output") or item["status"])
+    else:
+        text = text_of(item["output"], TEXTS)
+    return {"role": "tool", "tool_call_id": _id(item), "content": text}
+
+
+def _ran(part: Mapping[str, Any]) -> str:
+    """What came of a command."""
+    outcome = part["outcome"]
+    ended = f"exit code {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
+    return "\n".join(filter(None, (part["stdout"], part["stderr"], ended)))
+
+
+def _id(item: Mapping[str, Any]) -> Any:
+    """Which call an item belongs to; of a local shell's, some clients name the item instead."""
+    return item.get("call_id") or item["id"]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """What arguments bring; nothing where they were cut."""
+    try:
+        read = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def _input(text: str) -> str:
     """The text that arguments bring; these as they are where they were cut."""
-    try:
-        return str(json.loads(text)["input"]) if text else ""
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return text
+    given = _object(text).get("input")
+    return text if given is None else str(given)
