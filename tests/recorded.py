@@ -1,6 +1,6 @@
 """Requests of the shapes that programs send which people point at such a server.
 
-Written from what their documentation and their users' reports say of them; texts and tools are ours. Of each: its program,
+Written from what they sent, and from their documentation and users' reports; texts and tools are ours. Of each: its program,
 path, headers, and body.
 """
 
@@ -148,14 +148,23 @@ MESSAGES_AGENT = {
             {"role": "user", "content": [
                 {"tool_use_id": "toolu_1", "type": "tool_result", "content": CODE, "is_error": False, **EPHEMERAL},
             ]},
-            {"role": "system", "content": [{"type": "text", "text": "2000 tokens left", **EPHEMERAL}]},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "toolu_2", "name": "ToolSearch", "input": {"query": "select:stop"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_2", "content": [{"type": "tool_reference", "tool_name": "stop"}]},
+                {"type": "text", "text": "Tool loaded."},
+            ]},
+            {"role": "system", "output_config": {"effort": "medium"},
+             "content": [{"type": "text", "text": "2000 tokens left", **EPHEMERAL}]},
         ],
         "tools": [
             {"name": "read_file", "description": "Reads a file.", "input_schema": PATH_SCHEMA},
+            {"name": "stop", "description": "Stops.", "input_schema": PATH_SCHEMA, "defer_loading": True},
             {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
         ],
         "metadata": {"user_id": json.dumps({"device": "d", "session": "s"})},
-        "thinking": {"type": "adaptive"},
+        "thinking": {"type": "adaptive", "display": "omitted"},
         "output_config": {"effort": "medium"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     },

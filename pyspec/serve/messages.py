@@ -79,7 +79,7 @@ class MessagesBody(Body):
             self,
             "message",
             messages=list(self._turns()),
-            tools=[_chat_tool(tool) for tool in self.tools or () if _is_function(tool)] or None,
+            tools=[_chat_tool(tool) for tool in self._offered()] or None,
             tool_choice=_chat_choice(choice),
             parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
             reasoning_effort=self._effort,
@@ -88,6 +88,14 @@ class MessagesBody(Body):
             stop=self.stop if self.stop_sequences is None else self.stop_sequences,
         )
         return chat.records(name)
+
+    def _offered(self) -> list[dict[str, Any]]:
+        """Tools that the model may call now: deferred ones once a search has found them, if it is the client that searches."""
+        tools = [tool for tool in self.tools or () if _is_function(tool)]
+        if any(str(tool.get("type")).startswith("tool_search_tool") for tool in self.tools or ()):
+            return tools
+        found = {name for message in self.messages for name in _found(message.get("content"))}
+        return [t for t in tools if not t.get("defer_loading") or t.get("name") in found]
 
     @property
     def _effort(self) -> str | None:
@@ -189,9 +197,20 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
         yield {"role": role, "content": "\n".join(texts)}
 
 
+def _found(content: Any) -> Iterator[str]:
+    """Names of the tools that results of a turn refer to."""
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict) and block.get("type") == "tool_result":
+            yield from _found(block.get("content"))
+        elif isinstance(block, dict) and block.get("type") == "tool_reference":
+            yield block["tool_name"]
+
+
 def _text(block: dict[str, Any]) -> str:
-    """The text of a block: it, that of a search result, or of a document of text. Raises InputError."""
+    """The text of a block: it, that of a search result, of a document of text, or a tool's that was found. Raises InputError."""
     kind, source = block.get("type"), block.get("source")
+    if kind == "tool_reference":
+        return f"{block['tool_name']} can be called now."
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
         return str(source["data"])
     if kind == "search_result":

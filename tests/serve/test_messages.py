@@ -202,8 +202,33 @@ def test_a_call_that_failed_is_told_as_one():
     """The model reads that it did."""
     turns = [*TURNS[:2], {"role": "user", "content": [dict(each) for each in TURNS[2]["content"]]}]
     turns[2]["content"][0]["is_error"] = True
-    chats = next(iter(MessagesBody(messages=turns).records("a"))).messages
+    chats = record_of(messages=turns).messages
     assert [m["content"] for m in chats if m["role"] == "tool"] == ["The call failed:\n2", "3"]
+
+
+def record_of(**body):
+    """What a body asks for."""
+    (record,) = MessagesBody(**{"messages": TURNS, **body}).records("a")
+    return record
+
+
+LATER = {"name": "later", "input_schema": SCHEMA, "defer_loading": True}
+FOUND = {"role": "user", "content": [
+    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "tool_reference", "tool_name": "later"}]},
+    {"type": "text", "text": "Tool loaded."},
+]}  # fmt: skip
+
+
+def test_a_deferred_tool_is_there_once_the_client_has_found_it():
+    """Before that the model is not told of it; a search that the server would make finds all at once."""
+    tools = [TOOL, LATER, {**LATER, "name": "never"}]
+    assert [tool["name"] for tool in record_of(tools=tools).tools] == ["add"]
+    record = record_of(tools=tools, messages=[*TURNS[:2], FOUND])
+    assert [tool["name"] for tool in record.tools] == ["add", "later"]
+    results = [m["content"] for m in record.messages if m["role"] == "tool"]
+    assert results == ["later can be called now."]
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    assert len(record_of(tools=[*tools, search]).tools) == 3
 
 
 def test_a_call_that_was_cut_is_not_made(client, script_all):
