@@ -138,9 +138,10 @@ class Scheduler:
         answer = job.begun or ActiveJob.begin(job, self._contexts.target)
         text = answer.run.tokens
         source, n = self.kept.source(text, job.owner, self._texts())
-        seq = self._place(source, job.owner)
-        if source is None:
-            source, n = seq, self.kept.left(seq, text, job.owner)
+        seq = self._place(source, n, job.owner)
+        left = self.kept.left(seq, text, job.owner)
+        if left >= n:  # there is nothing to copy
+            source, n = seq, left
         if answer.scored is not None:  # every row of it is wanted
             source, n = None, 0
         if self._exact:
@@ -162,16 +163,21 @@ class Scheduler:
         self.active[seq] = answer
         self._forget(seq)
 
-    def _place(self, source: int | None, owner: str) -> int:
-        """A free sequence: the owner's with the prompt's beginning, or the one free for longest; beside others over streams."""
+    def _place(self, source: int | None, n: int, owner: str) -> int:
+        """A free sequence: the owner's that the prompt goes on with, or the one free for longest; beside others over streams.
+
+        One of which the prompt has little, n tokens, keeps the rest: an agent asks aside, and then goes on.
+        """
         free = self.kept.texts
         if self._streams and self.active:
             low, high = min(self.active), max(self.active)
             near = [seq for seq in range(low, high + 2) if seq in free]
             return near[0] if near else max(seq for seq in free if seq < low)
-        if source in free and source is not None and self.kept.is_of(source, owner):
+        own = source is not None and source in free and self.kept.is_of(source, owner)
+        if source is not None and own and 2 * n >= len(free[source]):
             return source
-        return next((seq for seq, text in free.items() if not text), next(iter(free)))
+        others = {seq: text for seq, text in free.items() if seq != source} or free
+        return next((seq for seq, text in others.items() if not text), next(iter(others)))
 
     def _forget(self, seq: int) -> None:
         """Tell policies, and a drafter that remembers texts, that this one is another."""

@@ -127,3 +127,19 @@ def test_of_anothers_text_only_what_is_public_is_taken(text, prompt, public, eac
     assert mine == common(text, prompt)
     assert theirs == min(mine, common(public, prompt))
     assert kept.source(prompt, "two", {})[1] <= theirs
+
+
+@pytest.mark.parametrize("parallel", [2, 8])
+def test_what_is_asked_aside_costs_a_conversation_nothing(open_batch, read, parallel):
+    """It begins like that, as an agent's do, and takes a place of its own: then the conversation goes on where it was."""
+    story = SHARED + "a long way to go before he came to the sea"
+    batch = open_batch(interactive=True, parallel=parallel, **EXACT)
+    (told,) = texts(batch, [story])
+    wanted = []
+    for aside in ([], [SHARED + "ab"]):
+        if aside:
+            texts(batch, aside)
+        read.clear()
+        assert texts(batch, [story]) == [told]
+        wanted.append(sum(read))
+    assert wanted[0] == wanted[1]
