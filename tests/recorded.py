@@ -218,6 +218,14 @@ RESPONSES_AGENT = {
             {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Success."},
             {"type": "function_call", "name": "search", "namespace": "mcp__notes", "arguments": "{}", "call_id": "call_3"},
             {"type": "function_call_output", "call_id": "call_3", "output": "Nothing."},
+            {"type": "tool_search_call", "call_id": "call_4", "status": "completed", "execution": "client",
+             "arguments": {"query": "agents"}},
+            {"type": "tool_search_output", "call_id": "call_4", "status": "completed", "execution": "client", "tools": [
+                {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [
+                    {"type": "function", "name": "spawn", "description": "Begins one.", "strict": False, "defer_loading": True,
+                     "parameters": PATH_SCHEMA},
+                ]},
+            ]},
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Approvals: never."}]},
         ],
         "tools": [
@@ -227,6 +235,7 @@ RESPONSES_AGENT = {
                 {"type": "function", "name": "search", "description": "Searches.", "strict": False,
                  "parameters": {"type": "object", "properties": {}}},
             ]},
+            {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": PATH_SCHEMA},
         ],
         "tool_choice": "auto",
         "parallel_tool_calls": True,

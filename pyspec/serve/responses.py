@@ -12,12 +12,15 @@ from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, re
 from pyspec.serve.tools import (
     CALLS,
     KINDS,
+    OUTPUTS,
+    SERVERS,
     TEXTS,
     ClientTool,
     call_of,
     client_tools,
     flat_choice,
-    result_of,
+    found_tools,
+    result_message,
 )
 from pyspec.text.parts import AnswerPart
 
@@ -59,7 +62,8 @@ class ResponsesBody(Body):
 
     def client_tools(self) -> dict[str, ClientTool]:
         """Its tools that clients run, by the names that the model knows."""
-        return {tool.name: tool for tool in client_tools(self.tools or ())}
+        given = [*(self.tools or ()), *found_tools(self.input)]
+        return {tool.name: tool for tool in client_tools(given)}
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""
@@ -73,7 +77,7 @@ class ResponsesBody(Body):
             raise InputError(
                 "truncation auto is not supported", "leave it out, and shorten the input"
             )
-        most, tools = self.max_output_tokens, list(client_tools(self.tools or ()))
+        most, tools = self.max_output_tokens, list(self.client_tools().values())
         chat = as_chat(
             self,
             "response",
@@ -113,16 +117,10 @@ def messages_of(
     return [{"role": "system", "content": "\n\n".join(told)}, *made] if told else made
 
 
-_SERVERS = (
-    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
-)  # fmt: skip
-"""Types of items of what another server ran; what came of it is in the model's words."""
-
-
 def _turns(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     own: dict[str, Any] | None = None  # the model's turn that is open
     for item in items:
-        if item.get("type") in _SERVERS:
+        if item.get("type") in SERVERS:
             continue
         said = _own_part(item)
         if said is None:
@@ -167,8 +165,8 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "message":
         return {"role": item["role"], "content": text_of(item["content"], TEXTS)}
-    if str(kind).removesuffix("_output") in CALLS:
-        return result_of(item)
+    if kind in OUTPUTS:
+        return result_message(item)
     raise InputError(
         f"an item of the type {str(kind)[:40]!r} cannot be read",
         "use messages, calls of tools that you run, their outputs, and reasoning",

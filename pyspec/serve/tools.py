@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspec.errors import InputError
@@ -26,19 +26,22 @@ _TEXT_ALONE = {
 class KnownTool:
     """A tool whose form the API fixes.
 
-    description, parameters: of the function that stands for it. field: where an item of a call has its arguments; blank: what
-    is there beside them, and in their place as long as they are not known.
+    description, parameters: of the function that stands for it, where the request has none. place: where an item of a call has
+    its arguments; blank: what is there beside them, and in their place as long as they are not known. beside: what else the
+    item has.
     """
 
     description: str
     parameters: Mapping[str, Any]
-    field: str
+    place: str
     blank: Mapping[str, Any]
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, item: Mapping[str, Any]) -> dict[str, Any]:
         """A call's, as the model writes them."""
         known = self.parameters["properties"]
-        return {k: v for k, v in item[self.field].items() if k in known and v is not None}
+        given = item[self.place].items()
+        return {k: v for k, v in given if v is not None and (k in known or not known)}
 
 
 def _schema(*required: str, **properties: Any) -> dict[str, Any]:
@@ -75,6 +78,7 @@ _KNOWN = {
         "operation",
         {"type": "update_file", "path": "", "diff": ""},
     ),
+    "tool_search": KnownTool("Finds tools.", _schema(), "arguments", {}, {"execution": "client"}),
 }
 """Tools that models of OpenAI's know without being told their form, and that clients run."""
 
@@ -82,7 +86,16 @@ KINDS = ("function", "custom", "namespace", *_KNOWN)
 """Types of tools that clients run; a namespace holds some of the others."""
 
 CALLS = ("function_call", "custom_tool_call", *(f"{kind}_call" for kind in _KNOWN))
-"""Types of items that are calls of them; that of a call's output has _output behind it."""
+"""Types of items that are calls of them."""
+
+OUTPUTS = (*(f"{call}_output" for call in CALLS), "tool_search_output")
+"""Types of items that calls bring."""
+
+SERVERS = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
+    "additional_tools",
+)  # fmt: skip
+"""Types of items that say nothing: of what another server ran, the model's words say what came of it."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +120,8 @@ class ClientTool:
         """It as a chat's function."""
         if known := _KNOWN.get(self.kind):
             about = {"description": known.description, "parameters": known.parameters}
-            return {"name": self.name, **about}
+            own = {key: self.given[key] for key in about if self.given.get(key)}
+            return {"name": self.name, **about, **own}
         if self.kind == "function":
             told = {key: value for key, value in self.given.items() if key != "type"}
             return {**told, "name": self.name}
@@ -122,7 +136,8 @@ class ClientTool:
         """A call of it as an item. call: its id; text: its arguments, a part of them while they come."""
         if known := _KNOWN.get(self.kind):
             given = {**known.blank, **_object(text)}
-            return {"type": f"{self.kind}_call", "call_id": call, known.field: given}
+            told = {"type": f"{self.kind}_call", "call_id": call, **known.beside}
+            return {**told, known.place: given}
         where = {} if self.namespace is None else {"namespace": self.namespace}
         told = {"call_id": call, "name": self.given.get("name"), **where}
         if self.kind == "custom":
@@ -147,10 +162,18 @@ def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
             yield ClientTool(tool)
 
 
+def found_tools(items: Any) -> Iterator[dict[str, Any]]:
+    """Those that a conversation's items bring: found by a search, or added."""
+    for item in items if isinstance(items, list) else ():
+        if item.get("type") in ("tool_search_output", "additional_tools"):
+            yield from item["tools"]
+
+
 def _is_remote(tool: Mapping[str, Any]) -> bool:
-    """Whether it is a shell in a container of the server's."""
+    """Whether it is a shell in a container of the server's, or a search that the server would make."""
     where = tool.get("environment")
-    return isinstance(where, dict) and where.get("type") != "local"
+    elsewhere = isinstance(where, dict) and where.get("type") != "local"
+    return elsewhere or (tool["type"] == "tool_search" and tool.get("execution") != "client")
 
 
 def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
@@ -179,7 +202,7 @@ def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": _id(item), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def result_of(item: Mapping[str, Any]) -> dict[str, Any]:
+def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
     """The message of a chat that an output is."""
     kind = item["type"]
     if kind == "shell_call_output":
@@ -187,6 +210,9 @@ def result_of(item: Mapping[str, Any]) -> dict[str, Any]:
     elif kind == "apply_patch_call_output":
         failed = "The call failed:\n" if item["status"] == "failed" else ""
         text = failed + (item.get("output") or item["status"])
+    elif kind == "tool_search_output":
+        names = [tool.name for tool in client_tools(item["tools"])]
+        text = f"Tools that can be called now: {', '.join(names) or 'none'}."
     else:
         text = text_of(item["output"], TEXTS)
     return {"role": "tool", "tool_call_id": _id(item), "content": text}

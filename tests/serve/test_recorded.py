@@ -20,7 +20,7 @@ ENDS = {"stop", "length", "tool_calls", "function_call"}
 @pytest.fixture
 def server(serve, tmp_path):
     """A server whose model reasons and calls tools, with room for an agent's prompt."""
-    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"), n_ctx=2048, parallel=2)
+    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"), n_ctx=3072, parallel=2)
 
 
 def send(server, path, headers, body):
@@ -76,9 +76,7 @@ def check_response(body, told):
     last = told[-1]
     assert last["type"] in ("response.completed", "response.incomplete")
     assert last["response"]["output"]
-    assert [tool["name"] for tool in last["response"]["tools"]] == [
-        tool["name"] for tool in body["tools"] if tool["type"] != "web_search"
-    ]
+    assert last["response"]["tools"] == [t for t in body["tools"] if t["type"] != "web_search"]
 
 
 @pytest.mark.parametrize(("path", "headers", "body"), [each[1:] for each in REQUESTS],

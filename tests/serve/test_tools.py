@@ -219,13 +219,41 @@ def test_outputs_of_them_are_results(output, text):
     assert messages_of([output], None) == [{"role": "tool", "tool_call_id": "c", "content": text}]
 
 
+SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.",
+          "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}  # fmt: skip
+
+
+def test_a_search_for_tools_is_the_clients_and_what_it_finds_can_be_called(client, script_all):
+    """Its arguments are an object; a tool that was found stands in the history alone."""
+    (item,) = ask(client, call("tool_search", query="files"), tools=[SEARCH]).output
+    found = item.model_dump(exclude_unset=True)
+    assert (found["type"], found["execution"]) == ("tool_search_call", "client")
+    assert found["arguments"] == {"query": "files"}
+    output = {
+        "type": "tool_search_output", "call_id": found["call_id"], "status": "completed",
+        "execution": "client", "tools": [FILES],
+    }  # fmt: skip
+    turns = [{"role": "user", "content": "go"}, found, output]
+    record = record_of(tools=[SEARCH], input=turns)
+    assert [tool["name"] for tool in record.tools][:2] == ["tool_search", "mcp__files__read"]
+    assert record.tools[0]["parameters"] == SEARCH["parameters"]
+    asked, told = record.messages[1:]
+    assert json.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"query": "files"}
+    assert (
+        told["content"]
+        == "Tools that can be called now: mcp__files__read, mcp__files__apply_patch."
+    )
+    (item,) = ask(client, call("mcp__files__read", path="a"), tools=[SEARCH], input=turns).output
+    assert (item.namespace, item.name) == ("mcp__files", "read")
+
+
 def test_what_another_server_ran_is_left_out():
     """Its tools, a shell in its container, and their items: the model's words say what came of them."""
     container = {**SHELL, "environment": {"type": "container_auto"}}
     local = {**SHELL, "environment": {"type": "local"}}
     searched = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {}}
     record = record_of(
-        tools=[{"type": "web_search"}, container, local],
+        tools=[{"type": "web_search"}, {"type": "tool_search"}, container, local],
         input=[{"role": "user", "content": "go"}, searched, {"role": "user", "content": "on"}],
     )
     assert [tool["name"] for tool in record.tools] == ["shell"]
