@@ -39,6 +39,7 @@ from mixed import MixedResults
 from noise import NoiseFound
 from overhead import Overhead
 from same_text import SameText
+from replicas import ReplicaResults
 from serve import ServeResults
 from startup import Startup
 from truncation import Truncations
@@ -101,6 +102,7 @@ COMPARED: dict[str, type[Comparison]] = {
     "serve": ServeResults,
     "agent": AgentResults,
     "mixed": MixedResults,
+    "replicas": ReplicaResults,
 }
 """Folders of comparisons."""
 

@@ -3,7 +3,8 @@
 A contender is REPLICASxTHREADS: 1x2 is one replica of two threads, 2x1 two of one each. The first turns of QUESTIONS, in
 Spec-Bench's format, are asked by --clients at once until --requests are done, each the next one when its last has ended; answers
 come whole, at temperature 0, strict. Each replica runs as many answers at once as its share of the clients. Contenders take
-turns, --repeat times, each on replicas of its own; the table has medians. Needs the extra [ray-serve]; Ray is started here.
+turns, --repeat times, each on replicas of its own; the table has medians. --out FILE keeps them, and writes the page of all such
+files beside it. Needs the extra [ray-serve]; Ray is started here.
 """
 
 from __future__ import annotations
@@ -21,14 +22,59 @@ from pathlib import Path
 from statistics import median
 from urllib.request import ProxyHandler, Request, build_opener
 
-from common import Figures, arguments, in_turns, medians
+from common import Comparison, Figures, arguments, in_turns, medians, publish
 
 from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
 
-HEAD = ("replicas x threads", "requests/s", "of the first", "tokens/s", "whole p50", "errors")
+OPTIONS = {
+    "contenders": "1x1,1x2,2x1", "clients": 8, "requests": 48, "tokens": 32, "ctx": 2048, "draft": "auto", "repeat": 1,
+    "title": "", "out": None,
+}  # fmt: skip
+HEAD = ("replicas x threads", "requests/s", "of the first", "of one with all threads", "tokens/s", "whole p50",
+        "errors")  # fmt: skip
 _WEB = build_opener(ProxyHandler({}))
 _ANSWER_S = 600.0
+
+
+class ReplicaResults(Comparison, kw_only=True):
+    """A run over one target. Of each contender: rate (requests a second), tokens (a second), whole (p50, seconds), errors."""
+
+    heading = "Replicas over Ray Serve"
+    intro = (
+        "A contender is a number of replicas and the threads of each, all on one machine: 2x1 are two replicas of one thread. "
+        "Each client asks the next question when its last answer has ended; answers come whole."
+    )
+    work = "{0.clients} clients, {0.requests} requests of at most {0.max_tokens} tokens"
+
+    clients: int
+    requests: int
+
+    def table(self) -> str:
+        """A row a contender, beside the first one and beside one replica with all of its threads."""
+        rows = []
+        for one in self.contenders:
+            whole = self.find(f"1x{threads_of(one['name'])}")
+            beside = [
+                one["rate"] / base["rate"] if base else None for base in (self.contenders[0], whole)
+            ]
+            rows.append(
+                [
+                    one["name"],
+                    f"{one['rate']:.2f}",
+                    *("-" if times is None else f"{times:.2f}" for times in beside),
+                    f"{one['tokens']:.1f}",
+                    f"{one['whole']:.2f}",
+                    f"{one['errors']:.0f}",
+                ]
+            )
+        return table(HEAD, rows)
+
+
+def threads_of(contender: str) -> int:
+    """Threads of all replicas of a contender."""
+    replicas, threads = map(int, contender.split("x"))
+    return replicas * threads
 
 
 @contextmanager
@@ -95,29 +141,23 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure all contenders, and print a Markdown table."""
+    """Measure all contenders, print a Markdown table, and write page and results to --out."""
     import ray  # noqa: PLC0415 - an extra that few install
 
-    options = arguments(
-        __doc__, words, "model", "questions", contenders="1x2,2x1", clients=8, requests=48, tokens=32, ctx=2048,
-        draft="auto", repeat=1,
-    )  # fmt: skip
+    given = list(sys.argv[1:] if words is None else words)
+    options = arguments(__doc__, given, "model", "questions", **OPTIONS)
     texts = [question.turns[0] for question in load_questions(Path(options.questions))]
+    names = options.contenders.split(",")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(num_cpus=16, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     try:
-        names = options.contenders.split(",")
         runs = in_turns(names, options.repeat, lambda one: measure(options, one, texts))
     finally:
         ray.shutdown()
+    options.threads = max(map(threads_of, names))
     found = {one: medians(those) for one, those in runs.items()}
-    base = next(iter(found.values()))["rate"]
-    rows = [
-        [one, f"{of['rate']:.2f}", f"{of['rate'] / base:.2f}", f"{of['tokens']:.1f}", f"{of['whole']:.2f}",
-         f"{of['errors']:.0f}"]
-        for one, of in found.items()
-    ]  # fmt: skip
-    print(table(HEAD, rows))
+    counts = {"clients": options.clients, "requests": options.requests}
+    publish(ReplicaResults, "replicas", options, given, found, **counts)
 
 
 if __name__ == "__main__":

@@ -87,11 +87,7 @@ def main(words: Sequence[str] | None = None) -> None:
     runs = in_turns(
         options.contenders.split(","), options.repeat, lambda one: measure(options, one, texts)
     )
-    # errors are those of all runs
-    found = {
-        one: medians(those) | {"errors": sum(run["errors"] for run in those)}
-        for one, those in runs.items()
-    }
+    found = {one: medians(those) for one, those in runs.items()}
     counts = {"clients": options.clients, "requests": options.requests}
     publish(ServeResults, "serve", options, given, found, **counts)
 

@@ -224,18 +224,46 @@ def test_what_is_asked_at_temperature_0_comes_again(script) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's, of itself
-def test_replicas_are_measured_beside_one(script, tiny_ascii, tmp_path, capsys) -> None:
-    """A row each, the second beside the first, and every request answered."""
+def test_replicas_are_measured_beside_one(script, tiny_ascii, questions, tmp_path, capsys) -> None:
+    """A row each, the second beside the first, and every request answered; a page has the same."""
     pytest.importorskip("ray.serve", reason="[ray-serve] is not installed", exc_type=ImportError)
-    questions = tmp_path / "questions.jsonl"
-    lines = [
-        json.dumps({"question_id": i, "category": "qa", "turns": [f"number {i}"]}) for i in range(4)
-    ]
-    questions.write_text("\n".join(lines))
     few = ["--requests", "6", "--clients", "2", "--tokens", "4", "--ctx", "256", "--draft", "none"]
-    few += ["--contenders", "1x1,2x1"]
+    out = tmp_path / "replicas" / "tiny.json"
+    few += ["--contenders", "1x1,2x1", f"--out={out}"]
     script("replicas").main([str(tiny_ascii), str(questions), *few])
-    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[-2:]]
+    printed = capsys.readouterr().out.strip()
+    rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[-2:]]
     assert [row[0] for row in rows] == ["1x1", "2x1"]
-    assert rows[0][2] == "1.00"
+    assert rows[0][2:4] == ["1.00", "1.00"]
     assert {row[-1] for row in rows} == {"0"}
+    page = (out.parent / "README.md").read_text()
+    assert printed in page
+    assert "2 clients, 6 requests of at most 4 tokens" in page
+
+
+def test_replicas_stand_beside_one_that_has_all_their_threads(script) -> None:
+    """And beside the first contender; where no such one was measured, that is left out."""
+    rates = {"1x1": 2.0, "1x2": 3.0, "2x1": 3.9, "2x2": 4.0}
+    contenders = [
+        {"name": one, "rate": rate, "tokens": 1.0, "whole": 1.0, "errors": 0.0}
+        for one, rate in rates.items()
+    ]
+    kind = script("replicas").ReplicaResults
+    given = {
+        "day": "",
+        "machine": "",
+        "command": "",
+        "title": "",
+        "threads": 2,
+        "max_tokens": 1,
+        "repeat": 1,
+    }
+    found = kind(**given, target=None, clients=1, requests=1, contenders=contenders)
+    rows = [row.strip("| ").split(" | ")[2:4] for row in found.table().splitlines()[2:]]
+    assert rows == [["1.00", "1.00"], ["1.50", "1.00"], ["1.95", "1.30"], ["2.00", "-"]]
+
+
+def test_errors_of_all_runs_are_told(script) -> None:
+    """A median of them would hide a run that failed."""
+    runs = [{"rate": rate, "errors": n} for rate, n in ((1.0, 0.0), (2.0, 5.0), (9.0, 0.0))]
+    assert script("common").medians(runs) == {"rate": 2.0, "errors": 5.0}
