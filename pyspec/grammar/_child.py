@@ -177,7 +177,11 @@ def main(path: str, overrides: str) -> None:
     if path and not model:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the process that asks
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # meant for the process that asks, which may have answers to end
+        signal.signal(number, signal.SIG_IGN)
     while True:
         data, handles, _, _ = socket.recv_fds(control, 1, 1)
         if not data:

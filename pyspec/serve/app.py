@@ -77,6 +77,7 @@ _BODY_S = 30.0
 
 _SCRIPTS = ("page.css", "page.js", "answer.js", "markdown.js")
 _PAGE = {"/": "page.html"} | {f"/{name}": name for name in _SCRIPTS}
+_SOON = {"retry-after": "1"}
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:",
     "x-content-type-options": "nosniff",
@@ -226,7 +227,7 @@ class Handlers:
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != "application/json":  # what a form of another page can send is not believed
             raise HTTPException(415, "send application/json")
-        return await _body(request, self._serving.max_body), holder
+        return await read_body(request, self._serving.max_body), holder
 
     @property
     def _alive(self) -> bool:
@@ -238,8 +239,8 @@ class Handlers:
         running, waiting = (sum(load[i] for load in loads) for i in (0, 1))
         ready = self._alive and not self._fleet.draining
         word = "ok" if ready else "draining" if self._alive else "failed"
-        status = 200 if ready else 503
-        return _json({"status": word, "running": running, "waiting": waiting}, status)
+        told = {"status": word, "running": running, "waiting": waiting}
+        return _json(told) if ready else _json(told, 503, _SOON)
 
     async def live(self, _request: Request) -> Response:
         """Whether the process works; 503 where only a new one would."""
@@ -272,8 +273,8 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The whole body. Raises HTTPException for one that is too long or too slow."""
+async def read_body(request: Request, most: int) -> bytes:
+    """The whole body of a request, of at most so many bytes. Raises HTTPException for one that is too long or too slow."""
 
     async def read() -> bytes:
         data = bytearray()
@@ -342,7 +343,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     interface = interface_at(request.url.path)
     status, code, message = told_of(error, interface)
     _log(request, error, status)
-    headers = {"retry-after": "1"} if status in (429, 503) else None
+    headers = _SOON if status in (429, 503) else None
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
         headers = {"x-should-retry": "false"}
     refusal = interface.refusal if interface else openai_refusal

@@ -96,16 +96,20 @@ class Fleet:
 
     async def take(self, name: str | None) -> Service:
         """The service of a model, loaded if need be; it stays loaded until it is released."""
-        if self.draining:
-            raise ShuttingDown("the server is shutting down", "try again in a moment")
+        self._still_taking()
         service = self.default if self._others is None else self._loaded.get(name or self._first)
         if service is None:
             async with self._loading:
                 service = await self._load(name or self._first)
+            self._still_taking()  # loading takes long
         self._users[service] = self._users.get(service, 0) + 1
         if self._loaded.get(own := service.serving.model) is service:
             self._loaded[own] = self._loaded.pop(own)
         return service
+
+    def _still_taking(self) -> None:
+        if self.draining:
+            raise ShuttingDown("the server is shutting down", "try again in a moment")
 
     def release(self, service: Service) -> None:
         """One who took it does not need it any more."""

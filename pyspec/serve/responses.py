@@ -340,8 +340,7 @@ class ResponseWriter:
 
 def _incomplete(reason: str | None) -> str | None:
     """Why an answer is not complete, None for one that is."""
-    cut = {"length": "max_output_tokens", "context": "max_output_tokens", "cancelled": "cancelled"}
-    return cut.get(reason or "")
+    return "max_output_tokens" if reason in ("length", "context", "cancelled") else None
 
 
 def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:

@@ -170,7 +170,9 @@ def _timed() -> Iterator[None]:
 
 def main(room: int) -> None:
     """Answer until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    # for the parent, which may have answers to end
+    for number in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}:
+        signal.signal(number, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     renderings = Renderings()

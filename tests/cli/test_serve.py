@@ -40,6 +40,7 @@ def start(tmp_path, tiny_ascii):
         command += ["-c", "512", "--parallel", "2", "--companion", "none", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         options = {"env": environment, "cwd": tmp_path, "preexec_fn": bound if limit else None}
+        options["start_new_session"] = True
         running.append(subprocess.Popen(command, **options, **pipes))
         return running[-1]
 
@@ -66,16 +67,26 @@ def test_serves_until_it_is_told_to_end(start, number):
     assert (stdout, "Traceback" in stderr) == ("", False)
 
 
-def test_sigterm_lets_answers_end(start):
-    """A stream goes on to its end, a line of JSON tells of it, and then the server is gone."""
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_sigterm_lets_answers_end(start, send):
+    """A stream goes on to its end, a line of JSON tells of it, and then the server is gone.
+
+    Supervisors send it to all processes of a service, those that follow grammars among them.
+    """
     process = start("--port", "0", "--log-json", "--drain", str(DEADLINE_S))
     port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
-    asked = {"prompt": "a", "max_tokens": 400, "stream": True, "logit_bias": {"2": -100}}
+    asked = {
+        "prompt": "a",
+        "max_tokens": 400,
+        "stream": True,
+        "logit_bias": {"2": -100},
+        "grammar": "root ::= [a-z]+",
+    }
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     head = {"Content-Type": "application/json"}
     client.request("POST", "/v1/completions", json.dumps(asked), head)
     response = client.getresponse()
-    process.send_signal(signal.SIGTERM)
+    send(process.pid, signal.SIGTERM)
     *_, last, done = [line for line in response.read().decode().split("\n\n") if line]
     assert (json.loads(last[6:])["choices"][0]["finish_reason"], done) == ("length", "data: [DONE]")
     client.close()

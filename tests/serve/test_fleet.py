@@ -75,6 +75,18 @@ def test_a_request_chooses_its_model(fleet):
     assert (status, told["error"]["code"]) == (404, "model_not_found")
 
 
+def test_who_waits_for_a_model_when_the_server_is_to_end_is_refused(fleet):
+    """Loading takes long; an answer that began behind it would be cut."""
+
+    def needs(_name):
+        server.app.state.fleet.draining = True
+        return 0
+
+    server, _ = fleet(9, needs=needs)
+    status, told = post(server, body(model="a"))
+    assert (status, told["error"]["code"]) == (503, "shutting_down")
+
+
 @pytest.mark.parametrize("bound", [{"most": 2}, {"most": 9, "memory": 2.5}])
 def test_the_one_unused_for_longest_makes_room(fleet, bound):
     """The first one too, and all answer as before when they are loaded again; by number, and by memory."""

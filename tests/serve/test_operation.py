@@ -13,11 +13,12 @@ from waiting import DEADLINE_S, wait
 
 
 def health(server, path="/health"):
-    """The status and the body of a health check."""
+    """The status and the body of a health check; one that is not fine says when to ask again."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     connection.request("GET", path)
     response = connection.getresponse()
     found = response.status, json.loads(response.read())["status"]
+    assert (response.getheader("retry-after") == "1") is (response.status == 503)
     connection.close()
     return found
 
@@ -76,6 +77,27 @@ def test_what_takes_longer_is_cut_and_says_so(serve):
     connection, response = streamed(server, max_tokens=4000, **NEVER_ENDS)
     drain(server, 0.0).result(DEADLINE_S)
     assert reasons(response) == ("length", "[DONE]")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "end"),
+    [
+        ("/v1/responses", {"input": "a", "max_output_tokens": 4000},
+         '"incomplete_details":{"reason":"max_output_tokens"}'),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4000},
+         '"stop_reason":"max_tokens"'),
+    ],
+)  # fmt: skip
+def test_each_interface_says_that_an_answer_was_cut(serve, path, asked, end):
+    """In the word that its clients know for one that came to its limit."""
+    server = serve(n_ctx=4096, draft="none")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    asked = json.dumps({**asked, **NEVER_ENDS, "stream": True})
+    connection.request("POST", path, asked, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    drain(server, 0.0).result(DEADLINE_S)
+    assert end in response.read().decode()
     connection.close()
 
 
