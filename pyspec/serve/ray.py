@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,15 +24,16 @@ import msgspec
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.exceptions import BackPressureError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from pyspec.batch.maker import Settings
 from pyspec.batch.records import MOST_TOKENS
 from pyspec.batch.run import Batch
-from pyspec.errors import EngineError, OptionError
-from pyspec.serve.app import interface_at, make_app
+from pyspec.errors import OptionError
+from pyspec.serve.app import interface_at, make_app, read_body
 from pyspec.serve.interface import Interface, openai_refusal
 from pyspec.serve.messages import NOTE
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
@@ -43,6 +45,8 @@ _TRIES = 3
 # replicas that a request may lose before anything of its answer is out
 _EVENT = b'"sequence_number":'
 # of each event of a response; in a text its quotes are escaped
+_LAST_WORDS_S = 10.0
+# a door outlives the replicas behind it by so much, and tells of answers that were cut
 _LOST = "the replica that answered ended; ask again"
 
 
@@ -76,7 +80,8 @@ class Replica:
             try:
                 await self._app(scope, receive, sent.put)
             finally:
-                await sent.put(None)
+                if not gone.is_set():  # the queue may be full for good
+                    await sent.put(None)
 
         task = asyncio.create_task(run())
         try:
@@ -98,9 +103,13 @@ class Replica:
                 self._runs = True
 
     def check_health(self) -> None:
-        """Raise where the thread that decodes is gone: Ray then makes another replica."""
+        """End this process where the thread that decodes is gone: what waits for it goes elsewhere, and Ray makes another.
+
+        Ray would let a replica that says it is not well go on until what it has begun ends, which never comes.
+        """
         if self._runs and not self._app.state.fleet.default.alive:
-            raise EngineError("the engine's thread ended")
+            log.error("the engine's thread ended, and this replica with it")
+            os._exit(1)
 
     async def __del__(self) -> None:
         await self._open.aclose()
@@ -119,9 +128,10 @@ class Ingress:
     async def __call__(self, request: Request) -> Response:
         """The response of a replica."""
         interface = interface_at(request.url.path)
-        if int(request.headers.get("content-length") or 0) > MAX_BODY:
-            return _refusal(interface, 413, "the request is too large")
-        body = await request.body()
+        try:
+            body = await read_body(request, MAX_BODY)
+        except HTTPException as error:
+            return _refusal(interface, error.status_code, error.detail)
         named = (
             "type",
             "method",
@@ -143,8 +153,9 @@ class Ingress:
             except RayActorError as error:
                 log.warning("a replica ended before it answered: %s", type(error).__name__)
                 continue
-            except BackPressureError:
-                busy = "too many requests are waiting; try again in a moment"
+            except (BackPressureError, DeploymentUnavailableError) as error:
+                log.warning("no replica takes a request: %s", error.message)
+                busy = "no replica takes requests now; try again in a moment"
                 return _refusal(interface, 503, busy)
             told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
             is_stream = told.get("content-type", "").startswith("text/event-stream")
@@ -222,6 +233,7 @@ def app(
     num_cpus: float | None = None,
     num_gpus: float = 0.0,
     queue: int = 64,
+    drain: float = 30.0,
     server: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
@@ -229,7 +241,8 @@ def app(
 
     model: a file, or a name that each node resolves for itself. replicas: how many, or the fewest and the most: Ray then makes
     more where more answers run and wait than a replica has at once. doors: processes that take requests. num_cpus, num_gpus:
-    of each replica, which uses as many threads. queue: answers that may wait at a replica. server: fields of `ServerSettings`,
+    of each replica, which uses as many threads. queue: answers that may wait at a replica. drain: seconds that answers
+    may go on at a replica that a new version, or less load, ends. server: fields of `ServerSettings`,
     such as api_key. arguments: as `Batch` takes them. Raises OptionError.
     """
     fewest, most = (replicas, replicas) if isinstance(replicas, int) else replicas
@@ -251,13 +264,14 @@ def app(
         request_router_config=RequestRouterConfig(request_router_class=_ROUTER),
         ray_actor_options={"num_cpus": cpus, "num_gpus": num_gpus},
         health_check_period_s=5,
-        graceful_shutdown_timeout_s=30,
+        graceful_shutdown_timeout_s=drain,
     ).bind(model, {"queue": queue, **(server or {})}, arguments)
     taking = serve.deployment(
         Ingress,
         name="door",
         num_replicas=doors,
         max_ongoing_requests=1024,
+        graceful_shutdown_timeout_s=drain + _LAST_WORDS_S,
         ray_actor_options={"num_cpus": 0},
     )
     return taking.bind(answering)

@@ -15,13 +15,14 @@ pytest.importorskip(
 )
 requests = pytest.importorskip("requests", reason="Ray is installed without what it needs")
 
-from ray.exceptions import RayActorError  # noqa: E402
+from asking import POSTED  # noqa: E402
+from waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.errors import EngineError, OptionError  # noqa: E402
+from pyspec.errors import OptionError  # noqa: E402
 from pyspec.sampling import Sampling  # noqa: E402
 from pyspec.serve.app import interface_at  # noqa: E402
-from pyspec.serve.ray import Replica, _refusal, _rest, app, build, conversation_key  # noqa: E402
+from pyspec.serve.ray import Replica, _rest, app, build  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -37,17 +38,42 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def url(tiny_ascii):
+def deploy(tiny_ascii):
+    """Makes an application run that is quick to scale. Asked to be slow, it takes its time behind each piece of an answer."""
+
+    class Paced(Replica):  # what is made here need not be importable there
+        async def answer(self, scope, body):
+            async for piece in super().answer(scope, body):
+                yield piece
+                await asyncio.sleep(0.3 if b"slow" in body else 0)
+
+    def deploy_(**options):
+        served = app(str(tiny_ascii), **{**OPTIONS, **options})
+        scale = deployment(served)._deployment_config.autoscaling_config
+        if (
+            scale is not None
+        ):  # Ray takes half a minute to see what is asked, and ten to see that it is not
+            scale.upscale_delay_s = scale.metrics_interval_s = scale.look_back_period_s = 1
+            scale.downscale_delay_s = 3
+        ray.serve.run(served, name="pyspec")
+
+    ray.init(num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspec.serve.ray.Replica", Paced)
+        yield deploy_
+    ray.serve.shutdown()
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def url(deploy):
     """Where two replicas are reached."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ray.init(num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     ray.serve.start(http_options={"host": "127.0.0.1", "port": port})
-    ray.serve.run(app(str(tiny_ascii), replicas=2, **OPTIONS), name="pyspec")
-    yield f"http://127.0.0.1:{port}"
-    ray.serve.shutdown()
-    ray.shutdown()
+    deploy(replicas=2)
+    return f"http://127.0.0.1:{port}"
 
 
 def replicas():
@@ -99,6 +125,85 @@ def test_a_conversation_stays_on_its_replica(url):
             said += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
 
 
+class Asking:
+    """Threads that ask again and again while inside; found: each answer, or what was raised."""
+
+    def __init__(self, url):
+        self._url, self._ended, self.found = url, threading.Event(), []
+        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(2)]
+
+    def _ask(self, n):
+        while not self._ended.is_set():
+            try:
+                self.found.append(chat(self._url, f"text {n}"))
+            except requests.RequestException as error:
+                self.found.append(error)
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class SlowStream:
+    """A stream that is read from now on, in a thread, for some seconds."""
+
+    def __init__(self, url, tokens):
+        self._url, self._lines = url, []
+        self._body = {"messages": [{"role": "user", "content": "slow"}], "stream": True}
+        self._body |= {"max_tokens": tokens, "logit_bias": {"2": -100}}
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self):
+        where = f"{self._url}/v1/chat/completions"
+        with requests.post(where, json=self._body, timeout=120, stream=True) as response:
+            self._lines.extend(filter(None, response.iter_lines(decode_unicode=True)))
+
+    def end(self):
+        """Wait for the last event; gives the model that answered, and why the answer ended."""
+        self._thread.join()
+        first, *_, last, done = self._lines
+        assert done == "data: [DONE]"
+        return json.loads(first[6:])["model"], json.loads(last[6:])["choices"][0]["finish_reason"]
+
+
+def test_a_new_version_loses_no_request(url, deploy):
+    """What comes meanwhile is answered, by old replicas and then by new ones; a stream that runs ends on its own."""
+    old = replicas().keys()
+    with Asking(url) as asking:
+        stream = SlowStream(url, 200)
+        wait(lambda: asking.found)
+        deploy(replicas=2, server={"model": "new"})
+        wait(lambda: not old & replicas().keys())
+        assert stream.end() == ("ascii", "length")
+        wait(lambda: asking.found[-1].json()["model"] == "new")
+    assert {answer.status_code for answer in asking.found} == {200}
+
+
+def test_a_replica_whose_engine_ended_is_replaced(url):
+    """At Ray's next check, and no request is lost: those that waited in it go elsewhere."""
+
+    def end(actor):
+        service = actor._replica_impl._user_callable_wrapper._callable._app.state.fleet.default
+        service._stopping.set()
+        service._wake.set()
+
+    with Asking(url) as asking:
+        wait(lambda: len(asking.found) > 4)
+        name, actor = next(iter(replicas().items()))
+        ray.get(actor.__ray_call__.remote(end))
+        wait(lambda: name not in replicas() and len(replicas()) == 2)
+        seen = len(asking.found)
+        wait(lambda: len(asking.found) > seen + 4)
+    assert {answer.status_code for answer in asking.found} == {200}
+
+
 def test_requests_survive_a_killed_replica(url):
     """Those of which nothing was streamed are answered elsewhere, with the same text."""
     wanted = [chat(url, f"text {n}").json()["choices"][0]["message"]["content"] for n in range(4)]
@@ -131,54 +236,26 @@ def test_a_stream_whose_replica_ends_says_so(url):
     assert "ask again" in json.loads(events[-1][6:])["error"]["message"]
 
 
+def test_long_streams_make_a_replica_that_goes_with_them(url, deploy):
+    """As many as run and wait; nothing is lost on either way, and a conversation stays on its replica again."""
+
+    def running():
+        states = ray.serve.status().applications["pyspec"].deployments["replica"].replica_states
+        return states.get("RUNNING", 0)
+
+    deploy(replicas=(1, 2), parallel=2)
+    streams = [SlowStream(url, 60) for _ in range(5)]
+    for wanted in (2, 1):
+        wait(lambda: running() == wanted)  # noqa: B023 - it is called here
+        said = [{"role": "user", "content": f"{wanted} abc " * 20}]
+        first = requests.post(f"{url}/v1/chat/completions", json={"messages": said}, timeout=120)
+        said += [first.json()["choices"][0]["message"], {"role": "user", "content": "more"}]
+        second = requests.post(f"{url}/v1/chat/completions", json={"messages": said}, timeout=120)
+        assert second.json()["speculation"]["prompt_kept"] > 100
+    assert {stream.end() for stream in streams} == {("ascii", "length")}
+
+
 # -- without a cluster -------------------------------------------------------------------------------------------------
-
-
-def test_a_conversation_is_known_by_its_beginning():
-    """Turns that come later change nothing; what was said first, or to whom, does."""
-
-    def key(headers=(), **body):
-        return conversation_key(dict(headers), json.dumps(body).encode())
-
-    first = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]
-    later = [*first, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    assert key(messages=first) == key(messages=later) != key(messages=later[1:])
-    assert key(system="x", messages=first) != key(messages=first)
-    assert key(prompt="a" * 256 + "b") == key(prompt="a" * 256 + "c") != key(prompt="b")
-    assert key(prompt=["a", "b"]) == key(prompt=["a"]) != key(prompt=["b"])
-    assert key({"x-session-id": "mine"}, messages=first) == "mine"
-    for odd in (b"", b"[]", b"{", b'{"messages": 3}', b"\xff", b"[" * 100_000):
-        assert conversation_key({}, odd) == ""
-
-
-def test_an_agents_conversation_stays_though_its_marks_move():
-    """What it tells its own service changes with each request, and its mark of a cache moves on to the next turn."""
-
-    def key(n, words="Look.", *, marked=False, listed=True):
-        mark = {"cache_control": {"type": "ephemeral"}} if marked else {}
-        note = {"type": "text", "text": f"x-anthropic-billing-header: cch={n};"}
-        system = [note, {"type": "text", "text": "You code.", **mark}]
-        first = [{"type": "text", "text": words, **mark}] if listed else words
-        later = [{"role": "assistant", "content": f"{n}"}, {"role": "user", "content": "more"}]
-        body = {"system": system, "messages": [{"role": "user", "content": first}, *later[: 2 * n]]}
-        return conversation_key({}, json.dumps(body).encode())
-
-    assert key(0, marked=True) == key(1) == key(2, listed=False) != key(1, "Read.")
-
-
-def test_a_codex_conversation_is_known_by_its_words():
-    """Items of the Responses interface: what the developer and the user said first."""
-
-    def key(*texts):
-        roles = ("developer", "user", "user", "user")
-        said = [
-            {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
-            for role, text in zip(roles, texts)
-        ]
-        return conversation_key({}, json.dumps({"instructions": "i", "input": said}).encode())
-
-    assert key("a", "b") == key("a", "b", "c") != key("a", "c")
-    assert key("b", "b") != key("a", "b")
 
 
 def test_arguments_of_a_command_line_are_read():
@@ -187,11 +264,6 @@ def test_arguments_of_a_command_line_are_read():
     assert made is not None
     with pytest.raises(OptionError):
         build({"model": "any", "replicas": "3-1"})
-
-
-POSTED = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions",
-          "headers": [(b"content-type", b"application/json")], "query_string": b"", "http_version": "1.1",
-          "scheme": "http", "root_path": "", "client": None, "server": None}  # fmt: skip
 
 
 def test_a_stream_that_waits_shows_so_through_the_door(tiny_ascii, monkeypatch):
@@ -220,70 +292,25 @@ def test_a_stream_that_waits_shows_so_through_the_door(tiny_ascii, monkeypatch):
     assert said[-1] == b"data: [DONE]\n\n"
 
 
-# -- errors in each interface's form ------------------------------------------------------------------------------------
+def test_an_answer_that_nobody_reads_on_leaves_nothing(tiny_ascii, monkeypatch):
+    """What produces it ends, however much of it waits to be taken."""
+    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
+    body = json.dumps(
+        {"prompt": "a", "stream": True, "max_tokens": 2000, "logit_bias": {"2": -100}}
+    )
 
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+    async def life():
+        replica = Replica(str(tiny_ascii), {}, arguments)
+        pieces = replica.answer(dict(POSTED), body.encode())
+        await anext(pieces)
+        await asyncio.to_thread(wait, lambda: replica._batch.load == (0, 0))
+        await pieces.aclose()
+        _, left = await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+        await replica.__del__()
+        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
+        return left
 
-
-def _cut(path, *pieces):
-    """The rest of a stream behind its first piece, whose replica ends."""
-
-    async def come():
-        for piece in pieces[1:]:
-            yield piece
-        raise RayActorError
-
-    async def read():
-        return [piece async for piece in _rest(pieces[0], come(), interface_at(path))]
-
-    return asyncio.run(read())[len(pieces) :]
-
-
-def _data(event):
-    """What an event tells."""
-    return json.loads(event.rpartition(b"data: ")[2])
-
-
-def test_each_interface_says_in_its_own_form_that_a_replica_ended():
-    """Its clients raise what they raise for an error of the server."""
-    (event,) = _cut(CHAT, b"data: {}\n\n")
-    assert (_data(event)["error"]["type"], event[:7]) == ("server_error", b"data: {")
-    (event,) = _cut(MESSAGES, b"event: ping\ndata: {}\n\n")
-    assert event.startswith(b"event: error\n")
-    assert (_data(event)["type"], _data(event)["error"]["type"]) == ("error", "overloaded_error")
-    said = b'event: x\ndata: {"sequence_number":%d,"delta":"\\"sequence_number\\":"}\n\n'
-    (event,) = _cut(RESPONSES, said % 0, said % 1 + said % 2, said % 3)
-    lines = [line for line in event.splitlines() if line.startswith(b"data: ")]
-    told = [json.loads(line[6:]) for line in lines]
-    assert [(e["type"], e["sequence_number"]) for e in told] == [
-        ("error", 4),
-        ("response.failed", 5),
-    ]
-    assert "ask again" in told[0]["message"]
-
-
-def test_what_is_no_stream_just_ends():
-    """Half a body of JSON is mended by no event."""
-    with pytest.raises(RayActorError):
-        _cut("/health", b"{")
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        (CHAT, None),
-        (RESPONSES, None),
-        (MESSAGES, "error"),
-        (MESSAGES + "/count_tokens", "error"),
-        ("/props", None),
-    ],
-)
-def test_a_refusal_is_of_its_interface(path, kind):
-    """Also that of a door, which has no model."""
-    response = _refusal(interface_at(path), 503, "words")
-    told = json.loads(response.body)
-    assert (told.get("type"), told["error"]["message"]) == (kind, "words")
-    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert asyncio.run(life()) == set()
 
 
 def deployment(served):
@@ -304,18 +331,22 @@ def test_more_answers_than_a_replica_has_at_once_make_more_replicas():
 
 
 def test_a_new_version_waits_for_the_answers_of_the_old_one():
-    """As long as `pyspec serve` drains; and a replica's health is asked for often."""
-    config = deployment(app("m"))._deployment_config
-    assert config.graceful_shutdown_timeout_s == 30
-    assert config.health_check_period_s == 5
+    """As long as `pyspec serve` drains, or as was asked; a replica's health is asked for often.
+
+    The door, through which they go, outlives the replicas behind it: it tells of those that were cut.
+    """
+    for options, seconds in ({}, 30), ({"drain": 300}, 300):
+        served = app("m", **options)
+        config = deployment(served)._deployment_config
+        assert config.graceful_shutdown_timeout_s == seconds
+        assert config.health_check_period_s == 5
+        assert served._bound_deployment._deployment_config.graceful_shutdown_timeout_s > seconds
 
 
-def test_a_replica_without_its_engine_is_not_healthy(tiny_ascii, monkeypatch):
-    """Ray makes another then; before the first request, and while it answers, it is."""
+def test_a_replica_without_its_engine_ends(tiny_ascii, monkeypatch):
+    """At Ray's next question; before the first request, and while it answers, it is well."""
     arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
-    scope = {"type": "http", "method": "GET", "path": "/health", "raw_path": b"/health", "headers": [],
-             "query_string": b"", "http_version": "1.1", "scheme": "http", "root_path": "",
-             "client": None, "server": None}  # fmt: skip
+    scope = {**POSTED, "method": "GET", "path": "/health", "raw_path": b"/health"}
 
     async def life():
         replica = Replica(str(tiny_ascii), {}, arguments)
@@ -323,11 +354,13 @@ def test_a_replica_without_its_engine_is_not_healthy(tiny_ascii, monkeypatch):
         answer = [piece async for piece in replica.answer(scope, b"")]
         replica.check_health()
         await replica._app.state.fleet.default.stop()
-        with pytest.raises(EngineError):
-            replica.check_health()
+        replica.check_health()
         await replica.__del__()
         monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
         return answer
 
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
     (status, _), *body = asyncio.run(life())
+    assert ended == [1]
     assert (status, json.loads(b"".join(body))["status"]) == (200, "ok")

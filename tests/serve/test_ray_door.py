@@ -1,0 +1,197 @@
+"""What the door before replicas makes of requests and of their answers: no cluster is needed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from asking import POSTED
+
+pytest.importorskip(
+    "ray.serve", reason="the extra [ray-serve] is not installed", exc_type=ImportError
+)
+
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError
+from starlette.requests import Request
+
+from pyspec.serve.app import interface_at
+from pyspec.serve.ray import Ingress, _refusal, _rest, conversation_key
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+class Replicas:
+    """Stands for Ray's handle: each answer is what comes next, pieces or an exception."""
+
+    def __init__(self, *answers):
+        self._answers = iter(answers)
+        self.answer = self
+
+    def options(self, **_options):
+        """As if it were any other."""
+        return self
+
+    async def remote(self, _scope, _body):
+        """An answer."""
+        for piece in next(self._answers):
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+
+def door(*answers):
+    """Status and body of what the door makes of a request, whose body comes in two pieces, and these answers."""
+    received = iter([(b"{", True), (b"}", False)])
+
+    async def receive():
+        body, more = next(received)
+        return {"type": "http.request", "body": body, "more_body": more}
+
+    async def ask():
+        response = await Ingress(Replicas(*answers))(Request(dict(POSTED), receive))
+        if response.status_code != 200:
+            return response.status_code, json.loads(response.body)["error"]["message"]
+        return 200, b"".join([piece async for piece in response.body_iterator])
+
+    return asyncio.run(ask())
+
+
+LOST = [RayActorError()]
+FINE = [(200, [(b"content-type", b"application/json")]), b"{", b"}"]
+
+
+def test_a_request_goes_to_another_replica_while_nothing_is_out():
+    """Also where the status had come, but no more than a few times."""
+    assert door(FINE) == door(LOST, FINE) == door(FINE[:1] + LOST, LOST, FINE) == (200, b"{}")
+    status, message = door(LOST, LOST, LOST, FINE)
+    assert (status, "ask again" in message) == (503, True)
+
+
+def test_a_door_without_replicas_says_so():
+    """A version that cannot begin has none."""
+    status, message = door([DeploymentUnavailableError("replica")])
+    assert (status, "no replica" in message) == (503, True)
+
+
+def test_a_body_that_does_not_say_how_long_it_is_has_a_limit(monkeypatch):
+    """The door reads all of it, for whom it may have to ask again."""
+    monkeypatch.setattr("pyspec.serve.ray.MAX_BODY", 1)
+    assert door(FINE)[0] == 413
+
+
+# -- errors in each interface's form ------------------------------------------------------------------------------------
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+def _cut(path, *pieces):
+    """The rest of a stream behind its first piece, whose replica ends."""
+
+    async def come():
+        for piece in pieces[1:]:
+            yield piece
+        raise RayActorError
+
+    async def read():
+        return [piece async for piece in _rest(pieces[0], come(), interface_at(path))]
+
+    return asyncio.run(read())[len(pieces) :]
+
+
+def _data(event):
+    """What an event tells."""
+    return json.loads(event.rpartition(b"data: ")[2])
+
+
+def test_each_interface_says_in_its_own_form_that_a_replica_ended():
+    """Its clients raise what they raise for an error of the server."""
+    (event,) = _cut(CHAT, b"data: {}\n\n")
+    assert (_data(event)["error"]["type"], event[:7]) == ("server_error", b"data: {")
+    (event,) = _cut(MESSAGES, b"event: ping\ndata: {}\n\n")
+    assert event.startswith(b"event: error\n")
+    assert (_data(event)["type"], _data(event)["error"]["type"]) == ("error", "overloaded_error")
+    said = b'event: x\ndata: {"sequence_number":%d,"delta":"\\"sequence_number\\":"}\n\n'
+    (event,) = _cut(RESPONSES, said % 0, said % 1 + said % 2, said % 3)
+    lines = [line for line in event.splitlines() if line.startswith(b"data: ")]
+    told = [json.loads(line[6:]) for line in lines]
+    assert [(e["type"], e["sequence_number"]) for e in told] == [
+        ("error", 4),
+        ("response.failed", 5),
+    ]
+    assert "ask again" in told[0]["message"]
+
+
+def test_what_is_no_stream_just_ends():
+    """Half a body of JSON is mended by no event."""
+    with pytest.raises(RayActorError):
+        _cut("/health", b"{")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (CHAT, None),
+        (RESPONSES, None),
+        (MESSAGES, "error"),
+        (MESSAGES + "/count_tokens", "error"),
+        ("/props", None),
+    ],
+)
+def test_a_refusal_is_of_its_interface(path, kind):
+    """Also that of a door, which has no model."""
+    response = _refusal(interface_at(path), 503, "words")
+    told = json.loads(response.body)
+    assert (told.get("type"), told["error"]["message"]) == (kind, "words")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+# -- conversations --------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_known_by_its_beginning():
+    """Turns that come later change nothing; what was said first, or to whom, does."""
+
+    def key(headers=(), **body):
+        return conversation_key(dict(headers), json.dumps(body).encode())
+
+    first = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]
+    later = [*first, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    assert key(messages=first) == key(messages=later) != key(messages=later[1:])
+    assert key(system="x", messages=first) != key(messages=first)
+    assert key(prompt="a" * 256 + "b") == key(prompt="a" * 256 + "c") != key(prompt="b")
+    assert key(prompt=["a", "b"]) == key(prompt=["a"]) != key(prompt=["b"])
+    assert key({"x-session-id": "mine"}, messages=first) == "mine"
+    for odd in (b"", b"[]", b"{", b'{"messages": 3}', b"\xff", b"[" * 100_000):
+        assert conversation_key({}, odd) == ""
+
+
+def test_an_agents_conversation_stays_though_its_marks_move():
+    """What it tells its own service changes with each request, and its mark of a cache moves on to the next turn."""
+
+    def key(n, words="Look.", *, marked=False, listed=True):
+        mark = {"cache_control": {"type": "ephemeral"}} if marked else {}
+        note = {"type": "text", "text": f"x-anthropic-billing-header: cch={n};"}
+        system = [note, {"type": "text", "text": "You code.", **mark}]
+        first = [{"type": "text", "text": words, **mark}] if listed else words
+        later = [{"role": "assistant", "content": f"{n}"}, {"role": "user", "content": "more"}]
+        body = {"system": system, "messages": [{"role": "user", "content": first}, *later[: 2 * n]]}
+        return conversation_key({}, json.dumps(body).encode())
+
+    assert key(0, marked=True) == key(1) == key(2, listed=False) != key(1, "Read.")
+
+
+def test_a_codex_conversation_is_known_by_its_words():
+    """Items of the Responses interface: what the developer and the user said first."""
+
+    def key(*texts):
+        roles = ("developer", "user", "user", "user")
+        said = [
+            {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+            for role, text in zip(roles, texts)
+        ]
+        return conversation_key({}, json.dumps({"instructions": "i", "input": said}).encode())
+
+    assert key("a", "b") == key("a", "b", "c") != key("a", "c")
+    assert key("b", "b") != key("a", "b")
