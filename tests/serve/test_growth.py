@@ -1,0 +1,99 @@
+"""What a server holds does not grow with the requests that it has answered."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import json
+import sys
+from collections import Counter
+from types import ModuleType
+
+import pytest
+from waiting import DEADLINE_S, wait
+
+from pyspec.serve.guard import GuardedProtocol
+
+ROUNDS = 20
+OWN = ("pyspec", "starlette", "uvicorn", "anyio", "asyncio", "_asyncio", "prometheus_client")
+"""Packages whose objects are counted."""
+
+CHAT = "/v1/chat/completions"
+TURN = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+ENDLESS = {"max_tokens": 400, "logit_bias": {"2": -100}, "stream": True}
+TOOL = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+KINDS = {
+    "chat": (CHAT, TURN),
+    "stream": (CHAT, {**TURN, "stream": True}),
+    "left": (CHAT, {**TURN, **ENDLESS}),
+    "tools": (CHAT, {**TURN, "tools": [{"type": "function", "function": TOOL}], "n": 2}),
+    "text": ("/v1/completions", {"prompt": "a", "max_tokens": 3, "logprobs": 2, "echo": True}),
+    "response": ("/v1/responses", {"input": "a", "max_output_tokens": 3}),
+    "message": ("/v1/messages", TURN),
+    "bad": (CHAT, {**TURN, "n": 0}),
+}
+
+
+@pytest.fixture
+def server(serve):
+    """One without a memory of texts, which grows until it is full."""
+    return serve(memory=False, log=lambda _line: None)
+
+
+@pytest.fixture
+def ask_all(server):
+    """Asks in each way so many times, each time for another user, until nothing runs."""
+    users = iter(range(1_000_000))
+
+    def ask(kind):
+        path, body = KINDS[kind]
+        name = f"user {next(users)}"
+        body = json.dumps({**body, "user": name, "metadata": {"user_id": name}})
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+        client.request("POST", path, body, {"Content-Type": "application/json"})
+        response = client.getresponse()
+        assert response.status == (400 if kind == "bad" else 200)
+        response.read(9 if kind == "left" else None)
+        client.close()
+
+    def ask_all_(rounds):
+        for _ in range(rounds):
+            for kind in KINDS:
+                ask(kind)
+        wait(lambda: not server.tasks and server.batch.load == (0, 0))
+        gc.collect()
+
+    return ask_all_
+
+
+def counted(found):
+    """Objects by type."""
+    return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in found)
+
+
+def reached(*roots):
+    """Objects that these hold, and what those hold, but for programs themselves."""
+    programs = {id(vars(module)) for module in sys.modules.values()}
+    seen, todo = {}, list(roots)
+    while todo:
+        each = todo.pop()
+        if id(each) not in seen and id(each) not in programs:
+            seen[id(each)] = each
+            if not isinstance(each, type | ModuleType):
+                todo += gc.get_referents(each)
+    return counted(seen.values())
+
+
+def held(server):
+    """What a server holds; and what there is of OWN, whoever holds it."""
+    own = (each for each in gc.get_objects() if str(type(each).__module__).partition(".")[0] in OWN)
+    return reached(server.app, server.batch, server.server, GuardedProtocol._half), counted(own)
+
+
+def test_as_much_is_held_after_three_times_as_many_requests(server, ask_all):
+    """Less than one object more of any type for each request of any one kind."""
+    ask_all(ROUNDS)
+    before = held(server)
+    ask_all(2 * ROUNDS)
+    grown = [after - then for after, then in zip(held(server), before)]
+    assert [{kind: n for kind, n in more.items() if n >= ROUNDS} for more in grown] == [{}, {}]
