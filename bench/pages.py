@@ -38,8 +38,8 @@ from load import Loads
 from mixed import MixedResults
 from noise import NoiseFound
 from overhead import Overhead
-from same_text import SameText
 from replicas import ReplicaResults
+from same_text import SameText
 from serve import ServeResults
 from startup import Startup
 from truncation import Truncations
