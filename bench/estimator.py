@@ -1,10 +1,11 @@
 """What tells whether a drawn token will be accepted: log-loss of each word that a draft could give of it, by temperature.
 
 TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-th one) at each of --temps, without drafts and with
-noise that drafts share. At each token of these texts each draft draws with the same noise; the token is accepted where it is the
-text's. A word's values are put into bins of equal counts, whose shares of accepted tokens are taken from every other text and
-judged by the rest; `all of them` is a logistic model of all words and their squares. The lower the better: `nothing known` is
-the loss of the mean alone, `used` is what the engine gives the policy (`surety` in native/ps_draft.c). Nothing is timed.
+noise that drafts share, from what --top-k, --top-p and --min-p leave. At each token of these texts each draft draws with the same
+noise from what min-p leaves; the token is accepted where it is the text's. A word's values are put into bins of equal counts,
+whose shares of accepted tokens are taken from every other text and judged by the rest; `all of them` is a logistic model of all
+words and their squares. The lower the better: `nothing known` is the loss of the mean alone, `used` is what the engine gives the
+policy (`surety` in native/ps_draft.c). Nothing is timed.
 """
 
 from __future__ import annotations
@@ -18,17 +19,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from common import Made, arguments, keep, made_by, page_of
+from rows import Text, open_pair, prompts_of, record
 
 from pyspec import Sampling, SpeculativeLlama
 from pyspec.measure.draws import noise_of
 from pyspec.measure.report import table
-from pyspec.profiling.questions import load_questions
-from pyspec.target import TargetLlama
-from pyspec.text.template import ChatTemplate
 
 Array = npt.NDArray[np.float64]
 OPTIONS = {
-    "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "min_p": 0.05, "out": None,
+    "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "out": None,
 }  # fmt: skip
 BINS, RIDGE, STEPS = 16, 1.0, 30
 HALF_BIN = 0.5  # of a token, what a bin holds of either kind before any was seen
@@ -83,25 +82,23 @@ def logit(p: Array) -> Array:
     return np.log(p / (1.0 - p))
 
 
-def values(
-    rows: npt.NDArray[np.float32], text: Sequence[int], start: int, seed: int, how: Any
-) -> dict[str, Array]:
-    """Of each token from `start` on: whether the draft's draw is the text's, and what the draft could say of it."""
+def values(text: Text, how: Sampling) -> dict[str, Array]:
+    """Of each place: whether the draft's draw is the text's, and what the draft could say of it."""
     found: dict[str, list[float]] = {
         name: [] for name in ("accepted", "p", "largest", "entropy", "mass", "lead", "recent")
     }
     recent = 0.5
-    for at in range(start, len(text)):
-        row = rows[at - 1].astype(np.float64)
+    for at, place in text.places.items():
+        row = place.rows[0].astype(np.float64)
         p = np.exp(row - row.max())
         p /= p.sum()
         ids = np.flatnonzero(p >= how.min_p * p.max()).astype(np.int32)
-        cold = np.exp((row - row.max()) / how.temp)
+        cold = np.exp((row - row.max()) / how.temperature)
         cold /= cold.sum()
-        scores = row[ids] / how.temp + noise_of(seed, at, ids)
+        scores = row[ids] / how.temperature + noise_of(how.seed, at, ids)
         order = np.argsort(scores)
         first = ids[order[-1]]
-        accepted = float(first == text[at])
+        accepted = float(first == text.tokens[at])
         lead = scores[order[-1]] - scores[order[-2]] if len(ids) > 1 else MOST_LEAD
         told = (
             accepted,
@@ -109,7 +106,7 @@ def values(
             cold.max(),
             -(cold * np.log(cold + 1e-30)).sum(),
             p[ids].sum(),
-            how.temp * lead,
+            how.temperature * lead,
             recent,
         )
         for name, value in zip(found, told):
@@ -168,51 +165,27 @@ def judge(draft: str, temperature: float, texts: Sequence[Mapping[str, Array]]) 
     return Texts(draft, temperature, len(seen), float(seen.mean()), losses)
 
 
-def answers(
-    model: str, questions: Sequence[str], temperature: float, options: Any
-) -> list[tuple[list[int], int]]:
-    """Texts as tokens, and where each one's answer begins; the i-th with seed i."""
-    with SpeculativeLlama(
-        model, draft="none", n_ctx=2048, n_threads=options.threads, verbose=False
-    ) as llm:
-        template, found = ChatTemplate(llm), []
-        for seed, question in enumerate(questions):
-            prompt = template.prompt([{"role": "user", "content": question}])
-            sampling = Sampling(
-                temperature=temperature, min_p=options.min_p, top_k=0, top_p=1.0, seed=seed
-            )
-            steps = llm.steps(prompt, sampling, max_tokens=options.tokens)
-            found.append(
-                ([*prompt, *(token.id for step in steps for token in step.tokens)], len(prompt))
-            )
+def told(llm: SpeculativeLlama, temperature: float, options: Any) -> list[dict[str, Array]]:
+    """The values of each answer; the i-th has seed i."""
+    found = []
+    for seed, prompt in enumerate(prompts_of(llm, options)):
+        how = Sampling(
+            temperature=temperature, top_k=options.top_k, top_p=options.top_p, min_p=options.min_p, seed=seed
+        )  # fmt: skip
+        text = record(llm, prompt, how, options.tokens, length=1)
+        found += [values(text, how)] if text.places else []
     return found
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and with --out keep it."""
     options = arguments(__doc__, words, "target", "questions", "drafts*", **OPTIONS)
-    asked = [one.turns[0] for one in load_questions(Path(options.questions))[:: options.every]]
-    temps = [float(each) for each in options.temps.split(",")]
-    told = {temp: answers(options.target, asked, temp, options) for temp in temps}
     found = []
     for path in options.drafts:
-        draft = TargetLlama(
-            path,
-            n_ctx=2048,
-            n_batch=2048,
-            n_threads=options.threads,
-            logits_all=True,
-            verbose=False,
-        )
-        for temp in temps:
-            options.temp, parts = temp, []
-            for seed, (text, start) in enumerate(told[temp]):
-                draft.reset()
-                draft.eval(text)
-                parts.append(values(draft.scores, text, start, seed, options))
-            found.append(judge(Path(path).stem, temp, parts))
-            print(found[-1], file=sys.stderr, flush=True)
-        draft.close()
+        with open_pair(options.target, path, options.threads) as llm:
+            for temperature in map(float, options.temps.split(",")):
+                found.append(judge(Path(path).stem, temperature, told(llm, temperature, options)))
+                print(found[-1], file=sys.stderr, flush=True)
     results = Estimates(*made_by("estimator", words), found)
     print(results.table())
     if options.out:

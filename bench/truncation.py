@@ -1,20 +1,20 @@
 """What a draft should draw from above temperature 0: tokens a verify by its truncation and its temperature.
 
 TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-th one) at temperature --temp with the sampler's
-default options, but with each of --top-p in turn, by noise that drafts share, so the text is one whatever drafts. Behind each of
-its tokens each draft goes on by up to --length tokens; its rows come from the engine, a head's with states of its own. Of each
+default options, but with each of --samplers in turn, by noise that drafts share, so the text is one whatever drafts. Behind each
+of its tokens each draft goes on by up to --length tokens; its rows come from the engine, a head's with states of its own. Of each
 row each way to draw is asked: under min-p alone; under top-p, under top-k, under both; where the first token alone fills top-p,
-that one, which is what the engine does; always the likeliest; at a factor of the target's temperature. Rounds then follow one
-another as in an answer.
+that one, which is what the engine does; always the likeliest; at a factor of the target's temperature; by the target's whole
+chain, its penalties, DRY, XTC and dynamic temperature too. Rounds then follow one another as in an answer.
 
 A way is shown with its tokens a verify, and with the mean of their ratio to min-p alone over questions, with a 95 % interval.
-`unknown` are drafts whose next row no draw of the engine led to; they end there. Nothing is timed.
+`unknown` are drafts whose next row is not known; they end there. Nothing is timed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from math import exp, inf, log
 from pathlib import Path
@@ -26,27 +26,23 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from common import arguments, command_line, half_width, keep, page_of
+from rows import Row, Text, open_pair, prompts_of, record
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.draws import noise_of
+from pyspec.measure.draws import noise_of, top_two
 from pyspec.measure.records import ModelFile, commit, machine, model_file
 from pyspec.measure.report import code_of, table
-from pyspec.noise import Coupling, derive_seed
-from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import Draft, Place, Plan
-from pyspec.profiling.questions import load_questions
-from pyspec.sampling import Sampling
+from pyspec.noise import derive_seed
+from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.store.locate import resolve
-from pyspec.text.template import ChatTemplate
-from pyspec.tokens import Step, common_prefix
+from pyspec.tokens import common_prefix
 
 OPTIONS = {
-    "temp": 0.8, "top_p": "0.95,0.5,0.1", "length": 4, "every": 3, "tokens": 96, "threads": 1, "out": None,
+    "temp": 0.8, "length": 4, "every": 3, "tokens": 96, "threads": 1, "out": None,
+    "samplers": "top_p=0.95,top_p=0.1,dynatemp_range=0.5,xtc_probability=0.5,dry_multiplier=0.8,repeat_penalty=1.1",
 }  # fmt: skip
-HEAD = ("draft", "top-p", "way to draw", "tokens a verify", "times min-p alone", "unknown")
+HEAD = ("draft", "sampler", "way to draw", "tokens a verify", "times min-p alone", "unknown")
 FACTORS = (0.8, 0.9, 1.0, 1.1)
-
-Row = npt.NDArray[np.float32]
 
 
 class Way(NamedTuple):
@@ -94,14 +90,16 @@ WAYS: Mapping[str, Way] = {
     "always the likeliest": Way(likeliest=True),
     **{f"min-p, temperature x {f:g}": Way(f) for f in FACTORS if f != 1.0},
 }
-NOW = "min-p alone"
+NOW, CHAIN = "min-p alone", "the target's whole chain"
+FEW = (NOW, "and the first where it fills top-p", CHAIN)
+"""What is asked where the target's sampler does more than truncate."""
 
 
 class Found(msgspec.Struct):
     """One way of one draft. lengths: tokens a verify of each question; unknown: drafts cut short."""
 
     draft: str
-    top_p: float
+    sampler: str
     way: str
     length: float
     lengths: list[float]
@@ -126,9 +124,9 @@ class Truncations(msgspec.Struct):
         return page_of("What a draft draws from", __doc__, made, self.table())
 
     def table(self) -> str:
-        """A line a draft, top-p and way."""
-        now = {(one.draft, one.top_p): one for one in self.found if one.way == NOW}
-        return table(HEAD, [_row(one, now[one.draft, one.top_p]) for one in self.found])
+        """A line a draft, sampler and way."""
+        now = {(one.draft, one.sampler): one for one in self.found if one.way == NOW}
+        return table(HEAD, [_row(one, now[one.draft, one.sampler]) for one in self.found])
 
 
 def _row(one: Found, now: Found) -> list[str]:
@@ -136,80 +134,17 @@ def _row(one: Found, now: Found) -> list[str]:
     middle, half = mean(logs), half_width(logs) if len(logs) > 1 else inf
     ratio = f"{exp(middle):.3f} ({exp(middle - half):.3f} to {exp(middle + half):.3f})"
     shown = [f"{one.length:.3f}", "1" if one.way == NOW else ratio, str(one.unknown)]
-    return [one.draft, f"{one.top_p:g}", one.way, *shown]
+    return [one.draft, one.sampler, one.way, *shown]
 
 
 # -- what would be drafted ---------------------------------------------------------------------------------------------
 
 
-class Asking(LengthPolicy):
-    """Before each round of a text that is known, what each way would draft of it; nothing is verified.
-
-    right: by the place in the text, how many tokens of each way's draft are the text's. unknown: by way.
-    """
-
-    def __init__(self, llm: SpeculativeLlama, text: Sequence[int], how: Sampling, k: int) -> None:
-        super().__init__()
-        self._engine, self._text, self._how, self._k = llm.assembly.engine, text, how, k
-        self._context, self._n_vocab = llm.assembly.models[0].context, llm.n_vocab()
-        self._at = 0
-        self.right: dict[int, dict[str, int]] = {}
-        self.unknown = dict.fromkeys(WAYS, 0)
-
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """One token: `choose` asks for more."""
-        (place,) = places
-        self._at = place.depth
-        return Plan([min(1, place.room)])
-
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """Ask every way; verify nothing."""
-        wanted = self._text[self._at : self._at + self._k]
-        drawn: list[dict[str, int]] = []  # of each row that is known, by way
-        how = self._how
-        couplings = [Coupling(how.seed, f * how.temperature, how.min_p) for f in (1.0, *FACTORS)]
-        for coupling in (*couplings, None):
-            if _short(drawn, wanted):
-                self._follow(coupling, wanted, drawn)
-        self._engine.couple(0, how.coupling)
-        for way in _short(drawn, wanted):
-            self.unknown[way] += 1
-        self.right[self._at] = {way: _right(drawn, wanted, way) for way in WAYS}
-        return [0]
-
-    def _follow(
-        self, coupling: Coupling | None, wanted: Sequence[int], drawn: list[dict[str, int]]
-    ) -> None:
-        """Draft with this noise as long as that makes the text, and ask of each new row that it leads to."""
-        self._engine.couple(0, coupling)
-        self._engine.put_draft(0, ())  # what is left of a draft takes no decode, and has no row
-        for i, token in enumerate(wanted):
-            self._engine.draft([0], [i + 1])
-            view = self._engine.drafted(0)
-            if i == len(drawn):
-                row, at = self._last_row(), self._at + i
-                drawn.append({name: way.draw(row, self._how, at) for name, way in WAYS.items()})
-            if view.token[i] != token or not _short(drawn, wanted):
-                return
-
-    def _last_row(self) -> Row:
-        """The draft's logits behind the token that it read last, [n_vocab]."""
-        pointer = llama_cpp.llama_get_logits_ith(self._context, -1)
-        return np.ctypeslib.as_array(pointer, (self._n_vocab,))
-
-
-def _right(drawn: Sequence[Mapping[str, int]], wanted: Sequence[int], way: str) -> int:
-    return common_prefix([row[way] for row in drawn], wanted)
-
-
-def _short(drawn: Sequence[Mapping[str, int]], wanted: Sequence[int]) -> list[str]:
-    """Ways that are right as far as rows are known, and want more."""
-    n = len(drawn)
-    return [way for way in WAYS if n < len(wanted) and _right(drawn, wanted, way) == n]
-
-
 class Answer(NamedTuple):
-    """What every way would have drafted of one answer; start: where drafts may begin. right, unknown: see `Asking`."""
+    """What every way would have drafted of one answer, between two lengths of its text.
+
+    right: by the text's length, how many tokens of each way's draft are the text's. unknown: of each way, drafts cut short.
+    """
 
     start: int
     end: int
@@ -225,55 +160,77 @@ class Answer(NamedTuple):
         return n
 
 
-def answers(
-    llm: SpeculativeLlama, prompts: Sequence[Sequence[int]], top_p: float, options: Any
-) -> Iterator[Answer]:
-    """Each prompt's text is made plainly, then once more, with what would have been drafted."""
-    for prompt in prompts:
-        how = Sampling(temperature=options.temp, top_p=top_p, seed=derive_seed(1, *prompt))
-        most: dict[str, Any] = {"max_tokens": options.tokens}
-        text = [*prompt, *said(llm.steps(prompt, how, drafting="nothing", **most))]
-        asking = Asking(llm, text, how, options.length)
-        again = [*prompt, *said(llm.steps(prompt, how, drafting="model", policy=asking, **most))]
-        end = common_prefix(text, again)
-        if asking.right:
-            yield Answer(min(asking.right), end, asking.right, asking.unknown)
+def drawn(
+    llm: SpeculativeLlama, text: Text, how: Sampling, ways: Sequence[str]
+) -> dict[int, list[dict[str, int]]]:
+    """What each way draws of each row, by the place where its draft begins."""
+    found: dict[int, list[dict[str, int]]] = {at: [] for at in text.places}
+    with in_force(chain := build_chain(how, llm, tokens=text.tokens[: text.start])):
+        for at in range(text.start, len(text.tokens)):
+            for begin, each in found.items():  # the chain knows the text before `at`, and no more
+                rows = text.places[begin].rows
+                if begin + len(each) == at and len(each) < len(rows):
+                    row = rows[len(each)]
+                    own = {CHAIN: top_two(row, chain, how.coupling, at).first}
+                    each.append(own | {w: WAYS[w].draw(row, how, at) for w in ways if w in WAYS})
+            llama_cpp.llama_sampler_accept(chain.sampler, text.tokens[at])
+    return found
 
 
-def said(steps: Iterable[Step]) -> list[int]:
-    """An answer's tokens."""
-    return [token.id for step in steps for token in step.tokens]
+def answer(
+    llm: SpeculativeLlama, text: Text, how: Sampling, ways: Sequence[str], length: int
+) -> Answer:
+    """How far each way is right, from each place."""
+    right: dict[int, dict[str, int]] = {}
+    unknown = dict.fromkeys(ways, 0)
+    for at, rows in drawn(llm, text, how, ways).items():
+        wanted = text.tokens[at : at + length][
+            : len(text.tokens) - 1 - at
+        ]  # the target says the last
+        right[at] = {way: common_prefix([row[way] for row in rows], wanted) for way in ways}
+        for way, n in right[at].items():
+            unknown[way] += n == len(rows) < len(wanted)
+    return Answer(min(right), len(text.tokens), right, unknown)
 
 
-def judge(draft: str, top_p: float, told: Sequence[Answer]) -> list[Found]:
+def judge(draft: str, sampler: str, told: Sequence[Answer]) -> list[Found]:
     """Every way over all answers."""
     found = []
-    for way in WAYS:
+    for way in told[0].unknown:
         lengths = [(one.end - one.start) / one.verifies(way) for one in told]
         verifies = sum(one.verifies(way) for one in told)
         length = sum(one.end - one.start for one in told) / verifies
         unknown = sum(one.unknown[way] for one in told)
-        found.append(Found(draft, top_p, way, length, lengths, unknown))
+        found.append(Found(draft, sampler, way, length, lengths, unknown))
     return found
+
+
+def answers(
+    llm: SpeculativeLlama, prompts: Sequence[Sequence[int]], sampler: str, options: Any
+) -> Iterator[Answer]:
+    """What would have been drafted of each prompt's answer, where that is not empty."""
+    name, _, value = sampler.partition("=")
+    ways = [*WAYS, CHAIN] if name == "top_p" else FEW
+    for prompt in prompts:
+        own: dict[str, Any] = {"temperature": options.temp, name: float(value)}
+        how = Sampling(seed=derive_seed(1, *prompt), **own)
+        text = record(llm, prompt, how, options.tokens, options.length)
+        if text.places:
+            yield answer(llm, text, how, ways, options.length)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and with --out keep it."""
     options = arguments(__doc__, words, "target", "questions", "drafts*", **OPTIONS)
-    asked = load_questions(Path(options.questions))[:: options.every]
     found = []
     for path in options.drafts:
-        with SpeculativeLlama(
-            options.target, draft=path, companion="none", n_ctx=2048, n_threads=options.threads,
-            n_threads_batch=options.threads, verbose=False,
-        ) as llm:  # fmt: skip
-            template = ChatTemplate.of(llm)
-            prompts = [question.prompt(template) for question in asked]
-            prompts = [ids for ids in prompts if len(ids) + options.tokens < 2000]
-            for top_p in map(float, options.top_p.split(",")):
-                told = list(answers(llm, prompts, top_p, options))
-                found += judge(Path(path).stem, top_p, told)
-                print(*found[-len(WAYS) :], sep="\n", file=sys.stderr, flush=True)
+        with open_pair(options.target, path, options.threads) as llm:
+            prompts = prompts_of(llm, options)
+            for sampler in options.samplers.split(","):
+                told = list(answers(llm, prompts, sampler, options))
+                each = judge(Path(path).stem, sampler, told)
+                print(*each, sep="\n", file=sys.stderr, flush=True)
+                found += each
     results = Truncations(
         command_line("truncation", words),
         datetime.now(timezone.utc).date().isoformat(),

@@ -39,7 +39,7 @@ def top_two(
     """
     if coupling is None:
         return _best(np.arange(len(row), dtype=np.int32), row.astype(np.float64))
-    ids, scaled = _left(row, chain, coupling.temperature)
+    ids, scaled = left(row, chain, coupling.temperature)
     return _best(ids, coupling.temperature * (scaled + noise_of(coupling.seed, at, ids)))
 
 
@@ -50,7 +50,7 @@ def _best(ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> TopTwo
     return TopTwo(int(ids[first]), int(ids[second]), float(scores[first]), float(scores[second]))
 
 
-def _left(
+def left(
     row: npt.NDArray[np.float32], chain: Any, temperature: float
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
     """Ids that a chain leaves of a row, and their logits over the temperature."""
@@ -63,8 +63,8 @@ def _left(
         len(row), -1, False,
     )  # fmt: skip
     llama_cpp.llama_sampler_apply(chain.sampler, ctypes.byref(array))
-    left = read_candidates(ctypes.pointer(array))  # a sampler may have moved their beginning
-    return left["id"].copy(), left["logit"].astype(np.float64)
+    found = read_candidates(ctypes.pointer(array))  # a sampler may have moved their beginning
+    return found["id"].copy(), found["logit"].astype(np.float64)
 
 
 def noise_of(seed: int, at: int, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:

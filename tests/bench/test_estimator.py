@@ -41,7 +41,8 @@ def test_a_model_that_drafts_for_itself_is_always_accepted(
     """Its draws are the text's, at each temperature, since the noise is the same; the page has the same table."""
     out = tmp_path / "estimator"
     words = [str(tiny_ascii), str(questions), str(tiny_ascii), "--every", "1", "--tokens", "12"]
-    script("estimator").main([*words, "--temps", "0.7,1.3", "--out", str(out)])
+    chain = ["--top-k", "0", "--top-p", "1.0"]
+    script("estimator").main([*words, *chain, "--temps", "0.7,1.3", "--out", str(out)])
     printed = capsys.readouterr().out
     rows = [row.strip("| ").split(" | ") for row in printed.splitlines()]
     assert rows[0][1:] == ["ascii, 0.7", "ascii, 1.3"]

@@ -54,31 +54,38 @@ def test_rounds_begin_behind_the_targets_own_token(script) -> None:
     assert answer.verifies("other") == 6
 
 
-def test_a_model_that_drafts_for_itself_is_right_its_way(
-    script, open_llama, tiny_ascii: Path
+@pytest.mark.parametrize(
+    "sampler",
+    ["top_p=0.9", "dynatemp_range=0.7", "xtc_probability=0.5", "dry_multiplier=0.8", "repeat_penalty=1.2"],
+)  # fmt: skip
+def test_a_model_that_drafts_for_itself_is_right_by_the_targets_chain(
+    script, open_llama, tiny_ascii: Path, sampler: str
 ) -> None:
-    """All tokens of every draft under the target's own bounds, fewer by the likeliest."""
+    """All tokens of every draft under all that the target does, fewer by min-p alone."""
     truncation, llm = script("truncation"), open_llama(tiny_ascii, draft=tiny_ascii)
     how = truncation.arguments("", [], temp=0.8, tokens=30, length=4)
-    told = list(truncation.answers(llm, [[40 + i, 50, 60] for i in range(5)], 0.9, how))
+    told = list(truncation.answers(llm, [[40 + i, 50, 60] for i in range(5)], sampler, how))
     chains = [(one.end - at, n) for one in told for at, n in one.right.items()]
     assert len(chains) > 20
-    assert [n["and both"] for _, n in chains] == [min(4, left) for left, _ in chains]
-    assert sum(n["always the likeliest"] for _, n in chains) < sum(n["and both"] for _, n in chains)
-    assert {one.unknown["and both"] for one in told} == {0}
+    short = {way: sum(one.unknown[way] for one in told) for way in told[0].unknown}
+    right = [n[truncation.CHAIN] == min(4, left - 1) for left, n in chains]
+    assert right.count(False) == short[truncation.CHAIN] < len(right) / 10
+    other = "always the likeliest" if "top_p" in sampler else truncation.NOW
+    assert sum(n[other] for _, n in chains) < sum(n[truncation.CHAIN] for _, n in chains)
 
 
 def test_the_page_has_a_row_for_each_way(
     script, questions: Path, tiny_ascii: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At each top-p, over as many questions as there are."""
+    """All of them at each top-p, few where the sampler does more than truncate."""
     words = [str(tiny_ascii), str(questions), str(tiny_ascii), "--every", "1", "--tokens", "8"]
-    out = ["--top-p", "0.9,0.5", "--out", str(tmp_path / "truncation")]
+    out = ["--samplers", "top_p=0.9,dry_multiplier=0.8", "--out", str(tmp_path / "truncation")]
     truncation = script("truncation")
     truncation.main([*words, *out])
     printed = capsys.readouterr().out
     rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[2:]]
     assert [row[1:3] for row in rows] == [
-        [p, way] for p in ("0.9", "0.5") for way in truncation.WAYS
+        *(["top_p=0.9", way] for way in (*truncation.WAYS, truncation.CHAIN)),
+        *(["dry_multiplier=0.8", way] for way in truncation.FEW),
     ]
     assert printed in (tmp_path / "truncation" / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,176 @@
+"""What a draft's rows are at every place of a text that is known: behind each token, and behind each that it drafts itself.
+
+A head's rows depend on how many tokens it drafted, as it goes on with states of its own. The engine lets none be put into its
+mouth, so noise is looked for by which it draws the text's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from pyspec import SpeculativeLlama
+from pyspec.measure.draws import noise_of
+from pyspec.noise import Coupling
+from pyspec.policy.simple import LengthPolicy
+from pyspec.policy.types import Draft, Place, Plan
+from pyspec.profiling.questions import load_questions
+from pyspec.sampling import Sampling
+from pyspec.text.template import ChatTemplate
+from pyspec.tokens import Step, common_prefix
+
+Row = npt.NDArray[np.float32]
+
+LEAST = 0.02
+"""Of the likeliest token's probability, what the text's token needs for the draft to go on behind it."""
+SEEDS = 4000
+"""How many are tried for noise that draws the text."""
+
+
+class Behind(NamedTuple):
+    """A place of a text. drafted: what the engine drafted there; rows: one for each token that is the draft's to tell.
+
+    unknown: whether no noise was found that leads on.
+    """
+
+    drafted: list[int]
+    rows: list[Row]
+    unknown: bool
+
+
+class Text(NamedTuple):
+    """A prompt of `start` tokens and its answer; places: where a draft may begin, by the text's length there."""
+
+    tokens: list[int]
+    start: int
+    places: Mapping[int, Behind]
+
+
+class Recorder(LengthPolicy):
+    """Drafts before each round of a text that is known, and keeps the rows; nothing is verified."""
+
+    def __init__(self, llm: SpeculativeLlama, text: Sequence[int], how: Sampling, k: int) -> None:
+        super().__init__()
+        self._engine, self._text, self._how, self._k = llm.assembly.engine, text, how, k
+        self._context, self._n_vocab = llm.assembly.models[0].context, llm.n_vocab()
+        self._at, self.rereads = 0, False
+        self.places: dict[int, Behind] = {}
+
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """One token: `choose` asks for more."""
+        (place,) = places
+        self._at, self.rereads = place.depth, place.rereads
+        return Plan([min(1, place.room)])
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """Draft as the engine does, then along the text; verify nothing. Of a model the first row tells all: see `chained`."""
+        wanted = list(self._text[self._at : self._at + (self._k if self.rereads else 1)])
+        if wanted and (drafted := self._draft(self._how.coupling, (), len(wanted))):
+            self.places[self._at] = Behind(drafted, *self._along(wanted))
+            self._engine.couple(0, self._how.coupling)
+        return [0]
+
+    def _draft(self, coupling: Coupling | None, begin: Sequence[int], n: int) -> list[int]:
+        """Up to n tokens, which `begin` starts if the draft lets it."""
+        self._engine.couple(0, coupling)
+        self._engine.put_draft(0, begin)
+        self._engine.draft([0], [n])
+        view = self._engine.drafted(0)
+        return list(view.token[0 : view.n])
+
+    def _along(self, wanted: Sequence[int]) -> tuple[list[Row], bool]:
+        """Rows behind the text's tokens, as far as the draft may draw these, and whether one more was not found."""
+        rows: list[Row] = []
+        for i, token in enumerate(wanted):
+            if not self._lead(wanted[:i], rows):
+                return rows, True
+            rows.append(self._last_row().copy())
+            if not _likely(rows[-1], token):
+                break
+        return rows, False
+
+    def _lead(self, begin: list[int], rows: Sequence[Row]) -> bool:
+        """Whether the draft's last row is now the one behind `begin`."""
+        n = len(begin)
+        tried = (self._draft(coupling, begin, n + 1) for coupling in self._couplings(begin, rows))
+        return any(len(found) > n and found[:n] == begin for found in tried)
+
+    def _couplings(self, begin: Sequence[int], rows: Sequence[Row]) -> Iterator[Coupling | None]:
+        """The text's own noise, then one that draws `begin` of these rows."""
+        yield self._how.coupling
+        how, pairs = self._how, list(zip(rows, begin, strict=True))
+        shares = [float(row[token] - row.max()) for row, token in pairs]
+        min_p = exp(min(shares, default=0.0)) * (
+            1.0 - 1e-4
+        )  # the last token that it leaves is the text's
+        left = [np.flatnonzero(row >= row.max() + log(min_p)).astype(np.int32) for row in rows]
+        scores = [row[ids] / how.temperature for row, ids in zip(rows, left, strict=True)]
+        for seed in range(SEEDS):
+            drawn = (
+                ids[np.argmax(score + noise_of(seed, self._at + i, ids))]
+                for i, (ids, score) in enumerate(zip(left, scores, strict=True))
+            )
+            if all(token == one for token, one in zip(begin, drawn, strict=False)):
+                yield Coupling(seed, how.temperature, min_p)
+                return
+
+    def _last_row(self) -> Row:
+        """The draft's logits behind the token that it read last, [n_vocab]."""
+        pointer = llama_cpp.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(pointer, (self._n_vocab,))
+
+
+def record(
+    llm: SpeculativeLlama, prompt: Sequence[int], how: Sampling, tokens: int, length: int
+) -> Text:
+    """The text is made plainly, then once more with up to `length` rows of the draft at each place."""
+    most: dict[str, Any] = {"max_tokens": tokens}
+    text = [*prompt, *said(llm.steps(prompt, how, drafting="nothing", **most))]
+    recorder = Recorder(llm, text, how, length)
+    again = [*prompt, *said(llm.steps(prompt, how, drafting="model", policy=recorder, **most))]
+    end = common_prefix(text, again)
+    places = {at: one for at, one in recorder.places.items() if at < end}
+    if not recorder.rereads:
+        places = {at: chained(text, places, at, length) for at in places}
+    return Text(text[:end], len(prompt), places)
+
+
+def chained(text: Sequence[int], places: Mapping[int, Behind], at: int, length: int) -> Behind:
+    """A model's place, whose later rows are those of the places behind it: it has one at each, whoever said what is before it."""
+    there = [places[i] for i in range(at, at + length) if i in places]
+    drafted = [token for one in there for token in one.drafted]
+    rows = [row for one in there for row in one.rows]
+    right = common_prefix(drafted, text[at:])
+    likely = [_likely(row, token) for row, token in zip(rows, text[at:], strict=False)]
+    end = common_prefix(likely, [True] * length)
+    return Behind(drafted[: right + 1], rows[: end + 1], False)
+
+
+def _likely(row: Row, token: int) -> bool:
+    return bool(row[token] >= row.max() + log(LEAST))
+
+
+def said(steps: Iterable[Step]) -> list[int]:
+    """An answer's tokens."""
+    return [token.id for step in steps for token in step.tokens]
+
+
+def open_pair(target: str, draft: str, threads: int) -> SpeculativeLlama:
+    """A target with a draft and no companion."""
+    return SpeculativeLlama(
+        target, draft=draft, companion="none", n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False
+    )  # fmt: skip
+
+
+def prompts_of(llm: SpeculativeLlama, options: Any) -> list[list[int]]:
+    """First turns of the questions that a command line asks for, as far as there is room for their answers."""
+    asked = load_questions(Path(options.questions))[:: options.every]
+    template = ChatTemplate.of(llm)
+    prompts = [question.prompt(template) for question in asked]
+    return [ids for ids in prompts if len(ids) + options.tokens < llm.n_ctx()]
