@@ -29,6 +29,7 @@ import msgspec
 import parity
 from agent import AgentResults
 from batch import BatchResults
+from ceiling import Ceilings
 from common import Comparison, Paged, arguments, half_width, write_one, write_page
 from estimator import Estimates
 from everyday import Everyday, save
@@ -107,7 +108,7 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
+    "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
     "overhead": Overhead, "same_text": SameText, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which is called as they are."""

@@ -7,12 +7,14 @@ otherwise than rows computed one by one, and may move what truncation leaves. Wh
 target's choice was ahead of the next one there, in nats with noise, or `alone` where truncation left no other. Of one that was
 made alone, both answers are decoded anew with as many rows in each decode as their rounds had: if both choices come again,
 rounding made them, and anything else is a fault. Of a batch's rounds the neighbours are `not known`.
+
+With --out it is kept after each draft and length, and a run of the same words and code goes on with the next one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf, isinf
 from pathlib import Path
 from statistics import median
@@ -20,6 +22,7 @@ from typing import Any
 
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
+from rows import open_pair
 
 from pyspec import SpeculativeLlama
 from pyspec.batch import Batch, Record, Settings
@@ -98,14 +101,6 @@ class SameText(Made):
         return [draft, *map(str, counts), *shown]
 
 
-def open_model(options: Any, draft: str) -> SpeculativeLlama:
-    """The target with a draft."""
-    return SpeculativeLlama(
-        options.model, draft=draft, companion="none", n_ctx=2048, n_threads=options.threads,
-        n_threads_batch=options.threads, verbose=False,
-    )  # fmt: skip
-
-
 def answers(
     llm: SpeculativeLlama, mode: str, prompts: Mapping[str, list[int]], options: Any
 ) -> dict[str, TimedAnswer]:
@@ -118,9 +113,15 @@ def answers(
     return found
 
 
-def compare(options: Any) -> Iterator[tuple[str, int, int, list[Parting]]]:
-    """Draft, length, how many were asked, and where answers part, one way after the other."""
-    with open_model(options, "none") as llm:
+Way = tuple[str, int]
+"""A draft, alone or in a batch, and its longest draft."""
+
+
+def compare(
+    options: Any, known: Collection[Way] = ()
+) -> Iterator[tuple[int, dict[Way, list[Parting]]]]:
+    """How many were asked, and where answers part by way, of each draft and length that is not known: alone and at once."""
+    with open_pair(options.model, "none", options.threads) as llm:
         template = ChatTemplate.of(llm)
         asked = select(load_questions(Path(options.questions)))
         prompts = {str(q.question_id): q.prompt(template) for q in asked}
@@ -128,21 +129,20 @@ def compare(options: Any) -> Iterator[tuple[str, int, int, list[Parting]]]:
         prompts = {name: prompts[name] for name in short[: options.prompts]}
         plain = answers(llm, "plain", prompts, options)
     for draft in options.drafts.split(","):
-        lengths = [0] if draft == "none" else map(int, options.lengths.split(","))
-        for length in lengths:
-            with open_model(options, draft) as llm:
-                if length:
-                    found = alone(llm, (draft, length), prompts, plain, options)
-                    yield draft, length, len(prompts), found
+        for length in [0] if draft == "none" else map(int, options.lengths.split(",")):
+            one, together = (draft, length), (f"{draft}, {options.parallel} at once", length)
+            if together in known:
+                continue
+            with open_pair(options.model, draft, options.threads) as llm:
+                found = {one: alone(llm, one, prompts, plain, options)} if length else {}
                 texts = at_once(options, draft, length, prompts)
-                together = f"{draft}, {options.parallel} at once"
-                found = beside(llm, (together, length), prompts, plain, texts, options)
-                yield together, length, len(prompts), found
+                found[together] = beside(llm, together, prompts, plain, texts, options)
+            yield len(prompts), found
 
 
 def alone(
     llm: SpeculativeLlama,
-    way: tuple[str, int],
+    way: Way,
     prompts: Mapping[str, list[int]],
     plain: Mapping[str, TimedAnswer],
     options: Any,
@@ -181,7 +181,7 @@ def at_once(
 
 def beside(
     llm: SpeculativeLlama,
-    way: tuple[str, int],
+    way: Way,
     prompts: Mapping[str, list[int]],
     plain: Mapping[str, TimedAnswer],
     texts: Mapping[str, str],
@@ -216,15 +216,22 @@ def lead(
 def main(words: Sequence[str] | None = None) -> None:
     """Count, and print the page; with --out, keep it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
-    found = SameText(*made_by("same_text", words), Path(options.model).stem, 0, [], [])
-    for draft, length, asked, partings in compare(options):
+    made = made_by("same_text", words)
+    found = SameText(*made, Path(options.model).stem, 0, [], [])
+    path = options.out and options.out / "same_text.json"
+    if path and path.exists():
+        kept = msgspec.json.decode(path.read_bytes(), type=SameText)
+        same = (kept.command, kept.machine, kept.commit) == made
+        found = kept if same else found
+    for asked, ways in compare(options, found.ways):
         found.asked = asked
-        found.ways.append((draft, length))
-        found.partings += partings
-        print(draft, length, *partings, sep="\n  ", file=sys.stderr, flush=True)
+        for way, partings in ways.items():
+            found.ways.append(way)
+            found.partings += partings
+            print(*way, *partings, sep="\n  ", file=sys.stderr, flush=True)
+        if path:
+            keep(found, path)
     print(found.page())
-    if options.out:
-        keep(found, options.out / "same_text.json")
 
 
 if __name__ == "__main__":

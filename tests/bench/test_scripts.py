@@ -15,7 +15,7 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "rows",  # all others
+    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows",  # all others
 }  # fmt: skip
 
 
@@ -214,6 +214,33 @@ def test_texts_are_set_beside_plain_ones(script, tiny_ascii: Path, tmp_path, cap
     ways = [("none, 2 at once", 0)]
     ways += [(f"lookup{more}", k) for k in (1, 4) for more in ("", ", 2 at once")]
     assert rows[-5:] == [[name, str(k), "1", "1"] for name, k in ways]
+
+
+def test_texts_that_were_compared_are_not_compared_again(
+    script, questions: Path, tiny_ascii: Path, tmp_path, monkeypatch
+) -> None:
+    """A run that was interrupted goes on with the next draft or length; of other code or words it begins anew."""
+    same_text, made = script("same_text"), []
+
+    def at_once(_options, draft, length, _prompts) -> dict[str, str]:
+        if length == 4 and len(made) == 2:
+            raise KeyboardInterrupt
+        made.append((draft, length))
+        return {}
+
+    monkeypatch.setattr(same_text, "at_once", at_once)
+    monkeypatch.setattr(same_text, "beside", lambda *_: [])
+    words = [str(tiny_ascii), str(questions), "--tokens", "4", "--drafts", "none,lookup"]
+    words += ["--lengths", "1,4", "--out", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        same_text.main(words)
+    made.append(("", 0))  # it goes on this time
+    same_text.main(words)
+    assert made == [("none", 0), ("lookup", 1), ("", 0), ("lookup", 4)]
+    monkeypatch.setattr(same_text, "commit", lambda: "another")
+    same_text.main(words)
+    assert made[4:] == [("none", 0), ("lookup", 1), ("lookup", 4)]
+    assert (tmp_path / "README.md").read_text().count("| lookup") == 4
 
 
 def test_a_text_that_parts_is_told_with_how_near_it_was(script) -> None:
