@@ -40,17 +40,17 @@ def test_what_a_draft_reads_again_is_paid_for() -> None:
 
 
 def test_the_companions_reading_is_weighed_before_it_is_paid() -> None:
-    """Where it pays in every round it reads 30 tokens for an answer of 60, and 30,000 not for any gain."""
+    """Where it pays in every round it reads 30 tokens for an answer of 60, 30,000 for no gain, and 3,000 for no usual answer."""
     policy = judged()
     policy.begin_answer()
     for _ in range(40):
         policy._scoring.used(0.5, 3.0)
     used = {}
-    for unread in (30, 30_000):
+    for unread, left in ((30, 60), (30_000, 60), (3000, 1 << 30)):
         policy.begin_sequence(0)
-        place = Place(0, 16, 0, 60, 50, companion_lag=unread)
+        place = Place(0, 16, 0, left, 50, companion_lag=unread)
         used[unread] = policy.plan([place]).use_companion
-    assert used == {30: True, 30_000: False}
+    assert used == {30: True, 30_000: False, 3000: False}
 
 
 def test_the_companions_reading_is_no_evidence_against_it() -> None:

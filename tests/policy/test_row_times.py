@@ -114,3 +114,14 @@ def test_a_draft_follows_no_noise_of_the_target() -> None:
     target.scale = 1.5
     draft.follow(target)
     assert draft.table()[1] == pytest.approx(15.0)
+
+
+def test_a_count_between_two_is_believed_to_be_so_in_its_cost() -> None:
+    """Four rows cost twice what was assumed, beyond the first, and eight what was: six are half-way between."""
+    curve = RowTimes({0: [0.0, *(10.0 + 2.0 * n for n in range(64))]})
+    for _ in range(8):
+        for rows, ms in ((1, 10.0), (4, 22.0), (8, 24.0)):
+            curve.observe(rows, ms)
+    believed = curve.state().bases[0]
+    assert [believed[n] for n in (5, 6, 7)] == pytest.approx([24.0, 25.0, 25.0], rel=0.01)
+    assert [believed[n] for n in (2, 3, 12)] == pytest.approx([14.0, 18.0, 32.0], rel=0.01)

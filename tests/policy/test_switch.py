@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.policy.switch import UseSwitch, suited
+from pyspec.policy.switch import UseSwitch, promise, suited
 
 
 def play(
@@ -264,3 +264,10 @@ def test_with_an_answer_s_end_all_trials_end() -> None:
         assert switch.on(0, -0.5, 1.0, 400.0)
         switch.begin(ended)
         assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
+
+
+def test_an_unknown_text_is_used_where_it_gains() -> None:
+    """If the mean text loses, one in six may gain; if it gains, two in three do as it does."""
+    assert promise(-1.0, -0.1) == 0.0
+    assert promise(-1.0, 0.6) == pytest.approx(0.1)
+    assert promise(0.3, 0.9) == pytest.approx(0.35)
