@@ -219,7 +219,7 @@ def test_a_heads_rows_are_not_taken_for_the_targets() -> None:
     """Few weights and many kernels: a step takes more than its share of the bytes, and a prompt many steps."""
     for name in ("BF16", "Q8_0"):
         head, draft = (CostCurve.prior(name, 10.0, 0.06, head=head).draft for head in (True, False))
-        assert head.time(1) > 1.4 * draft.time(1)
+        assert 1.4 * draft.time(1) < head.time(1) < 2.0
         assert head.time(65) > 1.4 * draft.time(65)
 
 

@@ -175,9 +175,9 @@ def test_threads_that_changed_are_thought_of_at_once() -> None:
     assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
 
 
-def looked_up(lost: float) -> tuple[int, float, float]:
+def looked_up(lost: float, *, auto: bool = True) -> tuple[int, float, float]:
     """How much of a weak match is verified in a text that lost so many tokens, and what that and one row more may lose."""
-    policy = measured()
+    policy = measured(auto=auto)
     policy.plan([Place(0, 16, 0, 200, 50)])
     policy._texts[0].lost[LOOKUP] = lost
     policy.learned.lookup.recent = 1.0
@@ -194,6 +194,7 @@ def test_a_lookup_draft_whose_risk_its_text_cannot_bear_is_cut() -> None:
     assert risk < 0.5
     assert risk_of_more > 0.2
     assert looked_up(lost=-100.0)[0] > g + 2
+    assert looked_up(lost=100.0, auto=False)[0] > g + 2  # where drafts are always on
 
 
 def test_a_sure_token_is_looked_up_in_a_text_that_has_lost_its_share() -> None:
@@ -371,13 +372,14 @@ def test_a_switch_is_asked_with_what_the_text_has_left() -> None:
     assert 20.0 < unlimited < usual < 100.0
 
 
-def test_what_a_draft_is_expected_to_gain_is_less_what_python_takes() -> None:
-    """Twenty ms beside the decodes of each round with drafts, and none beside others: two tokens' time."""
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_a_draft_is_expected_to_gain_is_less_what_python_takes(n: int) -> None:
+    """Twenty ms beside the decodes of each round with drafts, five beside others: what 15 ms are worth, shared by all texts."""
     Recorder.asked = []
     policy = measured(switch=Recorder)
-    policy._aside.ms = 20.0
-    policy.plan([Place(0, 16, 0, 200, 50)])
-    assert Recorder.asked[0][0] == pytest.approx(policy._table.gain - 2.0)
+    policy._aside.ms, policy.plain_aside.ms = 20.0, 5.0
+    policy.plan([Place(seq, 16, 0, 200, 50) for seq in range(n)])
+    assert Recorder.asked[0][0] == pytest.approx(policy._table.gain - 15.0 / LINE[n])
 
 
 def test_a_companion_saves_up_for_trials_too() -> None:

@@ -123,5 +123,39 @@ def test_a_count_between_two_is_believed_to_be_so_in_its_cost() -> None:
         for rows, ms in ((1, 10.0), (4, 22.0), (8, 24.0)):
             curve.observe(rows, ms)
     believed = curve.state().bases[0]
+    assert len(believed) == 65
     assert [believed[n] for n in (5, 6, 7)] == pytest.approx([24.0, 25.0, 25.0], rel=0.01)
     assert [believed[n] for n in (2, 3, 12)] == pytest.approx([14.0, 18.0, 32.0], rel=0.01)
+
+
+def test_half_of_a_surprise_is_believed_of_a_long_reading() -> None:
+    """It is paid for before it brings anything: half in ratios, whatever one row takes."""
+    for one in (1.0, 10.0):
+        curve = RowTimes({0: [0.0, *(one * n for n in range(1, 65))]}, measured=True)
+        curve.observe(1, one)
+        curve.observe(100, 1000.0 * one)
+        assert curve.time(100) == pytest.approx(10.0**0.5 * 100.0 * one, rel=0.01)
+
+
+def test_a_measured_curve_gives_way_slowly() -> None:
+    """One time that is a fifth longer moves it by some percent; forty of them are believed."""
+    curve = times(measured=True)
+    before = curve.time(4)
+    curve.observe(1, 10.0)
+    curve.observe(4, 1.2 * before)
+    assert curve.time(4) < 1.03 * before
+    for _ in range(40):
+        curve.observe(1, 10.0)
+        curve.observe(4, 1.2 * before)
+    assert curve.time(4) > 1.17 * before
+
+
+def test_times_of_an_earlier_process_are_not_timed_here() -> None:
+    """They are known, and were not seen."""
+    curve = times()
+    curve.begin_with({4: 16.0})
+    assert 4 in curve.seen()
+    assert not curve.timed_here(4)
+    curve.observe(4, 16.0)
+    assert curve.timed_here(4)
+    assert not curve.timed_here(5)
