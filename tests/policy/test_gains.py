@@ -429,3 +429,14 @@ def test_a_draft_that_is_always_right_is_hardly_better_in_any_text() -> None:
     assert 0.0 <= tables[0].more < 0.5 * tables[0].gain
     assert tables[1].more > tables[0].more
     assert 0.0 < tables[1].gain < tables[0].gain
+
+
+def test_what_python_takes_is_a_cost_of_each_draft() -> None:
+    """Twenty ms beside the decodes are two tokens that the text lost."""
+    lost = []
+    for ms in (0.0, 20.0):
+        policy = measured(auto=False)
+        policy._aside.ms = ms
+        round_of(policy, 3, 1)
+        lost.append(policy._texts[0].lost[MODEL])
+    assert lost[1] - lost[0] == pytest.approx(2.0)

@@ -66,3 +66,12 @@ def test_the_companions_reading_is_no_evidence_against_it() -> None:
         policy.observe(Outcome(seen, 14.0, 3, 2.0, 2, took, 2 + read, companion_read=read))
         gains[read] = policy._scoring.gain(0.0)
     assert gains[0] == pytest.approx(gains[500], rel=0.05)
+
+
+def test_what_the_companion_reads_is_what_the_longest_unread_text_has() -> None:
+    """Where one of two texts is unread, its companion is not up to date."""
+    policy = judged()
+    for _ in range(40):
+        policy._scoring.used(0.5, 3.0)
+    places = [Place(0, 16, 0, 60, 50), Place(1, 16, 0, 60, 50, companion_lag=30_000)]
+    assert not policy.plan(places).use_companion

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from pyspec.policy.row_times import RowTimes
+from pyspec.errors import OptionError
+from pyspec.policy.row_times import RowTimes, RowTimesState
 from pyspec.policy.shapes import expand
 
 
@@ -159,3 +160,12 @@ def test_times_of_an_earlier_process_are_not_timed_here() -> None:
     curve.observe(4, 16.0)
     assert curve.timed_here(4)
     assert not curve.timed_here(5)
+
+
+@pytest.mark.parametrize(
+    "base", [[1.0, 2.0, 3.0], [0.0, 2.0, 0.0], [0.0, -1.0, 2.0], [0.0], [0.0, 1e9]]
+)
+def test_times_that_cannot_be_are_refused(base: list[float]) -> None:
+    """No rows take no time, and all others some."""
+    with pytest.raises(OptionError):
+        RowTimesState([0], [base], measured=True)
