@@ -11,6 +11,7 @@ and back-pressure are Ray's.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections import deque
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pyspec.batch.begun import Begun
 from pyspec.batch.maker import Settings
-from pyspec.batch.records import Record, failed
+from pyspec.batch.records import ASKED, Record, failed
 from pyspec.batch.run import Batch
 from pyspec.batch.shards import JournalFolder
 from pyspec.errors import Cancelled, EngineError, InputError, OptionError
@@ -30,7 +32,7 @@ from pyspec.result import Failure, RecordResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_FIELDS = {*Record.__struct_fields__, "index"}
+_FIELDS = {"id", *ASKED}  # other columns are the dataset's own
 
 SHARES = 4
 """Blocks of records for each worker, of about as many tokens: the last ones to finish wait for a block, not for half of all."""
@@ -73,7 +75,8 @@ def answer(
     Raises:
         OptionError: There is a journal, and rows have no id.
     """
-    from ray.data import ActorPoolStrategy  # noqa: PLC0415 - an extra that few install
+    import ray  # noqa: PLC0415 - an extra that few install
+    from ray.data import ActorPoolStrategy  # noqa: PLC0415 - as above
 
     if journal is not None and "id" not in (dataset.columns() or ()):
         raise OptionError("rows without an id cannot be found in a journal", "add a column `id`")
@@ -88,10 +91,11 @@ def answer(
     blocks = dataset.map_batches(
         _blocks, fn_args=(settings, block_tokens), batch_size=_LARGEST, batch_format="pyarrow"
     )
+    arguments = {"n_threads": max(1, int(cpus)), **arguments}
+    begun = ray.remote(num_cpus=0)(Begun).remote()
     return blocks.repartition(target_num_rows_per_block=1).map_batches(
         _Actor,
-        fn_constructor_args=(model_path, {"n_threads": max(1, int(cpus)), **arguments}),
-        fn_constructor_kwargs={"journal": None if journal is None else str(journal)},
+        fn_constructor_args=(model_path, arguments, journal and str(journal), begun),
         compute=ActorPoolStrategy(size=workers),
         batch_size=1,
         batch_format="pyarrow",
@@ -114,16 +118,24 @@ def _records(table: Any) -> list[tuple[int, Record]]:
     found = []
     for i, row in enumerate(table.to_pylist()):
         known = {name: row[name] for name in row.keys() & _FIELDS if row[name] is not None}
-        found.append((known.get("index", i), _record({"id": str(i), **known})))
+        found.append((i, _record({**known, "id": str(known.get("id", i))})))
     return found
 
 
 class _Actor:
-    """One actor: a `Batch` that lives as long as the actor does. Called, it answers a block of a dataset."""
+    """One actor: a `Batch` that lives as long as the actor does. Called, it answers a block of a dataset.
+
+    begun: the actor with the dataset's `Begun`.
+    """
 
     def __init__(
-        self, model_path: str, arguments: dict[str, Any], journal: str | None = None
+        self,
+        model_path: str,
+        arguments: dict[str, Any],
+        journal: str | None = None,
+        begun: Any = None,
     ) -> None:
+        self._begun = begun
         self._batch = Batch(model_path, **arguments)
         run = self._batch.identity()
         self._journal = None if journal is None else JournalFolder(Path(journal), run)
@@ -135,17 +147,37 @@ class _Actor:
         if self._journal is not None:
             kept = {i: self._journal.find(i, record) for i, record in records}
         results = [result for result in kept.values() if result is not None]
-        for result in self._batch.run_indexed([each for each in records if not kept.get(each[0])]):
+        for result in self._carefully(data, [each for each in records if not kept.get(each[0])]):
             results.append(result)
             if self._journal is not None:
                 self._journal.append(result)
         rows = [_row(result) for result in results]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
+    def _carefully(self, block: bytes, records: list[tuple[int, Record]]) -> Iterator[RecordResult]:
+        """Results of a block; where it has cost an actor, of one record after the other, and the error of one that costs many."""
+        import ray  # noqa: PLC0415 - an extra that few install
+
+        name = hashlib.sha256(block).hexdigest()
+        if not ray.get(self._begun.begin.remote(name)):
+            yield from self.answer(records)
+        else:
+            for index, record in records:
+                if ray.get(self._begun.begin.remote(f"{name} {index}")) < _DEATHS:
+                    yield from self.answer([(index, record)])
+                    self._begun.end.remote(f"{name} {index}")
+                else:
+                    yield failed(index, record, _killer())
+        self._begun.end.remote(name)
+
     def answer(self, records: list[tuple[int, Record]]) -> Iterator[RecordResult]:
         """Results of records, each as soon as it is there."""
         for result in self._batch.run_indexed(records):  # noqa: UP028 - Ray sends into what it iterates over
             yield result
+
+
+def _killer() -> EngineError:
+    return EngineError(f"its worker died {_DEATHS} times")
 
 
 def _record(row: dict[str, Any]) -> Record:
@@ -154,12 +186,11 @@ def _record(row: dict[str, Any]) -> Record:
         return msgspec.convert(row, type=Record, strict=False)
     except msgspec.ValidationError as error:
         failure = Failure.of(InputError(f"the row cannot be read: {error}"))
-        return Record(id=str(row["id"]), error=failure)
+        return Record(id=row["id"], error=failure)
 
 
 def _row(result: RecordResult) -> dict[str, Any]:
     return {
-        "index": result.index,
         "id": result.id,
         "prompt_sha256": result.prompt_sha256,
         "text": result.text,
@@ -328,8 +359,7 @@ class RayBatch:
             if self._died[index] < _DEATHS:
                 self._todo.append(left)
             else:
-                error = EngineError(f"its worker died {_DEATHS} times")
-                yield failed(index, record, error)
+                yield failed(index, record, _killer())
 
     def _give(self, actor: Any = None) -> None:
         """The next block, if there is one, to this actor or to a new one."""

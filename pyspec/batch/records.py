@@ -141,7 +141,7 @@ class Record(RecordFields, kw_only=True):
     @property
     def sha256(self) -> str:
         """Hash of what is asked: everything but id and place."""
-        asked = {name: getattr(self, name) for name in _ASKED}
+        asked = {name: getattr(self, name) for name in ASKED}
         data = repr([(key, value) for key, value in asked.items() if value is not None])
         return hashlib.sha256(data.encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -170,7 +170,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }
-_ASKED = (
+ASKED = (
     *RecordFields.__struct_fields__,
     "tokens",
     "stop",
@@ -180,6 +180,7 @@ _ASKED = (
     "reasons",
     "echo",
 )
+"""Fields of a record that say what is asked; the others are its name and place."""
 
 
 def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:

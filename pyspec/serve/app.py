@@ -227,7 +227,7 @@ class Handlers:
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != "application/json":  # what a form of another page can send is not believed
             raise HTTPException(415, "send application/json")
-        return await read_body(request, self._serving.max_body), holder
+        return await whole_body(request, self._serving.max_body), holder
 
     @property
     def _alive(self) -> bool:
@@ -273,7 +273,7 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def whole_body(request: Request, most: int) -> bytes:
     """The whole body of a request, of at most so many bytes. Raises HTTPException for one that is too long or too slow."""
 
     async def read() -> bytes:

@@ -33,7 +33,7 @@ from pyspec.batch.maker import Settings
 from pyspec.batch.records import MOST_TOKENS
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
-from pyspec.serve.app import interface_at, make_app, read_body
+from pyspec.serve.app import interface_at, make_app, whole_body
 from pyspec.serve.interface import Interface, openai_refusal
 from pyspec.serve.messages import NOTE
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
@@ -129,7 +129,7 @@ class Ingress:
         """The response of a replica."""
         interface = interface_at(request.url.path)
         try:
-            body = await read_body(request, MAX_BODY)
+            body = await whole_body(request, MAX_BODY)
         except HTTPException as error:
             return _refusal(interface, error.status_code, error.detail)
         named = (

@@ -10,6 +10,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
+from pyspec.batch.begun import Begun  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.batch.ray import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
@@ -21,6 +22,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.usefixtures("cluster"),
 ]
+
+
+def begun():
+    """What tells workers apart from what kills them."""
+    return ray.remote(num_cpus=0)(Begun).remote()
+
 
 PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
 
@@ -144,7 +151,7 @@ def test_what_a_journal_has_is_not_computed_again(arguments, tiny_target, tmp_pa
     def answers(**columns):
         table = pyarrow.table({"id": ["a", "b", "c"], "prompt": ["abc", "hello", "x"], **columns})
         (block,) = _blocks(table, arguments["settings"], 10**6)["records"]
-        actor = _Actor(str(tiny_target), arguments, str(tmp_path / "done"))
+        actor = _Actor(str(tiny_target), arguments, str(tmp_path / "done"), begun())
         run, computed = actor._batch.run_indexed, []
 
         def noted(records):
@@ -202,10 +209,20 @@ def test_a_row_that_cannot_be_read_is_its_own_error(arguments, tiny_target):
     pyarrow = pytest.importorskip("pyarrow")
     block = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
     packed = pyarrow.table(_blocks(block, arguments["settings"], 10**6))
-    found = _Actor(str(tiny_target), arguments)(packed)
+    found = _Actor(str(tiny_target), arguments, begun=begun())(packed)
     errors = dict(zip(found["id"], found["error"], strict=True))
     assert not errors["a"]
     assert "cannot be read" in errors["b"]
+
+
+def test_ids_are_numbers_or_texts_and_other_columns_are_let_be(arguments, tiny_target):
+    """A dataset has columns of its own, which may be called as a record's place or as what a former run wrote."""
+    pyarrow = pytest.importorskip("pyarrow")
+    own = {"index": ["x", "x"], "error": ["", "it failed"], "source": [1, 2], "line": ["a", "b"]}
+    block = pyarrow.table({"id": [7, 8], "prompt": ["abc", "hello"], **own})
+    packed = pyarrow.table(_blocks(block, arguments["settings"], 10**6))
+    found = _Actor(str(tiny_target), arguments, begun=begun())(packed)
+    assert sorted(zip(found["id"], found["error"])) == [("7", ""), ("8", "")]
 
 
 def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
@@ -238,3 +255,27 @@ def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target, monke
     assert sorted(found) == list(range(8))
     assert [i for i, result in found.items() if result.error] == [3]
     assert "died 3 times" in found[3].error.message
+
+
+def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, monkeypatch, tmp_path):
+    """Of a dataset, too: Ray would try its block for ever. Two in a block cost three workers each, and one before."""
+    import pyspec.batch.ray as module
+
+    class Mortal(module._Actor):
+        def answer(self, records):
+            for index, record in records:
+                if record.prompt == "poison":
+                    (tmp_path / f"{os.getpid()}").touch()
+                    os._exit(1)
+                yield from super().answer([(index, record)])
+
+    monkeypatch.setattr(module, "_Actor", Mortal)
+    rows = [{"id": i, "prompt": "poison" if i in (1, 3) else "ab" * (i + 1)} for i in range(5)]
+    data = ray.data.from_items(rows)
+    found = answer(data, str(tiny_target), workers=1, block_tokens=10**6, **arguments).take_all()
+    assert {row["id"]: bool(row["text"]) for row in found} == {
+        str(i): i not in (1, 3) for i in range(5)
+    }
+    errors = [row["error"] for row in found if row["error"]]
+    assert ["died 3 times" in error for error in errors] == [True, True]
+    assert len(list(tmp_path.iterdir())) == 7

@@ -231,13 +231,13 @@ def test_replicas_are_measured_beside_one(script, tiny_ascii, questions, tmp_pat
     out = tmp_path / "replicas" / "tiny.json"
     few += ["--contenders", "1x1,2x1", f"--out={out}"]
     script("replicas").main([str(tiny_ascii), str(questions), *few])
-    printed = capsys.readouterr().out.strip()
-    rows = [row.strip("| ").split(" | ") for row in printed.splitlines()[-2:]]
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    rows = [row.strip("| ").split(" | ") for row in lines[2:]]
     assert [row[0] for row in rows] == ["1x1", "2x1"]
     assert rows[0][2:4] == ["1.00", "1.00"]
     assert {row[-1] for row in rows} == {"0"}
     page = (out.parent / "README.md").read_text()
-    assert printed in page
+    assert "\n".join(lines) in page
     assert "2 clients, 6 requests of at most 4 tokens" in page
 
 
