@@ -17,7 +17,7 @@ kinds of text where they do not, which the table says.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, log
 from pathlib import Path
@@ -120,24 +120,21 @@ def redraw(folder: Path) -> None:
         report.save_page(results, folder / name)
     for name, found in rules(folder).items():
         quality.save_quality(quality.judged_again(found), folder / name)
-    for name, kind in COMPARED.items():
-        if (folder / name).is_dir():
-            write_page(folder / name, kind)
+    for name, kind in _kept(folder, COMPARED):
+        write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         save(pairs, folder / name)
     for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
         busy.save(beside, folder / name)
-    _redraw_kept(folder)
+    for name, one in _kept(folder, KEPT):
+        write_one(folder / name / f"{name}.json", one)
+    for name, script in _kept(folder, {"accepted": accepted, "parity": parity}):
+        script.write(folder / name)
 
 
-def _redraw_kept(folder: Path) -> None:
-    """Pages of what scripts keep in a form of their own."""
-    for name, kind in KEPT.items():
-        if (folder / name).is_dir():
-            write_one(folder / name / f"{name}.json", kind)
-    for script in (accepted, parity):
-        if (folder / script.__name__).is_dir():
-            script.write(folder / script.__name__)
+def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
+    """Those kinds of which there are results."""
+    return [(name, kind) for name, kind in kinds.items() if (folder / name).is_dir()]
 
 
 def readme_table(folder: Path) -> str:

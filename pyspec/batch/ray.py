@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pyspec.batch.begun import Begun
+from pyspec.batch.attempts import Attempts
 from pyspec.batch.maker import Settings
 from pyspec.batch.records import ASKED, Record, failed
 from pyspec.batch.run import Batch
@@ -92,7 +92,7 @@ def answer(
         _blocks, fn_args=(settings, block_tokens), batch_size=_LARGEST, batch_format="pyarrow"
     )
     arguments = {"n_threads": max(1, int(cpus)), **arguments}
-    begun = ray.remote(num_cpus=0)(Begun).remote()
+    begun = ray.remote(num_cpus=0)(Attempts).remote()
     return blocks.repartition(target_num_rows_per_block=1).map_batches(
         _Actor,
         fn_constructor_args=(model_path, arguments, journal and str(journal), begun),
@@ -125,7 +125,7 @@ def _records(table: Any) -> list[tuple[int, Record]]:
 class _Actor:
     """One actor: a `Batch` that lives as long as the actor does. Called, it answers a block of a dataset.
 
-    begun: the actor with the dataset's `Begun`.
+    begun: the actor with the dataset's `Attempts`.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pyspec.errors import InputError
@@ -330,6 +331,19 @@ def in_forms(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
     for name in names:
         asked = FORMS[name](asked)
     return asked
+
+
+def shape_of(asked: TemplateInput) -> frozenset[object]:
+    """What a template may refuse of a conversation: which turns follow which, and what each of them has."""
+    turns = [_traits(message) for message in asked["messages"]]
+    return frozenset((*pairwise([None, *turns]), bool(asked.get("tools"))))
+
+
+def _traits(message: Mapping[str, Any]) -> tuple[object, ...]:
+    content, calls = message["content"], message.get("tool_calls") or ()
+    cut = any(isinstance(call["function"]["arguments"], str) for call in calls)
+    thoughts = bool(message.get("reasoning_content"))
+    return message["role"], content is None, not content, bool(calls), cut, thoughts
 
 
 # -- whether everything is there -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from pyspec.errors import EngineError, InputError
 from pyspec.text.control import DEFAULT_SIGNS, Hider, Spot, unused_signs
-from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, standard
+from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, shape_of, standard
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
 from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of
@@ -27,6 +27,9 @@ MOST_SPOTS = 64
 PLAINLY = "this model's file has no chat template: it is asked in plain words, and its answer ends where another would speak"
 _CONVERSATION = ("messages", "tools")
 # a template's variables that no argument stands for
+
+_MOST_SHAPES = 256
+# of conversations, whose forms are remembered
 
 _END = "\uf8d2"
 # stands where an answer goes on: what the template writes behind it is cut
@@ -84,7 +87,7 @@ class ChatTemplate:
         variables = variables_of(llm)
         for name, source in self.sources.items():
             self._renderer.add(name, source, variables)
-        self._forms: dict[str, tuple[str, ...]] = {}
+        self._forms: dict[object, tuple[str, ...]] = {}
         self._openings: dict[str, str | None] = {}
         self._said: set[str] = set()
 
@@ -206,10 +209,13 @@ class ChatTemplate:
     def _rendered(
         self, name: str, asked: TemplateInput, now: float | None
     ) -> tuple[str, TemplateInput]:
-        """The text, and the conversation in the form that the template took."""
-        refusal, best = None, None
+        """The text, and the conversation in the form that the template took.
+
+        The form is remembered for conversations of this shape alone: what was asked before never changes a prompt.
+        """
+        refusal, best, kind = None, None, (name, shape_of(asked))
         seen: list[TemplateInput] = []
-        for names in (self._forms.get(name, ()), *CHOICES):
+        for names in (self._forms.get(kind, ()), *CHOICES):
             tried = in_forms(asked, names)
             if tried in seen:
                 continue
@@ -226,7 +232,9 @@ class ChatTemplate:
                 break
         if best is None:
             raise refusal or InputError("the conversation cannot be rendered")
-        self._forms[name] = best[1]
+        if len(self._forms) >= _MOST_SHAPES:
+            self._forms.clear()
+        self._forms[kind] = best[1]
         for each in best[1]:
             if each in SAID and not self.is_plain:
                 self._say(SAID[each])
@@ -278,12 +286,9 @@ class ChatTemplate:
 
     def _tried_opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
         first = {**asked, "messages": [{"role": "user", "content": "x"}]}
-        first = in_forms(first, self._forms[name])
         try:
-            closed, opened = (
-                self._renderer.render(name, {**first, "add_generation_prompt": each}, now)
-                for each in (False, True)
-            )
+            opened, first = self._rendered(name, {**first, "add_generation_prompt": True}, now)
+            closed = self._renderer.render(name, {**first, "add_generation_prompt": False}, now)
         except InputError:
             return None
         return opened[len(closed) :] if opened.startswith(closed) else None

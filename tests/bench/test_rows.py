@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspec.measure.costs import rows_after
+from pyspec.profiling.logits import rows_after
 from pyspec.sampling import Sampling
 
 LENGTH = 40

@@ -10,7 +10,6 @@ from statistics import geometric_mean
 import pytest
 from msgspec import structs
 
-from pyspec.measure.simulate import Costs, Player, Times, load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
@@ -18,6 +17,7 @@ from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.stopping import survivals
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
+from pyspec.profiling.simulate import Costs, Player, Times, load_rounds
 
 LINE = expand({1: 10.0, 64: 80.0})
 """10 ms for a row of the target, 1.1 for each more."""

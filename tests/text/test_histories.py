@@ -170,3 +170,23 @@ def test_neighbours_are_a_turn_where_roles_must_alternate(
     nemo = templates["mistralai-Mistral-Nemo-Instruct-2407"]
     prompt = nemo.render(HISTORIES["a user behind a result"], tools=recorded.CHAT_TOOLS)
     assert '[TOOL_RESULTS]{"content": It is empty.\n\nThree.' in prompt
+
+
+def test_what_was_asked_before_changes_no_prompt(templates: dict[str, ChatTemplate]) -> None:
+    """A form that an odd conversation needed is not given to the next one: its prompt is what a fresh process makes."""
+    turns = [said("user", "One."), call(WHOLE), RESULT]
+    for model, template in templates.items():
+        template._forms.clear()
+        fresh = told(template, turns, recorded.CHAT_TOOLS)
+        for name, *before in histories():
+            template._forms.clear()
+            told(template, *before)
+            assert told(template, turns, recorded.CHAT_TOOLS) == fresh, (model, name)
+
+
+def told(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> str:
+    """The prompt, or the refusal."""
+    try:
+        return template.render(turns, tools=tools)
+    except InputError as error:
+        return str(error)

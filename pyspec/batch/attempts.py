@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Begun:
+class Attempts:
     """How often each piece of work was begun that has not ended; Ray Data begins what killed an actor again for ever."""
 
     def __init__(self) -> None:
