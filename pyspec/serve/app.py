@@ -37,7 +37,7 @@ from pyspec.serve.interface import openai_refusal, told_of
 from pyspec.serve.keys import Keys
 from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
-from pyspec.serve.patience import EventStream, Start
+from pyspec.serve.patience import Admission, EventStream
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.responses import RESPONSES
 from pyspec.serve.service import Service
@@ -152,7 +152,7 @@ class Handlers:
 
     async def _begin(
         self, request: Request, interface: Interface, body: Body, size: int, holder: str
-    ) -> Start:
+    ) -> Admission:
         """The answers to a request of so many bytes, and what ends them."""
         service = await self._fleet.take(body.model)
         try:

@@ -67,7 +67,7 @@ class PatientSend:
         self._timer.cancel()
 
 
-Start = tuple["PendingRequest", "Callable[[], None]"]
+Admission = tuple["PendingRequest", "Callable[[], None]"]
 """A request whose answers have begun, and what ends them."""
 
 
@@ -80,7 +80,7 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        begun: asyncio.Future[Start],
+        begun: asyncio.Future[Admission],
         events: Callable[[PendingRequest], AsyncIterator[bytes]],
         refusal: Callable[[BaseException], bytes],
         every: float,
@@ -121,6 +121,6 @@ class EventStream(StreamingResponse):
             self._begun.result()[0].ping()
 
 
-def _end(begun: asyncio.Future[Start]) -> None:
+def _end(begun: asyncio.Future[Admission]) -> None:
     if not begun.cancelled() and begun.exception() is None:
         begun.result()[1]()

@@ -359,7 +359,9 @@ def missing(text: str, asked: TemplateInput) -> int:
     messages = asked["messages"]
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
     wanted = [function["name"] for function in calls]
-    wanted += [tool.get("function", tool).get("name") for tool in asked.get("tools") or ()]
+    tools = [tool.get("function", tool) for tool in asked.get("tools") or ()]
+    # a call of before has the name, too
+    wanted += [tool.get("description") or tool.get("name") for tool in tools]
     wanted += [message["content"] for message in messages if message["role"] in _SAID_TO]
     given = [function["arguments"] for function in calls]
     lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
