@@ -10,7 +10,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
-from pyspec.batch.begun import Begun  # noqa: E402
+from pyspec.batch.attempts import Attempts  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.batch.ray import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
 from pyspec.batch.records import Record  # noqa: E402
@@ -26,7 +26,7 @@ pytestmark = [
 
 def begun():
     """What tells workers apart from what kills them."""
-    return ray.remote(num_cpus=0)(Begun).remote()
+    return ray.remote(num_cpus=0)(Attempts).remote()
 
 
 PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
