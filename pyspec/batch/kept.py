@@ -58,8 +58,7 @@ class KeptTexts:
     def common(self, seq: int, text: Sequence[int], prompt: Sequence[int], owner: str) -> int:
         """Tokens that an owner's prompt begins with like the text of a sequence, as far as the owner may know."""
         n = common(text, prompt)
-        foreign = n > 0 and not self.is_of(seq, owner)
-        return min(n, common(self._public(), prompt)) if foreign else n
+        return n if self.is_of(seq, owner) else min(n, common(self._public(), prompt))
 
     def left(self, seq: int, prompt: Sequence[int], owner: str) -> int:
         """Tokens that an owner's prompt begins with like what this free sequence holds: nothing is copied for them."""

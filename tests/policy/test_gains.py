@@ -352,9 +352,9 @@ class Recorder(UseSwitch):
         expected: float,
         cost: float,
         left: float,
-        *more: float,
+        *_more: float,
         longest: float = 0.0,
-        alone: bool = True,
+        **_others: bool,
     ) -> bool:
         """Never."""
         Recorder.asked.append((expected, cost, left, longest))
