@@ -27,7 +27,7 @@ from pyspec.measure.report import table
 
 Array = npt.NDArray[np.float64]
 OPTIONS = {
-    "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "out": None,
+    "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "out": None,
 }  # fmt: skip
 BINS, RIDGE, STEPS = 16, 1.0, 30
 HALF_BIN = 0.5  # of a token, what a bin holds of either kind before any was seen
