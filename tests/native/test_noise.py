@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rows import rows
+from score_rows import rows
 from test_scan import each_level
 from twins import draw, noise, noise_hash
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rows import EDGES, random_row, rows
+from score_rows import EDGES, random_row, rows
 from twins import Row, scan
 
 from pyspec._lib import ffi, lib
