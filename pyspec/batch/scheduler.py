@@ -71,7 +71,7 @@ class Scheduler:
         public: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
-        self._engine, self._loop, self._own = contexts.engine, contexts.loop, policies.of(None)
+        self._engine, self._loop = contexts.engine, contexts.loop
         self._scorer = PromptScorer(contexts.target, contexts.n_batch)
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
@@ -254,12 +254,14 @@ class Scheduler:
         self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
     ) -> Iterator[RecordResult]:
         """A decode for the answers of each draft length that requests name: a policy chooses for all rows of a round."""
-        groups: dict[LengthPolicy, list[ActiveJob]] = {}
-        for answer in answers:
-            named = answer.job.options.speculation.length if self._loop.can_draft else None
-            policy = self._policies.of(named) if named else self._own
-            groups.setdefault(policy, []).append(answer)
-        for policy, group in groups.items() or [(self._own, [])]:
+        by_seq = {answer.run.seq: answer for answer in answers}
+        drafts = self._loop.can_draft
+        named = {
+            seq: a.job.options.speculation.length if drafts else None for seq, a in by_seq.items()
+        }
+        groups = self._policies.shared(named) or {self._policies.of(None): []}
+        for policy, seqs in groups.items():
+            group = [by_seq[seq] for seq in seqs]
             self._round(group, policy, reading)
             reading = ()
             yield from [self._finish(answer) for answer in group if answer.done]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.rules import Margin, Strict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspec.noise import Draw
     from pyspec.policy.acceptance import Acceptance
     from pyspec.policy.cost import CostCurve
@@ -26,7 +29,7 @@ class Policies:
     """Policies that share the cost curve, which is the machine's, and learn acceptance apart.
 
     length, rule, draw: where a call names none. learned: what each policy begins with. companion: whether there is one to use.
-    Where many texts share rounds, one policy serves them all, and learns apart of those that are drawn otherwise.
+    Where many texts share a round, the policy of most of them serves all, and each learns for the policy of its own kind.
     """
 
     def __init__(
@@ -51,33 +54,44 @@ class Policies:
     def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
         """A policy that has learned nothing yet. Raises OptionError for a length that is none."""
         named = parse_length(length) if length else self._length
-        policy = make_policy(named, self.curve, self._fresh(rule, draw), companion=self._companion)
-        policy.others = partial(self._other, {}, rule, draw)
-        return policy
-
-    def _fresh(self, rule: Verification, draw: Draw) -> Acceptance:
-        return self._learned.under(draw, relaxing=isinstance(rule, Margin))
-
-    def _other(
-        self, made: dict[Draw, Acceptance], rule: Verification, own: Draw, seq: int
-    ) -> Acceptance | None:
-        """What a policy has learned of texts that are drawn as this one is; None where that is its own way."""
-        draw = self._draws.get(seq, own)
-        if draw != own and draw not in made:
-            made[draw] = self._fresh(rule, draw)
-        return made.get(draw)
+        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
+        return make_policy(named, self.curve, learned, companion=self._companion)
 
     def of(
         self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
     ) -> LengthPolicy:
-        """The policy of calls that ask for this; the oldest one is forgotten for a new one. Raises OptionError."""
+        """The policy of calls that ask for this; for a new one that unused for longest is forgotten. Raises OptionError."""
         asked = rule or self._rule, draw or self._draw
         key = parse_length(length) if length else self._length, *asked
-        if key not in self._made:
+        policy = self._made.pop(key, None)
+        if policy is None:
             if len(self._made) == MOST_POLICIES:
                 self._made.pop(next(iter(self._made)))
-            self._made[key] = self.new(length, *asked)
-        return self._made[key]
+            policy = self.new(length, *asked)
+            policy.others = partial(self._learned_of, length, *asked)
+        self._made[key] = policy
+        return policy
+
+    def shared(self, lengths: Mapping[int, str | None]) -> dict[LengthPolicy, list[int]]:
+        """Who chooses for whom in a round of texts that name these lengths, by sequence.
+
+        One policy chooses for all that name the same. What pays depends on how texts are drawn, so it is that of most of them.
+        """
+        groups: dict[Length, list[int]] = {}
+        for seq, named in lengths.items():
+            groups.setdefault(parse_length(named) if named else self._length, []).append(seq)
+        found: dict[LengthPolicy, list[int]] = {}
+        for seqs in groups.values():
+            draws = Counter(self._draws.get(seq, self._draw) for seq in seqs)
+            found[self.of(lengths[seqs[0]], draw=draws.most_common(1)[0][0])] = seqs
+        return found
+
+    def _learned_of(
+        self, length: str | None, rule: Verification, own: Draw, seq: int
+    ) -> Acceptance | None:
+        """What was learned of texts that are drawn as this one is; None where a policy's own way is meant."""
+        draw = self._draws.get(seq, own)
+        return None if draw == own else self.of(length, rule, draw).learned
 
     def taught(self) -> Acceptance | None:
         """What strict answers have taught of a model's drafts since this was made, beside what was known; None for nothing."""

@@ -199,11 +199,11 @@ def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
 
 
 def test_policy_hears_of_every_new_text(open_batch, monkeypatch):
-    """What it remembers of a sequence is of one text."""
+    """What it remembers of a sequence is of one text; before its first round there is nothing to forget."""
     begun = []
     monkeypatch.setattr(GoodputPolicy, "begin_sequence", lambda _, seq: begun.append(seq))
     list(open_batch(draft="lookup", length="auto", parallel=2).run(WORDS))
-    assert (len(begun), set(begun)) == (len(WORDS), {0, 1})
+    assert (len(begun), set(begun)) == (len(WORDS) - 2, {0, 1})
 
 
 # -- faults ------------------------------------------------------------------------------------------

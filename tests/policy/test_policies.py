@@ -6,7 +6,7 @@ from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import parse_length
-from pyspec.policy.policies import Policies
+from pyspec.policy.policies import MOST_POLICIES, Policies
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
 from pyspec.rules import Margin
 
@@ -39,6 +39,39 @@ def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know() -> None:
     assert made.of(None, draw="greedy").learned_of([3]) is made.of(None, draw="greedy").learned
     made.begin_sequence(3, "coupled")
     assert policy.learned_of([3]) is policy.learned
+
+
+def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn() -> None:
+    """A server that samples by default and is asked for greedy answers plans by what it knows of those."""
+    made = Policies(
+        parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
+    )
+    for seq in (3, 4):
+        made.begin_sequence(seq, "greedy")
+    made.begin_sequence(5, "coupled")
+    greedy = made.of(None, draw="greedy")
+    assert made.shared({3: None}) == {greedy: [3]}
+    assert made.shared({5: None}) == {made.of(None): [5]}
+    assert made.shared({3: None, 4: None, 5: None}) == {greedy: [3, 4, 5]}
+    assert greedy.learned_of([5]) is made.of(None).learned
+    assert made.shared({}) == {}
+
+
+def test_texts_of_one_length_share_a_round_whoever_names_it() -> None:
+    """To name what the others have anyway makes no decode of its own."""
+    made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
+    assert made.shared({0: None, 1: "auto"}) == {made.of(None): [0, 1]}
+    assert made.shared({0: None, 1: "fixed:2"}) == {made.of(None): [0], made.of("fixed:2"): [1]}
+
+
+def test_a_policy_in_use_outlives_many_others() -> None:
+    """Requests may name lengths without end: what the rest has taught stays."""
+    made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
+    used = made.of(None)
+    for k in range(MOST_POLICIES * 2):
+        made.of(f"confidence:0.{k + 10}")
+        assert made.of(None) is used
+    assert len(made) == MOST_POLICIES
 
 
 def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:
