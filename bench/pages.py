@@ -41,6 +41,7 @@ from noise import NoiseFound
 from overhead import Overhead
 from replicas import ReplicaResults
 from same_text import SameText
+from schedules import Schedules
 from serve import ServeResults
 from startup import Startup
 from truncation import Truncations
@@ -109,7 +110,7 @@ COMPARED: dict[str, type[Comparison]] = {
 
 KEPT: dict[str, type[Paged]] = {
     "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
-    "overhead": Overhead, "same_text": SameText, "startup": Startup, "truncation": Truncations,
+    "overhead": Overhead, "same_text": SameText, "schedules": Schedules, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which is called as they are."""
 

@@ -20,11 +20,13 @@ MOST_MS = 100.0
 """What a decode may take, about, while people read answers: prompts get what the answers' rows leave of it."""
 
 MOST_BASES = 3.0
-"""It may take this many times what the answers' rows take, too.
+"""It may take this many times what the answers' rows take, too."""
 
-The time that prompts cost the answers is the same in all; in small pieces a prompt keeps its place from answering for more
-decodes, each of which is then less full.
-"""
+MOST_MS_IDLE = 200.0
+"""And this long while sequences stand idle because their prompts wait to be read."""
+
+BASES_IDLE = 8.0
+"""Of what the answers' rows take, so much more by the share of idle sequences: see results/schedules, by bench/schedules.py."""
 
 LEAST_ROWS = 16
 """Prompt tokens of a decode that are read in any case."""
@@ -40,8 +42,9 @@ class Composer:
     """Composes decodes of `active`, answers by sequence.
 
     interactive: people wait: an answer that runs has its row in every decode, and prompts are read in pieces with which it takes
-    MOST_MS, or MOST_BASES times what it would take without them. Else answers of streams wait while many prompts are read: a row
-    of a prompt costs least beside others of its own. exact: see `Scheduler`. curve: what answers' rows cost.
+    MOST_MS, or MOST_BASES times what it would take without them, or more while sequences stand idle (see `_limit`). Else answers
+    of streams wait while many prompts are read: a row of a prompt costs least beside others of its own. exact: see `Scheduler`.
+    curve: what answers' rows cost. idle: what BASES_IDLE is otherwise.
     """
 
     def __init__(
@@ -52,11 +55,14 @@ class Composer:
         *,
         interactive: bool,
         exact: bool,
+        idle: float = BASES_IDLE,
     ) -> None:
         self._contexts, self._active, self._curve = contexts, active, curve
+        self._bases_idle = idle
         self._interactive, self._exact = interactive, exact
         self._streams = contexts.layout.each > 0
         self._many = False
+        self._idle = 0.0  # share of the sequences whose prompts wait behind another's
         self._time = ReadingTime()
 
     def wait(self) -> None:
@@ -93,9 +99,11 @@ class Composer:
         reading = len(self._active) - len(read)
         if self._exact:
             return [] if reading or len(answers) < len(read) else answers
-        most = self._contexts.n_slots // 4
+        slots = self._contexts.n_slots
+        most = slots // 4
         if self._interactive:
             self._many = reading + waiting > most
+            self._idle = max(0, min(reading + waiting, slots - len(read)) - 1) / slots
             return answers
         self._many = self._streams and reading > (0 if self._many else most)
         return [] if self._many else answers
@@ -132,7 +140,16 @@ class Composer:
         if not self._interactive or self._exact or not self._running:
             return most
         base, row = self._time.line if self._time.known else self._assumed
-        return min(most, max(LEAST_ROWS, int((max(MOST_MS, MOST_BASES * base) - base) / row)))
+        return min(most, max(LEAST_ROWS, int((self._limit(base) - base) / row)))
+
+    def _limit(self, base: float) -> float:
+        """Milliseconds that a decode may take in which answers take `base` of them.
+
+        The time that prompts take is the same in all. While one is read, the sequences behind it answer nothing, so that decodes
+        are less full: the more of them, the more of a decode is the prompt's.
+        """
+        idle = min(MOST_MS_IDLE, (MOST_BASES + self._bases_idle * self._idle) * base)
+        return max(MOST_MS, MOST_BASES * base, idle)
 
     @property
     def _assumed(self) -> tuple[float, float]:

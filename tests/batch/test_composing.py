@@ -7,7 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspec.batch.composing import LEAST_ROWS, MOST_MS, Composer, ReadingTime
+from pyspec.batch.composing import (
+    LEAST_ROWS,
+    MOST_BASES,
+    MOST_MS,
+    MOST_MS_IDLE,
+    Composer,
+    ReadingTime,
+)
 from pyspec.batch.records import COMPLETION, Record
 from pyspec.batch.scoring import PIECE, PromptScorer
 
@@ -51,6 +58,24 @@ def test_some_rows_go_in_any_case():
     for n in (16, 40, 7, 30) * 10:
         made.took(n, 2, 150.0 + 4.0 * n)
     assert rows(made) == pytest.approx(75, abs=2)
+
+
+@pytest.mark.parametrize(("waiting", "limit"), [(0, 100.0), (8, 140.0), (12, 180.0), (40, 190.0)])
+def test_the_more_sequences_stand_idle_the_more_is_read(waiting, limit):
+    """Those whose prompts wait behind the one that is read, as far as there are sequences for them."""
+    made = composer(10.0, answers=2)
+    for n in (5, 9) * 10:
+        made.took(n, 2, 20.0 + n)
+    assert sum(n for _, n in made.next(waiting)[1]) == pytest.approx(limit - 20.0, abs=1)
+
+
+@pytest.mark.parametrize(("base", "limit"), [(40.0, MOST_MS_IDLE), (100.0, MOST_BASES * 100.0)])
+def test_idle_sequences_hold_up_no_answer_for_long(base, limit):
+    """At most a fifth of a second, or what a decode may take in any case where decodes are slow."""
+    made = composer()
+    for n in (20, 200) * 10:
+        made.took(n, 2, base + n)
+    assert sum(n for _, n in made.next(12)[1]) == pytest.approx(limit - base, abs=1)
 
 
 def test_many_prompts_hold_up_nobody_who_waits():

@@ -15,7 +15,7 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows",  # all others
+    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",  # all others
 }  # fmt: skip
 
 
