@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
+from pyspec.batch.custom import as_function_tool, custom_names, with_function_calls
 from pyspec.batch.legacy import as_tool_choice, as_tools, with_tool_calls
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
@@ -174,9 +175,11 @@ class ChatBody(Body):
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
         if self.may_call:
-            tools, choice = tools_left(_functions(self.tools or []), self.tool_choice)
+            given = self.tools or []
+            tools, choice = tools_left(_functions(given), self.tool_choice)
             parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
             shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
+            shared["custom"] = custom_names(given) or None
         elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
             raise InputError("tool_choice asks for a call, but there are no tools", "send tools")
         if self.reasoning_effort == "none":
@@ -276,12 +279,12 @@ def _known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         role = message.get("role")
         if isinstance(role, str) and role not in _ROLES:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
-    return [with_tool_calls(message) for message in messages]
+    return [with_function_calls(with_tool_calls(message)) for message in messages]
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The functions that may be called."""
-    functions = [tool.get("function") for tool in tools]
+    functions = [as_function_tool(tool).get("function") for tool in tools]
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
         raise InputError("a tool has no function with a name")
     return [function for function in functions if function is not None]

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspec.account import Tally, settled, times_among
+from pyspec.batch.custom import as_told
 from pyspec.batch.records import Record
 from pyspec.engine.runs import Run
 from pyspec.errors import PyspecError
@@ -66,7 +67,7 @@ class Job:
         """The answer: what these parts say. kept: tokens of the prompt that need not be read. more: the result's own fields."""
         n = len(self.tokens)
         about = settled(tally, (n, min(kept, n)), timings)
-        return RecordResult.of(
+        result = RecordResult.of(
             parts,
             index=self.index,
             id=self.record.id,
@@ -75,6 +76,9 @@ class Job:
             speculation=self.options.block(tally, about, self.drafts),
             **more,
         )
+        if self.record.custom:
+            result.calls = as_told(result.calls, self.record.custom)
+        return result
 
 
 MASK_S = 0.3

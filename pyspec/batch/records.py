@@ -111,6 +111,7 @@ class Record(RecordFields, kw_only=True):
         line: Its place there, from 1.
         form: "chat" or "completion" for a line of OpenAI's batch format, which the output then has too.
         tools: OpenAI's functions that may be called.
+        custom: Names of those that stand for OpenAI's custom tools, as calls of which they are told.
         tool_choice: Name of the function that must be called, or "required".
         parallel: Whether several functions may be called at once.
         reasons: False asks the template for no reasoning.
@@ -125,6 +126,7 @@ class Record(RecordFields, kw_only=True):
     line: int = 0
     form: str = ""
     tools: list[dict[str, Any]] | None = None
+    custom: list[str] | None = None
     tool_choice: str | None = None
     parallel: bool | None = None
     reasons: bool | None = None
@@ -175,6 +177,7 @@ ASKED = (
     "tokens",
     "stop",
     "tools",
+    "custom",
     "tool_choice",
     "parallel",
     "reasons",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec.account import times_among
 from pyspec.batch import bodies
+from pyspec.batch.custom import DeltaWriter
 from pyspec.batch.legacy import as_function_call
 from pyspec.batch.records import CHAT
 from pyspec.errors import AnswerFailed
@@ -135,6 +136,7 @@ class Choice:
         self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._writer = DeltaWriter(asked.jobs[index].record.custom or ())
 
     def take(self, brought: Sequence[Piece | RecordResult]) -> None:
         """Add what rounds brought, and the result. Raises AnswerFailed."""
@@ -185,7 +187,7 @@ class Choice:
 
     def deltas(self) -> list[dict[str, Any]]:
         """What has come, each of it for a chunk."""
-        deltas = list(filter(None, (part.delta() for part in self.taken())))
+        deltas = self._writer.write(self.taken(), ended=self.result is not None)
         return deltas if deltas or self.bare else [{"content": ""}]
 
     @property

@@ -7,19 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspec.batch.custom import text_call, text_function, text_of_call
 from pyspec.errors import InputError
 from pyspec.serve.interface import text_of
 
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 """Types of parts that are text."""
-
-_TEXT_ALONE = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": "All of it."}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-"""Parameters of the function that stands for a tool which takes a text."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +118,7 @@ class ClientTool:
         if self.kind == "function":
             told = {key: value for key, value in self.given.items() if key != "type"}
             return {**told, "name": self.name}
-        form = self.given.get("format") or {}
-        texts = [self.given.get("description")]
-        if "definition" in form:
-            texts.append(f"The input's form, in {form.get('syntax')}:\n{form['definition']}")
-        description = "\n\n".join(filter(None, texts))
-        return {"name": self.name, "description": description, "parameters": _TEXT_ALONE}
+        return text_function(self.name, self.given)
 
     def item(self, call: str, text: str) -> dict[str, Any]:
         """A call of it as an item. call: its id; text: its arguments, a part of them while they come."""
@@ -141,7 +129,7 @@ class ClientTool:
         where = {} if self.namespace is None else {"namespace": self.namespace}
         told = {"call_id": call, "name": self.given.get("name"), **where}
         if self.kind == "custom":
-            return {"type": "custom_tool_call", **told, "input": _input(text)}
+            return {"type": "custom_tool_call", **told, "input": text_of_call(text)}
         return {"type": "function_call", **told, "arguments": text}
 
 
@@ -192,14 +180,16 @@ def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
 def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """The call of a chat that an item is."""
     kind = item["type"].removesuffix("_call")
-    if known := _KNOWN.get(kind):
-        arguments = json.dumps(known.arguments(item), ensure_ascii=False)
-    elif kind == "custom_tool":
-        arguments = json.dumps({"input": item["input"]}, ensure_ascii=False)
-    else:
-        arguments = item["arguments"]
+    known = _KNOWN.get(kind)
     name = kind if known else flat_name(item["name"], item.get("namespace"))
-    return {"id": _id(item), "type": "function", "function": {"name": name, "arguments": arguments}}
+    if known:
+        arguments = json.dumps(known.arguments(item), ensure_ascii=False)
+        function = {"name": name, "arguments": arguments}
+    elif kind == "custom_tool":
+        function = text_call(name, item["input"])
+    else:
+        function = {"name": name, "arguments": item["arguments"]}
+    return {"id": _id(item), "type": "function", "function": function}
 
 
 def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,9 +227,3 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}
-
-
-def _input(text: str) -> str:
-    """The text that arguments bring; these as they are where they were cut."""
-    given = _object(text).get("input")
-    return text if given is None else str(given)

@@ -46,8 +46,10 @@ def tools_left(
 
 
 def _name_of(choice: Any) -> Any:
-    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
-    return function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(choice, Mapping):
+        return None
+    named = choice.get("function", choice.get("custom", choice))
+    return named.get("name") if isinstance(named, Mapping) else None
 
 
 def _one_of(tools: Sequence[Mapping[str, Any]], name: Any) -> str:

@@ -1,0 +1,103 @@
+"""Custom tools of chats as OpenAI's own client sends them, and gets calls of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import scripted
+
+openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+
+PATCH = {"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}}
+READ = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+TEXT = '*** Begin\n+a = "o"\n*** End'
+NAMED = {"type": "custom", "custom": {"name": "patch"}}
+
+
+@pytest.fixture
+def client(server):
+    """A client."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def call(name, **arguments):
+    """How the model writes it."""
+    told = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{told}\n</tool_call>"
+
+
+def ask(client, says=None, turns=(), **options):
+    """A chat completion; says: what the model is made to say."""
+    if says is not None:
+        options["extra_body"] = {"grammar": scripted.script(says)}
+    messages = [{"role": "user", "content": "go"}, *turns]
+    options = {"max_tokens": 300, "tools": [PATCH, READ], **options}
+    return client.chat.completions.create(model="tiny", messages=messages, **options)
+
+
+def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
+    """As the client's class of it has it."""
+    (choice,) = ask(client, call("patch", input=TEXT)).choices
+    (made,) = choice.message.tool_calls
+    assert isinstance(made, openai.types.chat.ChatCompletionMessageCustomToolCall)
+    assert (made.custom.name, made.custom.input) == ("patch", TEXT)
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+
+
+def test_it_is_streamed_as_it_is_whole(client, script_all):
+    """Its name first, then its text in pieces; a function's call behind it comes as ever."""
+    says = f"{call('patch', input=TEXT)}\n{call('read', path='a')}"
+    whole = ask(client, says).choices[0].message.tool_calls
+    chunks = [c.choices[0] for c in ask(client, says, stream=True) if c.choices]
+    pieces = [p.model_dump(exclude_unset=True) for c in chunks for p in c.delta.tool_calls or ()]
+    custom = [piece for piece in pieces if piece["index"] == 0]
+    head = {"index": 0, "type": "custom", "custom": {"name": "patch", "input": ""}}
+    assert custom[0] == {**head, "id": custom[0]["id"]}
+    assert all(piece.keys() == {"index", "custom"} for piece in custom[1:])
+    assert len(custom) > 2
+    assert "".join(piece["custom"]["input"] for piece in custom) == TEXT
+    function = [piece["function"] for piece in pieces if piece["index"] == 1]
+    assert "".join(each["arguments"] for each in function) == whole[1].function.arguments
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        NAMED,
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}},
+    ],
+)
+def test_a_custom_tool_may_have_to_be_called(client, choice):
+    """By its name, or as the only one that is allowed."""
+    options = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 900}
+    lean = scripted.leaning('"')  # or its text would never end
+    (found,) = ask(client, logit_bias=lean, **options).choices
+    (made,) = found.message.tool_calls
+    assert (made.type, made.custom.name) == ("custom", "patch")
+
+
+def test_a_choice_of_none_of_the_tools_is_refused(client):
+    """As that of a function is."""
+    with pytest.raises(openai.BadRequestError, match="not among the tools"):
+        ask(client, tool_choice={"type": "custom", "custom": {"name": "no"}})
+
+
+def test_the_next_request_brings_the_call_and_its_result(client, script_all):
+    """As the client made them of the answer."""
+    message = ask(client, call("patch", input=TEXT)).choices[0].message
+    told = message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Done."}
+    answer = ask(client, "Fine.", [told, result], max_tokens=9).choices[0]
+    assert answer.message.content == "Fine."
+
+
+def test_each_choice_has_calls_of_its_own(client, script_all):
+    """Their texts are read apart."""
+    says = call("patch", input=TEXT)
+    chunks = [c.choices[0] for c in ask(client, says, n=2, stream=True) if c.choices]
+    for index in (0, 1):
+        calls = [p for c in chunks if c.index == index for p in c.delta.tool_calls or ()]
+        assert "".join(piece.custom["input"] for piece in calls) == TEXT
