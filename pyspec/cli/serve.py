@@ -30,7 +30,7 @@ from pyspec.cli.options import (
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
 from pyspec.serve.keys import lines_of
-from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
+from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings, served_name
 from pyspec.store.locate import found_here
 from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
@@ -92,6 +92,8 @@ class ServerOptions:
         help="Longest answer, tokens, for requests that set no limit; if not given, as long as the context has room.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
         help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
+    stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
+        help="How long one decode may take while answers run or wait; after that /health and /health/live say that it hangs.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
@@ -132,6 +134,7 @@ class ServerOptions:
             max_body=self.max_body,
             hosts=(*_LOCAL, self.host, *self.allow_host) if self.is_local else None,
             origins=self.origin,
+            stall=self.stall,
             log=partial(print, flush=True) if self.log_json else None,
         )
 

@@ -230,21 +230,22 @@ class Handlers:
         return await whole_body(request, self._serving.max_body), holder
 
     @property
-    def _alive(self) -> bool:
-        return all(service.alive for service in self._fleet.services)
+    def _fault(self) -> str | None:
+        """What is wrong with one of the models' threads, if anything is."""
+        return next(filter(None, (service.fault for service in self._fleet.services)), None)
 
     async def health(self, _request: Request) -> Response:
         """Whether the server takes requests, and what it does: 503 where it is about to end."""
         loads = [service.batch.load for service in self._fleet.services]
         running, waiting = (sum(load[i] for load in loads) for i in (0, 1))
-        ready = self._alive and not self._fleet.draining
-        word = "ok" if ready else "draining" if self._alive else "failed"
+        word = self._fault or ("draining" if self._fleet.draining else "ok")
         told = {"status": word, "running": running, "waiting": waiting}
-        return _json(told) if ready else _json(told, 503, _SOON)
+        return _json(told) if word == "ok" else _json(told, 503, _SOON)
 
     async def live(self, _request: Request) -> Response:
         """Whether the process works; 503 where only a new one would."""
-        return _json({"status": "ok" if self._alive else "failed"}, 200 if self._alive else 503)
+        fault = self._fault
+        return _json({"status": fault or "ok"}, 503 if fault else 200)
 
     async def metrics(self, request: Request) -> Response:
         """Counters, for Prometheus."""

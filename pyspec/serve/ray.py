@@ -103,12 +103,13 @@ class Replica:
                 self._runs = True
 
     def check_health(self) -> None:
-        """End this process where the thread that decodes is gone: what waits for it goes elsewhere, and Ray makes another.
+        """End this process where the thread that decodes is gone or hangs: what waits goes elsewhere, and Ray makes another.
 
         Ray would let a replica that says it is not well go on until what it has begun ends, which never comes.
         """
-        if self._runs and not self._app.state.fleet.default.alive:
-            log.error("the engine's thread ended, and this replica with it")
+        fault = self._app.state.fleet.default.fault if self._runs else None
+        if fault is not None:
+            log.error("the engine's thread %s, and this replica ends", fault)
             os._exit(1)
 
     async def __del__(self) -> None:

@@ -39,6 +39,7 @@ from pyspec.grammar.gbnf import check_grammar
 from pyspec.noise import derive_seed
 from pyspec.result import RecordResult
 from pyspec.serve.pending import AnswerListener, PendingRequest
+from pyspec.serve.pulse import Pulse
 from pyspec.text.tokenizer import piece_reader
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Service:
         self._flush_due = False
         self.draining = False
         """Whether nothing more is taken: the server is about to end."""
+        self.pulse = Pulse(serving.stall)
         self._idle = asyncio.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -112,6 +114,8 @@ class Service:
         asked = PendingRequest(
             self.serving, self.piece, self.answered, body, jobs, f"{prefix}{name}"
         )
+        if not self._open:
+            self.pulse.beat()
         for i, job in enumerate(jobs):
             self._open[job.index] = job, partial(asked.put, i)
             job.listener = partial(self._post, job.index)
@@ -169,6 +173,13 @@ class Service:
         """Whether the thread works that answers."""
         return self._thread.is_alive()
 
+    @property
+    def fault(self) -> str | None:
+        """What only a new process would mend: the thread "failed", or is "stuck" in a round of the answers that there are."""
+        if not self.alive:
+            return "failed"
+        return "stuck" if self._open and self.pulse.late else None
+
     async def drain(self, seconds: float) -> None:
         """Take nothing more; what runs may end for so many seconds, and is then cut."""
         self.draining = True
@@ -212,6 +223,7 @@ class Service:
 
     def _tell(self) -> None:
         """Wake the loop for all that a round brought: within it, both threads would wait for the interpreter in turns."""
+        self.pulse.beat()
         if self._brought and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)

@@ -10,6 +10,9 @@ from typing import Any
 MAX_BODY = 1 << 24
 """Bytes of a request: an agent sends its whole conversation each time."""
 
+STALL_S = 600.0
+"""No round that works takes so long: 512 tokens of a prompt, at less than one a second."""
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -18,7 +21,9 @@ class ServerSettings:
     api_key: what clients have to send; of several, one a line, each has owners of texts of its own.
     queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
     hosts: names by which the server may be called, None for any. origins: pages of others that may use it. log: takes a line
-    of JSON for each request. ping: seconds after which a stream that has nothing to say shows that it goes on.
+    of JSON for each request. ping: seconds after which a stream that has nothing to say shows that it goes on. stall: seconds in
+    which a round of the model ends that does not hang: prompts are read in pieces of 512 tokens, and a slow machine needs minutes
+    for one.
     """
 
     model: str
@@ -29,6 +34,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     log: Callable[[str], Any] | None = None
     ping: float = 15.0  # proxies give up after a minute
+    stall: float = STALL_S
 
 
 def served_name(word: str) -> str:

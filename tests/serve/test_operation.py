@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import threading
 from contextlib import contextmanager
 
 import pytest
-from asking import body, post
+from asking import body, post, raw
 from waiting import DEADLINE_S, wait
+
+from pyspec.serve.pulse import Pulse
 
 
 def health(server, path="/health"):
@@ -42,6 +45,111 @@ def reasons(response):
     lines = [line[6:] for line in response.read().decode().split("\n\n") if line]
     chunks = [json.loads(line) for line in lines[:-1]]
     return [c["choices"][0]["finish_reason"] for c in chunks][-1], lines[-1]
+
+
+@pytest.fixture
+def held(serve, monkeypatch):
+    """A server whose engine hangs before its first round until `free` is set, and the time that it knows."""
+    server, free, now = serve(), threading.Event(), [0.0]
+    service, real = server.app.state.fleet.default, server.batch.stream
+
+    def stream(after):
+        assert free.wait(DEADLINE_S)
+        return real(after)
+
+    monkeypatch.setattr(server.batch, "stream", stream)
+    service.pulse = Pulse(600.0, lambda: now[0])
+    yield server, free, now
+    free.set()
+
+
+def tellings(server):
+    """What readiness and liveness say."""
+    paths = ("/health", "/health/ready", "/health/live")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    found = set()
+    for path in paths:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        found.add((response.status, json.loads(response.read())["status"]))
+    connection.close()
+    return found
+
+
+def test_an_engine_that_hangs_is_told_of(held):
+    """By readiness and liveness, and only for as long as it does."""
+    server, free, now = held
+    connection = raw(server, body())
+    wait(lambda: server.batch.load == (0, 1))
+    now[0] += 600.0
+    assert tellings(server) == {(200, "ok")}
+    now[0] += 1.0
+    assert tellings(server) == {(503, "stuck")}
+    free.set()
+    server.wait_idle()
+    wait(lambda: tellings(server) == {(200, "ok")})
+    connection.close()
+
+
+def test_an_idle_engine_does_not_hang(held):
+    """However long nobody asked; the time of the first answer counts from its coming."""
+    server, _, now = held
+    now[0] += 1e6
+    assert tellings(server) == {(200, "ok")}
+    connection = raw(server, body())
+    wait(lambda: server.batch.load == (0, 1))
+    now[0] += 600.0
+    assert tellings(server) == {(200, "ok")}
+    connection.close()
+
+
+def test_who_comes_behind_others_does_not_hide_that_an_engine_hangs(held):
+    """Requests that wait bring no round to its end."""
+    server, _, now = held
+    connections = [raw(server, body())]
+    wait(lambda: server.batch.load == (0, 1))
+    now[0] += 400.0
+    connections.append(raw(server, body()))
+    wait(lambda: server.batch.load == (0, 2))
+    now[0] += 201.0
+    assert tellings(server) == {(503, "stuck")}
+    for each in connections:
+        each.close()
+
+
+def test_each_round_shows_that_an_engine_works(serve):
+    """A long answer takes longer than any round of it."""
+    server = serve(draft="none")
+    pulse = server.app.state.fleet.default.pulse = Beats()
+    post(server, body(max_tokens=8, logit_bias={"2": -100}))
+    assert pulse.count >= 8
+
+
+class Beats:
+    """Counts beats."""
+
+    count, late = 0, False
+
+    def beat(self):
+        """One more."""
+        self.count += 1
+
+
+def test_an_engine_that_ended_is_told_of(serve):
+    """Readiness and liveness call that by another word."""
+    server = serve()
+    service = server.app.state.fleet.default
+    service._stopping.set()
+    service._wake.set()
+    wait(lambda: not service.alive)
+    assert tellings(server) == {(503, "failed")}
+
+
+def test_how_long_a_round_may_take_can_be_set():
+    """By the option of the command, too."""
+    from pyspec.cli.serve import ServerOptions
+
+    assert ServerOptions(stall=7.0).serving("m").stall == 7.0
 
 
 NEVER_ENDS = {"logit_bias": {"2": -100}}

@@ -319,6 +319,32 @@ def test_a_replica_whose_engine_ended_ends(tiny_ascii, monkeypatch):
     assert ended == [1]
 
 
+def test_a_replica_whose_engine_hangs_ends(tiny_ascii, monkeypatch):
+    """At Ray's next check, as one whose engine ended."""
+    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
+    ended = []
+    monkeypatch.setattr("pyspec.serve.ray.os._exit", ended.append)
+
+    async def life():
+        replica = Replica(str(tiny_ascii), {"stall": 600.0}, arguments)
+        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+        assert [piece async for piece in replica.answer(dict(POSTED), body)]
+        service, now = replica._app.state.fleet.default, [0.0]
+        monkeypatch.setattr(service.pulse, "_clock", lambda: now[0])
+        service.pulse.beat()
+        now[0] += 601.0
+        replica.check_health()
+        assert ended == []  # it is idle
+        service._open[-1] = None, None
+        replica.check_health()
+        del service._open[-1]
+        await replica.__del__()
+        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
+
+    asyncio.run(life())
+    assert ended == [1]
+
+
 def deployment(served):
     """The replicas' deployment of an application that nobody runs."""
     return served._bound_deployment.init_args[0]._bound_deployment
