@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from pyspec.batch.records import MOST_TOKENS
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
 from pyspec.serve.app import interface_at, make_app, whole_body
-from pyspec.serve.interface import Interface, openai_refusal
+from pyspec.serve.interface import PING, Interface, openai_refusal
 from pyspec.serve.messages import NOTE
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
 
@@ -45,6 +46,9 @@ _TRIES = 3
 # replicas that a request may lose before anything of its answer is out
 _EVENT = b'"sequence_number":'
 # of each event of a response; in a text its quotes are escaped
+_SILENT = re.compile(rb"(?::[^\n]*\n\n|event: ping\n[^\n]*\n\n)*")
+# says no more than that a stream goes on
+_PING_S = ServerSettings.ping
 _LAST_WORDS_S = 10.0
 # a door outlives the replicas behind it by so much, and tells of answers that were cut
 _LOST = "the replica that answered ended; ask again"
@@ -131,23 +135,43 @@ class Ingress:
         interface = interface_at(request.url.path)
         try:
             body = await whole_body(request, MAX_BODY)
+            key = conversation_key(request.headers, body)
+            tries = Tries(self._replicas.options(session_id=key), _scope(request), body)
+            status, told, first, pieces = await tries.begin()
         except HTTPException as error:
             return _refusal(interface, error.status_code, error.detail)
-        named = (
-            "type",
-            "method",
-            "path",
-            "raw_path",
-            "query_string",
-            "headers",
-            "http_version",
-            "scheme",
-        )
-        scope = {name: request.scope[name] for name in named if name in request.scope}
-        scope |= {"path": request.url.path, "root_path": "", "client": None, "server": None}
-        key = conversation_key(request.headers, body)
-        for _ in range(_TRIES):
-            pieces = self._replicas.options(session_id=key).answer.remote(scope, body)
+        if interface is None or not _is_stream(told):
+            return StreamingResponse(_rest(first, pieces), status, told)
+        return StreamingResponse(_events(first, pieces, interface, tries), status, told)
+
+
+def _scope(request: Request) -> dict[str, Any]:
+    """What an application needs to know of a request."""
+    named = (
+        "type",
+        "method",
+        "path",
+        "raw_path",
+        "query_string",
+        "headers",
+        "http_version",
+        "scheme",
+    )
+    scope = {name: request.scope[name] for name in named if name in request.scope}
+    return scope | {"path": request.url.path, "root_path": "", "client": None, "server": None}
+
+
+class Tries:
+    """Asks replicas for the response to one request: another one where one ended, a few times."""
+
+    def __init__(self, replicas: Any, scope: dict[str, Any], body: bytes) -> None:
+        self._replicas, self._asked, self._left = replicas, (scope, body), _TRIES
+
+    async def begin(self) -> tuple[int, dict[str, str], bytes, AsyncIterator[bytes]]:
+        """A response's status and headers, the first piece of its body and the others. Raises HTTPException for none."""
+        while self._left:
+            self._left -= 1
+            pieces = self._replicas.answer.remote(*self._asked)
             try:
                 status, headers = await anext(pieces)
                 first = await anext(pieces, b"")
@@ -157,26 +181,72 @@ class Ingress:
             except (BackPressureError, DeploymentUnavailableError) as error:
                 log.warning("no replica takes a request: %s", error.message)
                 busy = "no replica takes requests now; try again in a moment"
-                return _refusal(interface, 503, busy)
+                raise HTTPException(503, busy) from None
             told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-            is_stream = told.get("content-type", "").startswith("text/event-stream")
-            rest = _rest(first, pieces, interface if is_stream else None)
-            return StreamingResponse(rest, status, told)
-        return _refusal(interface, 503, _LOST)
+            return status, told, first, pieces
+        raise HTTPException(503, _LOST)
 
 
-async def _rest(first: bytes, pieces: Any, interface: Interface | None) -> AsyncIterator[bytes]:
-    """What is left of a body. A stream of an interface says so where its replica ends; anything else just ends."""
-    events = first.count(_EVENT)
+def _is_stream(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").startswith("text/event-stream")
+
+
+async def _rest(first: bytes, pieces: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
+    """A body; where its replica ends, it just ends."""
     yield first
-    try:
+    if pieces is not None:
         async for piece in pieces:
-            events += piece.count(_EVENT)
             yield piece
+
+
+async def _events(
+    first: bytes, pieces: AsyncIterator[bytes] | None, interface: Interface, tries: Tries
+) -> AsyncIterator[bytes]:
+    """A stream. One whose replica ends goes on with another's where it told nothing yet, and else says so."""
+    told, count = False, 0
+    while True:
+        try:
+            async for piece in _rest(first, pieces):
+                told = told or not _SILENT.fullmatch(piece)
+                count += piece.count(_EVENT)
+                yield piece
+        except RayActorError as error:
+            if told:
+                yield interface.broken(count, 503, None, _LOST)
+                return
+            log.warning("a replica ended while a stream waited: %s", type(error).__name__)
+        else:
+            return
+        again = asyncio.ensure_future(_again(interface, tries))
+        try:
+            while not (await asyncio.wait({again}, timeout=_PING_S))[0]:
+                yield PING
+            first, pieces = again.result()
+        finally:
+            again.cancel()
+
+
+async def _again(interface: Interface, tries: Tries) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """The first piece of another replica's stream, and the others. The reader has its headers: a refusal is an event."""
+    try:
+        status, headers, first, pieces = await tries.begin()
+        if _is_stream(headers):
+            return first, pieces
+        code, message = _why(b"".join([piece async for piece in _rest(first, pieces)]))
+    except HTTPException as error:
+        status, code, message = error.status_code, None, error.detail
     except RayActorError:
-        if interface is None:
-            raise
-        yield interface.broken(events, 503, None, _LOST)
+        status, code, message = 503, None, _LOST
+    return interface.broken(0, status, code, message), None
+
+
+def _why(refusal: bytes) -> tuple[str | None, str]:
+    """Code and sentence of an error, in whichever form."""
+    try:
+        error = msgspec.json.decode(refusal)["error"]
+        return error.get("code"), str(error["message"])
+    except (msgspec.MsgspecError, UnicodeError, AttributeError, LookupError, TypeError):
+        return None, _LOST
 
 
 def _refusal(interface: Interface | None, status: int, message: str) -> Response:

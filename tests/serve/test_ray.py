@@ -22,7 +22,7 @@ from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.errors import OptionError  # noqa: E402
 from pyspec.sampling import Sampling  # noqa: E402
 from pyspec.serve.app import interface_at  # noqa: E402
-from pyspec.serve.ray import Replica, _rest, app, build  # noqa: E402
+from pyspec.serve.ray import Replica, _events, app, build  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -218,6 +218,26 @@ def test_a_stream_whose_replica_ends_says_so(url):
     assert "ask again" in json.loads(events[-1][6:])["error"]["message"]
 
 
+def test_a_stream_that_waits_survives_its_replica(url, deploy):
+    """It had shown no more than that it goes on; one whose tokens were out ends."""
+    deploy(replicas=1, parallel=1, server={"ping": 0.05})
+    asked = {"prompt": "hello", "stream": True, "logit_bias": {"2": -100}}
+    where, options = f"{url}/v1/completions", {"timeout": 120, "stream": True}
+    with (
+        requests.post(where, json={**asked, "max_tokens": 4000}, **options) as held,
+        requests.post(where, json={**asked, "max_tokens": 4}, **options) as waiting,
+    ):
+        lines = waiting.iter_lines(decode_unicode=True)
+        assert next(lines) == ":"
+        for actor in replicas().values():
+            ray.kill(actor, no_restart=True)
+        events = [line for line in lines if line.startswith("data: ")]
+        *_, cut = filter(None, held.iter_lines(decode_unicode=True))
+    assert events[-1] == "data: [DONE]"
+    assert len(events) > 1
+    assert "ask again" in cut
+
+
 def test_long_streams_make_a_replica_that_goes_with_them(url, deploy):
     """As many as run and wait; nothing is lost on either way, and a conversation stays on its replica again."""
 
@@ -261,7 +281,7 @@ def test_a_stream_that_waits_shows_so_through_the_door(tiny_ascii, monkeypatch):
         for pieces in (held, waiting):
             await anext(pieces)
         await anext(held)
-        passed = _rest(await anext(waiting), waiting, interface_at("/v1/completions"))
+        passed = _events(await anext(waiting), waiting, interface_at("/v1/completions"), None)
         said = [await anext(passed) for _ in range(3)]
         await held.aclose()
         said += [piece async for piece in passed]

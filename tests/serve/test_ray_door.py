@@ -7,6 +7,7 @@ import json
 
 import pytest
 from asking import POSTED
+from waiting import DEADLINE_S
 
 pytest.importorskip(
     "ray.serve", reason="the extra [ray-serve] is not installed", exc_type=ImportError
@@ -17,13 +18,13 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from starlette.requests import Request
 
 from pyspec.serve.app import interface_at
-from pyspec.serve.ray import Ingress, _refusal, _rest, conversation_key
+from pyspec.serve.ray import Ingress, _events, _refusal, conversation_key
 
 # -- the door ----------------------------------------------------------------------------------------------------------
 
 
 class Replicas:
-    """Stands for Ray's handle: each answer is what comes next, pieces or an exception."""
+    """Stands for Ray's handle: each answer is what comes next, pieces, exceptions, or events that are waited for."""
 
     def __init__(self, *answers):
         self._answers = iter(answers)
@@ -38,19 +39,28 @@ class Replicas:
         for piece in next(self._answers):
             if isinstance(piece, Exception):
                 raise piece
-            yield piece
+            if isinstance(piece, asyncio.Event):
+                await piece.wait()
+            else:
+                yield piece
 
 
-def door(*answers):
-    """Status and body of what the door makes of a request, whose body comes in two pieces, and these answers."""
+async def response_to(path, *answers):
+    """What the door makes of a request, whose body comes in two pieces, and these answers."""
     received = iter([(b"{", True), (b"}", False)])
 
     async def receive():
         body, more = next(received)
         return {"type": "http.request", "body": body, "more_body": more}
 
+    return await Ingress(Replicas(*answers))(Request({**POSTED, "path": path}, receive))
+
+
+def door(*answers, path="/v1/completions"):
+    """Status and body of what the door makes of these answers."""
+
     async def ask():
-        response = await Ingress(Replicas(*answers))(Request(dict(POSTED), receive))
+        response = await response_to(path, *answers)
         if response.status_code != 200:
             return response.status_code, json.loads(response.body)["error"]["message"]
         return 200, b"".join([piece async for piece in response.body_iterator])
@@ -81,9 +91,101 @@ def test_a_body_that_does_not_say_how_long_it_is_has_a_limit(monkeypatch):
     assert door(FINE)[0] == 413
 
 
-# -- errors in each interface's form ------------------------------------------------------------------------------------
+# -- streams -----------------------------------------------------------------------------------------------------------
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+HEAD = (200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+PING, PINGED = b":\n\n", b'event: ping\ndata: {"type":"ping"}\n\n'
+SAID = b"data: {}\n\n"
+
+
+@pytest.mark.parametrize("signs", [[PING], [PING, b": on\n\n"], [PINGED], [PINGED + PING]])
+def test_a_stream_that_told_nothing_goes_on_with_another_replica(signs):
+    """Its reader sees signs that it goes on, and then the answer; so it is where the other one is lost, too."""
+    lost = [HEAD, *signs, *LOST]
+    told = b"".join(signs)
+    assert door(lost, [HEAD, SAID], path=MESSAGES) == (200, told + SAID)
+    assert door(lost, LOST, [HEAD, PING, SAID], path=MESSAGES) == (200, told + PING + SAID)
+    assert door(lost, lost, [HEAD, SAID], path=MESSAGES) == (200, 2 * told + SAID)
+
+
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [
+        (CHAT, b'data: {"choices":[]}\n\n'),
+        (MESSAGES, b'event: message_start\ndata: {"type":"message_start"}\n\n'),
+        (RESPONSES, b'event: response.created\ndata: {"sequence_number":0}\n\n'),
+        (CHAT, PING + SAID),
+        (MESSAGES, PINGED + SAID),
+    ],
+)
+def test_a_stream_that_told_something_ends_with_its_replica(path, first):
+    """Another's answer would be told from its beginning; a sign behind an event changes nothing."""
+    status, body = door([HEAD, PING, first, PING, *LOST], [HEAD, b"never"], path=path)
+    assert (status, body[: len(PING + first + PING)]) == (200, PING + first + PING)
+    assert b"ask again" in body
+    assert b"never" not in body
+
+
+def test_a_stream_goes_to_so_many_replicas_and_no_more():
+    """As a request does of which nothing is out."""
+    lost = [HEAD, PING, *LOST]
+    _, body = door(lost, lost, lost, [HEAD, b"never"], path=CHAT)
+    assert body.startswith(3 * PING + b"data: ")
+    assert "ask again" in _data(body)["error"]["message"]
+
+
+REFUSED = b'{"error": {"message": "too many", "code": "rate_limit_exceeded"}}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([(429, [(b"content-type", b"application/json")]), REFUSED[:9], REFUSED[9:]], "too many"),
+        ([(500, [(b"content-type", b"text/plain")]), b"no"], "ask again"),
+        ([(429, []), REFUSED[:9], *LOST], "ask again"),
+        ([DeploymentUnavailableError("replica")], "no replica takes"),
+    ],
+)
+def test_what_another_replica_refuses_is_told_in_the_stream(answer, message):
+    """Its reader has a status already."""
+    _, body = door([HEAD, PING, *LOST], answer, path=MESSAGES)
+    assert body.startswith(PING + b"event: error\n")
+    assert message in _data(body)["error"]["message"]
+
+
+def test_a_stream_that_waits_for_another_replica_shows_that_it_goes_on(monkeypatch):
+    """The door says so itself until one answers."""
+    monkeypatch.setattr("pyspec.serve.ray._PING_S", 0.0)
+
+    async def read():
+        free = asyncio.Event()
+        response = await response_to(CHAT, [HEAD, PING, *LOST], [free, HEAD, SAID])
+        pieces = response.body_iterator
+        waited = [await asyncio.wait_for(anext(pieces), DEADLINE_S) for _ in range(3)]
+        free.set()
+        return waited, [piece async for piece in pieces if piece != PING]
+
+    assert asyncio.run(read()) == ([PING] * 3, [SAID])
+
+
+def test_a_reader_who_leaves_is_asked_for_no_more(monkeypatch):
+    """Nothing goes on waiting for another replica."""
+    monkeypatch.setattr("pyspec.serve.ray._PING_S", 0.0)
+
+    async def read():
+        response = await response_to(CHAT, [HEAD, PING, *LOST], [asyncio.Event()])
+        pieces = response.body_iterator
+        for _ in range(2):
+            await asyncio.wait_for(anext(pieces), DEADLINE_S)
+        await pieces.aclose()
+        _, left = await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+        return left
+
+    assert asyncio.run(read()) == set()
+
+
+# -- errors in each interface's form ------------------------------------------------------------------------------------
 
 
 def _cut(path, *pieces):
@@ -95,7 +197,8 @@ def _cut(path, *pieces):
         raise RayActorError
 
     async def read():
-        return [piece async for piece in _rest(pieces[0], come(), interface_at(path))]
+        passed = _events(pieces[0], come(), interface_at(path), None)
+        return [piece async for piece in passed]
 
     return asyncio.run(read())[len(pieces) :]
 
@@ -109,7 +212,7 @@ def test_each_interface_says_in_its_own_form_that_a_replica_ended():
     """Its clients raise what they raise for an error of the server."""
     (event,) = _cut(CHAT, b"data: {}\n\n")
     assert (_data(event)["error"]["type"], event[:7]) == ("server_error", b"data: {")
-    (event,) = _cut(MESSAGES, b"event: ping\ndata: {}\n\n")
+    (event,) = _cut(MESSAGES, b"event: message_start\ndata: {}\n\n")
     assert event.startswith(b"event: error\n")
     assert (_data(event)["type"], _data(event)["error"]["type"]) == ("error", "overloaded_error")
     said = b'event: x\ndata: {"sequence_number":%d,"delta":"\\"sequence_number\\":"}\n\n'
@@ -126,7 +229,7 @@ def test_each_interface_says_in_its_own_form_that_a_replica_ended():
 def test_what_is_no_stream_just_ends():
     """Half a body of JSON is mended by no event."""
     with pytest.raises(RayActorError):
-        _cut("/health", b"{")
+        door([*FINE, *LOST])
 
 
 @pytest.mark.parametrize(
