@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspec.text.parts import AnswerPart
+from pyspec.text.parts import AnswerPart, encodable, object_of
 
 _TEXT_ALONE = {
     "type": "object",
@@ -71,19 +71,10 @@ def _function_call(call: Any) -> Any:
 
 def text_of_call(arguments: str) -> str:
     """The text that arguments bring; these as they are where they were cut, or bring none."""
-    try:
-        read = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    given = read.get("input") if isinstance(read, dict) else None
+    given = (object_of(arguments) or {}).get("input")
     if given is None:
         return arguments
-    return _encodable(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
-
-
-def _encodable(text: str) -> str:
-    """Without halves of characters, which JSON can name and UTF-8 cannot."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def as_told(calls: Iterable[dict[str, Any]], custom: Collection[str]) -> list[dict[str, Any]]:
@@ -132,7 +123,7 @@ class CallText:
         self._held = self._held[len(come) :]
         self._ended = self._held.startswith('"')
         try:
-            return _encodable(json.loads(f'"{come}"'))
+            return encodable(json.loads(f'"{come}"'))
         except ValueError:  # then it is no call, which its end will show
             self._ended = True
             return ""

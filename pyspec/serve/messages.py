@@ -11,6 +11,7 @@ from pyspec.batch.bodies import Body
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, reader, text_of
+from pyspec.text.parts import object_of
 
 if TYPE_CHECKING:
     from pyspec.batch.records import Record
@@ -248,7 +249,7 @@ def _block(block: AnswerBlock) -> dict[str, Any]:
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     if block.kind == "content":
         return {"type": "text", "text": block.text}
-    given = json.loads(block.text) if block.text else {}
+    given = object_of(block.text or "{}")
     return {"type": "tool_use", "id": block.call, "name": block.name, "input": given}
 
 

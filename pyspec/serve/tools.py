@@ -10,6 +10,7 @@ from typing import Any
 from pyspec.batch.custom import text_call, text_function, text_of_call
 from pyspec.errors import InputError
 from pyspec.serve.interface import text_of
+from pyspec.text.parts import object_of
 
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 """Types of parts that are text."""
@@ -222,8 +223,4 @@ def _id(item: Mapping[str, Any]) -> Any:
 
 def _object(text: str) -> dict[str, Any]:
     """What arguments bring; nothing where they were cut."""
-    try:
-        read = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}
+    return object_of(text or "{}") or {}

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from pyspec.errors import InputError
+from pyspec.text.parts import object_of
 
 TemplateInput = dict[str, Any]
 """What a template is rendered with: messages, tools, add_generation_prompt and whatever else it knows."""
@@ -65,11 +66,8 @@ def _call(call: Any) -> dict[str, Any]:
         raise InputError("a tool call in the messages has no function with a name")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
-            read = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            read = None
-        arguments = read if isinstance(read, dict) else arguments
+        read = object_of(arguments or "{}")
+        arguments = arguments if read is None else read
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -234,7 +235,20 @@ class TrimmedText:
 
 def is_object(text: str) -> bool:
     """Whether a text is a JSON object."""
+    return object_of(text) is not None
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is, None for other texts. Its strings are `encodable`."""
     try:
-        return isinstance(json.loads(text), dict)
+        made = json.loads(text)
+        if "\\ud" in text.lower():
+            made = json.loads(encodable(json.dumps(made, ensure_ascii=False)))
     except (ValueError, RecursionError):
-        return False
+        return None
+    return made if isinstance(made, dict) else None
+
+
+def encodable(text: str) -> str:
+    """The text, with a sign for each half of a character, which JSON can name and UTF-8 cannot."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)

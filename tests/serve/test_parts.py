@@ -6,6 +6,7 @@ import json
 
 import pytest
 import scripted
+from asking import post
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -167,3 +168,20 @@ def test_two_calls_of_one_answer(client_of, script_all):
     options["extra_body"] = {"grammar": scripted.script("Six.")}
     done = client.chat.completions.create(model="tiny", messages=turns, max_tokens=9, **options)
     assert done.choices[0].message.content == "Six."
+
+
+HALF = '<tool_call>\n{"name": "shell", "arguments": {"commands": ["x\\ud83d"]}}\n</tool_call>'
+GO = {"messages": [{"role": "user", "content": "go"}]}
+CALLING = {
+    "/v1/messages": {**GO, "tools": [{"name": "shell", "input_schema": {"type": "object"}}]},
+    "/v1/responses": {"input": "go", "tools": [{"type": "shell"}]},
+    "/v1/chat/completions": {**GO, "tools": [{"function": {"name": "shell"}}]},
+}
+
+
+@pytest.mark.parametrize("path", CALLING)
+def test_half_a_character_in_a_call_fails_no_answer(server, script_all, path):
+    """JSON can name it, and UTF-8 has no bytes for it."""
+    data = {**CALLING[path], "max_tokens": 200, "grammar": scripted.script(HALF)}
+    status, told = post(server, json.dumps(data).encode(), path)
+    assert (status, told.get("error")) == (200, None)

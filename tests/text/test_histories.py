@@ -153,6 +153,13 @@ def test_what_is_said_beside_a_call_is_kept_where_it_may_not_stand_beside_though
     assert "to=functions.read_file" in prompt
 
 
+def test_half_a_character_in_a_call_can_be_told() -> None:
+    """UTF-8 has no bytes for it, and the chat goes on; a whole one that is escaped as two halves stays."""
+    (turn,) = standard([call('{"path": "a\\ud83d\\ud83d\\ude00", "\\uDE00": "\\\\ud83d"}')])
+    read = turn["tool_calls"][0]["function"]["arguments"]
+    assert read == {"path": "a\ufffd\U0001f600", "\ufffd": "\\ud83d"}
+
+
 def test_arguments_that_were_cut_are_in_the_prompt(templates: dict[str, ChatTemplate]) -> None:
     """As text, or in an object where the template takes nothing else."""
     turns = HISTORIES["a call that was cut"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspec.text.calls.form import CallForm
 from pyspec.text.loose import read_loose
-from pyspec.text.parts import Calls
+from pyspec.text.parts import Calls, encodable
 from pyspec.text.scan import Scan, Scanner
 
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
@@ -217,7 +217,7 @@ def _read_text(s: Scanner) -> Scan[str]:
     parts: list[str] = []
     whole = yield from s.json(parts.append)
     try:
-        return str(json.loads("".join(parts))) if whole else ""
+        return encodable(json.loads("".join(parts))) if whole else ""
     except ValueError:
         return ""
 
