@@ -146,7 +146,8 @@ def test_a_prior_is_what_was_learned(tmp_path) -> None:
     draft = tmp_path / "d.gguf"
     prior_path(draft).write_bytes(msgspec.json.encode(prior_of("d", "c", learned)))
     again = read_prior(draft).restore("d", "c")
-    assert again.calibration.table == pytest.approx(learned.calibration.table)
+    # the line is fitted when it is read, and else when a tenth more was seen
+    assert again.calibration.table == pytest.approx(learned.calibration.table, abs=0.01)
     assert again == learned
 
 

@@ -32,20 +32,26 @@ Features = tuple[float, ...]
 """What the companion adds, for its logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""
 
 _MEMORY = 256.0  # observations that a bin looks back on
-_PRIOR_WEIGHT = 6.0  # observations that what is assumed of a bin counts for
+_LINE_WEIGHT = 24.0  # observations that the line counts for in each bin
+_SPREADS = np.array([0.7, 0.25])  # standard deviations of a line's two numbers among drafts
+_LOWEST, _HIGHEST = np.array([-6.0, 0.05]), np.array([6.0, 2.0])  # of both
+_CENTRES = np.array([[1.0] * TABLE_BINS, [bin_centre(k) for k in range(TABLE_BINS)]])
+_REFIT, _FEWEST = 0.1, 4.0  # fitted anew when a tenth more was seen, and at least so many tokens
+_STEPS, _FIRST_STEPS = 2, 8  # of Newton's method: from the last fit, and from what is assumed
 _LOSS_MEMORY = 100.0  # tokens that the running log-losses look back on
 _HELP = 0.02  # nats a token by which the companion's view must be better to be followed
 
-# At first logit(acceptance) = intercept + slope * logit(p), a little under the diagonal: drafts are over-confident away from
-# their training text. With a companion, part of the slope moves to its probability and agreement.
-_INTERCEPT, _SLOPE = -0.3, 0.8
-# What is added to the intercept, by whether the rule relaxes and how tokens are drawn. Two drafts of SmolLM2, a good and a poor
-# one, were followed where they gave their token a probability of one half: the target's greedy choice was that token in 80 and
-# 64 % of cases, and the margin rule accepted it in 92 and 73 %.
-_EASE: dict[tuple[bool, Draw], float] = {
-    (False, "greedy"): 0.6, (False, "apart"): 0.0, (False, "coupled"): 0.3,
-    (True, "greedy"): 1.2, (True, "apart"): 0.6, (True, "coupled"): 0.9,
+# What is assumed of a draft before any of its tokens was seen: logit(acceptance) = intercept + slope * logit(p), by whether the
+# rule relaxes and how tokens are drawn. It lies a little under the diagonal: drafts are over-confident away from their training
+# text. Two drafts of SmolLM2, a good and a poor one, were followed where they gave their token a probability of one half: the
+# target's greedy choice was that token in 80 and 64 % of cases, and the margin rule accepted it in 92 and 73 %. The number says
+# less of drawn tokens: their line lost least in first answers with a draft of which nothing was known (bench/firsts.py).
+Line = tuple[float, float]
+_LINES: dict[tuple[bool, Draw], Line] = {
+    (False, "greedy"): (0.3, 0.8), (False, "apart"): (-0.3, 0.8), (False, "coupled"): (-0.3, 0.65),
+    (True, "greedy"): (0.9, 0.8), (True, "apart"): (0.3, 0.8), (True, "coupled"): (0.3, 0.65),
 }  # fmt: skip
+# With a companion, part of the slope moves to its probability and agreement.
 _COMPANION_PRIOR = (-1.0, 2.4, 0.3, 0.2, 1.2, 0.5)
 _RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
 
@@ -117,7 +123,7 @@ class Calibration(msgspec.Struct, dict=True):
         seen: observed tokens.
         first: how often each bin turned up at position 0. With `later` it tells what a token not drafted yet will look like.
         later: the same behind accepted tokens.
-        ease: how much likelier than the draft says a token is accepted before any was seen, in logits.
+        assumed: the line that is assumed before any token was seen (see _LINES).
         table: acceptance by bin, the prior included: what C multiplies up while it drafts.
 
     Raises:
@@ -128,7 +134,7 @@ class Calibration(msgspec.Struct, dict=True):
     seen: list[float] = msgspec.field(default_factory=lambda: [0.0] * TABLE_BINS)
     first: list[float] = msgspec.field(default_factory=lambda: _spread(10, 26))
     later: list[float] = msgspec.field(default_factory=lambda: _spread(14, 28))
-    ease: float = 0.0
+    assumed: Line = _LINES[False, "apart"]
 
     def __post_init__(self) -> None:
         tables = (self.hits, self.seen, self.first, self.later)
@@ -138,15 +144,12 @@ class Calibration(msgspec.Struct, dict=True):
             and all(h <= n for h, n in zip(self.hits, self.seen, strict=True))
             and sum(self.first) > 0.0
             and sum(self.later) > 0.0
-            and abs(self.ease) <= LOGIT_MAX
+            and all(abs(x) <= LOGIT_MAX for x in self.assumed)
         )
         if not good:
             raise OptionError("the acceptance table contradicts itself")
-        self._prior = [
-            clamp(1.0 / (1.0 + exp(-(_INTERCEPT + self.ease + _SLOPE * bin_centre(k)))))
-            for k in range(TABLE_BINS)
-        ]
-        self.table = [self._acceptance(k) for k in range(TABLE_BINS)]
+        self._line = np.array(self.assumed)
+        self._fit(_FIRST_STEPS)
 
     def update(self, position: int, k: int, accepted: bool) -> None:
         """Learn from one observed position whose draft probability fell into bin k."""
@@ -155,20 +158,55 @@ class Calibration(msgspec.Struct, dict=True):
             self.hits[k] *= 0.5
         self.seen[k] += 1.0
         self.hits[k] += accepted
-        self.table[k] = self._acceptance(k)
+        self._unfitted -= 1.0
+        if self._unfitted <= 0.0:
+            self._fit()
+        else:
+            self.table[k] = self._acceptance(k)
         counts = self.later if position else self.first
         counts[k] += 1.0
         if counts[k] > _MEMORY:
             counts[:] = [c * 0.5 for c in counts]
 
+    def _fit(self, steps: int = _STEPS) -> None:
+        """Fit the line that all bins share, and make the table anew.
+
+        A draft that is better or worse than was assumed is so in every bin, which few tokens tell.
+        """
+        seen = np.asarray(self.seen)
+        self._line = fit_line(
+            np.asarray(self.hits), seen, np.array(self.assumed), self._line, steps
+        )
+        chances = 1.0 / (1.0 + np.exp(-(self._line @ _CENTRES)))
+        self._prior = [clamp(p) for p in chances.tolist()]
+        self.table = [self._acceptance(k) for k in range(TABLE_BINS)]
+        self._unfitted = max(_FEWEST, _REFIT * float(seen.sum()))
+
     def _acceptance(self, k: int) -> float:
-        hits = self.hits[k] + _PRIOR_WEIGHT * self._prior[k]
-        return clamp(hits / (self.seen[k] + _PRIOR_WEIGHT))
+        hits = self.hits[k] + _LINE_WEIGHT * self._prior[k]
+        return clamp(hits / (self.seen[k] + _LINE_WEIGHT))
 
     def nexts(self) -> tuple[Floats, Floats]:
         """How likely the next token is in each bin: a draft's first token, and a later one."""
         first, later = np.asarray(self.first), np.asarray(self.later)
         return first / first.sum(), later / later.sum()
+
+
+def fit_line(hits: Floats, seen: Floats, assumed: Floats, line: Floats, steps: int) -> Floats:
+    """Intercept and slope of logit(acceptance) over a bin's centre: the most likely ones, by Newton's method from `line`.
+
+    What is `assumed` of both is off by _SPREADS in the usual case (normal priors). hits, seen: tokens by bin.
+    """
+    precision = np.diag(1.0 / np.square(_SPREADS))
+    for _ in range(steps):
+        p = 1.0 / (1.0 + np.exp(-(line @ _CENTRES)))
+        slope = _CENTRES @ (hits - seen * p) - precision @ (line - assumed)
+        curvature = (_CENTRES * (seen * p * (1.0 - p))) @ _CENTRES.T + precision
+        step = np.clip(
+            np.linalg.solve(curvature, slope), -1.0, 1.0
+        )  # Newton's may leap where p is near 0 or 1
+        line = np.clip(line + step, _LOWEST, _HIGHEST)
+    return line
 
 
 def _spread(low: int, high: int) -> list[float]:
@@ -219,7 +257,7 @@ class Acceptance(msgspec.Struct, dict=True):
         """
         other = deepcopy(self)
         table = other.coupled if draw == "coupled" else other.calibration
-        other.calibration = msgspec.structs.replace(table, ease=_EASE[relaxing, draw])
+        other.calibration = msgspec.structs.replace(table, assumed=_LINES[relaxing, draw])
         return other
 
     def join(self, known: Acceptance, *, coupled: bool) -> None:
