@@ -41,7 +41,29 @@ class OutputFiles:
                     f"{as_text(str(path))} is a model and would be overwritten", "give another -o"
                 )
 
-    def write(self, path: Path, chunks: Iterator[bytes]) -> None:
+    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+        """What a file is to hold."""
+        raise NotImplementedError
+
+    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
+        """What an earlier output says of the records, see `JsonLines`; [] where only the journal knows."""
+        return []
+
+    def check(self, journal: Journal, records: Sequence[Record]) -> None:
+        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
+        complete = all(i in journal for i in range(len(records)))
+        for path, seen in self.seen.items():
+            if self.overwrite or seen is None:
+                continue
+            if not complete or path.read_bytes() != b"".join(self.chunks(path, journal, records)):
+                raise self.refuse(path)
+
+    def assemble(self, journal: Journal, records: Sequence[Record]) -> None:
+        """Write the files. Raises BatchWriteError."""
+        for path in self.seen:
+            self._write(path, self.chunks(path, journal, records))
+
+    def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
         """All or nothing, and nothing in place of a file that was not there when the run began. Raises BatchWriteError."""
         try:
             if _signature(path) != self.seen[path]:
@@ -91,50 +113,36 @@ def _signature(path: Path) -> object:
 
 
 class TextFiles(OutputFiles):
-    """A folder with one text file an input file, under the input's name, where answers stand as their inputs do."""
+    """A folder with one text file an input file, under the input's name, where answers stand as their inputs do.
+
+    A failed record leaves its place empty.
+    """
 
     def __init__(
         self, folder: Path, inputs: Sequence[InputFile], per: Per, *, overwrite: bool = False
     ) -> None:
         self.per = per
-        self.paths: dict[str, Path] = {}
+        self._sources: dict[Path, str] = {}
         for source in inputs:
             if source.kind != "text":
                 raise InputError(f"{source.name}: -o DIR/ is for text files", "give -o OUT.jsonl")
             path = folder / source.below
-            if path in self.paths.values():
+            if path in self._sources:
                 raise InputError(
                     f"two inputs would be written to {as_text(str(path))}", "give them other names"
                 )
-            self.paths[source.name] = path
+            self._sources[path] = source.name
         journal = folder / "pyspec-batch.journal"
-        super().__init__(self.paths.values(), inputs, journal, overwrite=overwrite)
+        super().__init__(self._sources, inputs, journal, overwrite=overwrite)
         try:
             for path in (journal, *self.seen):
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
 
-    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """Nothing: the journal knows."""
-        return []
-
-    def check(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
-        complete = all(i in journal for i in range(len(records)))
-        for name, path in self.paths.items():
-            if self.overwrite or self.seen[path] is None:
-                continue
-            own = b"".join(self._texts(journal, name, records)) if complete else None
-            if own is None or path.read_bytes() != own:
-                raise self.refuse(path)
-
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
-        """Write the files; failed records leave their places empty. Raises BatchWriteError."""
-        for name, path in self.paths.items():
-            self.write(path, self._texts(journal, name, records))
-
-    def _texts(self, journal: Journal, name: str, records: Sequence[Record]) -> Iterator[bytes]:
+    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+        """The answers to one input."""
+        name = self._sources[path]
         own = (i for i, record in enumerate(records) if record.source == name)
         return (_ARRANGE[self.per](journal.read(i).text).encode() for i in own)
 
@@ -157,7 +165,7 @@ class TableFile(OutputFiles):
     ) -> None:
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
-        self.path, self.inputs, self.reading = path, inputs, reading
+        self.inputs, self.reading = inputs, reading
         self._tables = bool(inputs) and all(source.kind == "csv" for source in inputs)
         if self._tables:
             heads = {source.name: self._head(source) for source in inputs}
@@ -167,23 +175,8 @@ class TableFile(OutputFiles):
                     f"{other} has other columns than {inputs[0].name}", "give each its own -o"
                 )
 
-    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """Nothing: the journal knows."""
-        return []
-
-    def check(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
-        if self.overwrite or self.seen[self.path] is None:
-            return
-        complete = all(i in journal for i in range(len(records)))
-        if not complete or self.path.read_bytes() != b"".join(self._lines(journal, records)):
-            raise self.refuse(self.path)
-
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
-        """Write the file; rows without a prompt say so. Raises BatchWriteError."""
-        self.write(self.path, self._lines(journal, records))
-
-    def _lines(self, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+        """The rows; those without a prompt say so."""
         if not self._tables:
             yield _row(["id", *_COLUMNS])
             for i, record in enumerate(records):

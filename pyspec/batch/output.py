@@ -56,6 +56,7 @@ class JsonLines(OutputFiles):
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
         self.path, self.counts, self.model = path, counts, model
+        self._run = ""
         self._earlier: list[bytes | None] = []
 
     def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
@@ -63,6 +64,7 @@ class JsonLines(OutputFiles):
 
         Raises ResumeMismatch where it holds something else.
         """
+        self._run = run
         if self.seen[self.path] is None:
             return []
         known = _known_lines(self.path)
@@ -82,17 +84,18 @@ class JsonLines(OutputFiles):
     def check(self, journal: Journal, records: Sequence[Record]) -> None:
         """Nothing: `inspect` has seen all there is."""
 
-    def assemble(self, journal: Journal, run: str, records: Sequence[Record]) -> None:
+    def assemble(self, journal: Journal, records: Sequence[Record]) -> None:
         """Write the file, and then remove the journal. Raises BatchWriteError."""
-        self.write(self.path, self._lines(journal, run, records))
+        super().assemble(journal, records)
         journal.remove()
 
-    def _lines(self, journal: Journal, run: str, records: Sequence[Record]) -> Iterator[bytes]:
+    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+        """A line a record: the earlier one where it has not been answered again."""
         for i, record in enumerate(records):
             line = self._earlier[i] if self._earlier and i not in journal else None
             if line is None:
                 result = journal.read(i)
-                line = public(result, run, record.form, counts=self.counts, model=self.model)
+                line = public(result, self._run, record.form, counts=self.counts, model=self.model)
             yield line
 
 
@@ -157,7 +160,7 @@ def _foreign(
 
 def open_output(
     out: str, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool, **lines: Any
-) -> JsonLines | TextFiles | TableFile:
+) -> OutputFiles:
     """The output that `-o` names: a folder where it ends with a slash or is one, a table where it ends with .csv, else lines.
 
     lines: what `JsonLines` takes. Raises InputError for a name that ends like something else.
@@ -213,7 +216,7 @@ class FileRun:
         self,
         answerer: Batch | RayBatch,
         records: Sequence[Record],
-        output: JsonLines | TextFiles | TableFile,
+        output: OutputFiles,
         *,
         retry_failed: bool = False,
     ) -> None:
@@ -273,7 +276,7 @@ class FileRun:
     def assemble(self) -> None:
         """Put the output in its place."""
         if self.journal is not None:
-            self.output.assemble(self.journal, self.name, self.records)
+            self.output.assemble(self.journal, self.records)
 
     def __exit__(self, *_: object) -> None:
         if self.journal is not None:
