@@ -22,7 +22,7 @@ import shutil
 import stat
 from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -30,7 +30,7 @@ from pyspec.errors import BatchWriteError, ResumeMismatch
 from pyspec.result import RecordResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 try:
@@ -43,6 +43,8 @@ SYNC_S = 1.0
 """Longest time a record waits for the disk."""
 
 _MAGIC = b'{"pyspec_batch":'
+_LONGEST = 1 << 24
+# of a header
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
     _FLAGS |= getattr(os, _name, 0)
@@ -50,13 +52,6 @@ _BEYOND = 1 << 40
 # where Windows locks a byte: others could not read what is locked there
 _HASH = 64  # hex digits: no use to anyone
 RESUME = "run the same command again to resume"
-
-
-class _Header(msgspec.Struct):
-    """First line of a journal; `run` is what answers depend on, by name."""
-
-    pyspec_batch: int
-    run: dict[str, Any]
 
 
 class Journal:
@@ -73,10 +68,10 @@ class Journal:
         self.places: dict[int, tuple[int, int]] = {}
         self.failed: set[int] = set()
         self._anew = anew
-        self._synced = monotonic()
+        self._synced, self._end = monotonic(), 0
         self._fd = _open_locked(path)
         try:
-            self._end = self._recover(run)
+            self._recover(run)
         except BaseException:
             os.close(self._fd)
             raise
@@ -151,64 +146,56 @@ class Journal:
         if result.error is not None:
             self.failed.add(result.index)
 
-    def _recover(self, run: dict[str, Any]) -> int:
-        """Read what is there, cut what is torn; returns where to go on."""
-        header = msgspec.json.encode(_Header(FORMAT, run)) + b"\n"
+    def _recover(self, run: dict[str, Any]) -> None:
+        """Read what is there, and cut what is torn: there this goes on."""
+        header = _header(run)
         with os.fdopen(os.dup(self._fd), "rb") as stream:
-            first = stream.readline(1 << 24)
+            first = stream.readline(_LONGEST)
             torn = not first.endswith(b"\n")
             if not (header.startswith(first) if torn else first.startswith(_MAGIC)):
                 raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
             if torn or (first != header and self._anew):
-                return self._begin(header)
-            if first != header:
-                raise _other(self.path, first, run)
+                os.ftruncate(self._fd, 0)
+                self._write(header)
+                return
             self._end = len(first)
-            for result, size in _whole_lines(stream):
-                self._end += size
+            stream.seek(0)
+            for result, offset, size in finished(stream, self.path, run):
+                self._end = offset + size
                 self._keep(result, size)
         os.ftruncate(self._fd, self._end)
-        return self._end
-
-    def _begin(self, header: bytes) -> int:
-        self._end = 0
-        os.ftruncate(self._fd, 0)
-        self._write(header)
-        return len(header)
 
 
-def finished(path: Path, run: dict[str, Any]) -> Iterator[tuple[RecordResult, int, int]]:
+def _header(run: dict[str, Any]) -> bytes:
+    """The first line of a journal: what answers depend on, by name."""
+    return msgspec.json.encode({"pyspec_batch": FORMAT, "run": run}) + b"\n"
+
+
+def finished(
+    stream: BinaryIO, path: Path, run: dict[str, Any]
+) -> Iterator[tuple[RecordResult, int, int]]:
     """The records in a journal that may be another's and grow: each with offset and size of its line, bytes.
 
-    Raises ResumeMismatch where it belongs to other models or options.
+    Up to the first line that is torn or none. Raises ResumeMismatch where it belongs to other models or options.
     """
-    header = msgspec.json.encode(_Header(FORMAT, run)) + b"\n"
-    with path.open("rb") as stream:
-        first = stream.readline(1 << 24)
-        if not first.endswith(b"\n"):  # it has just been begun
-            return
-        if first != header:
-            raise _other(path, first, run)
-        offset = len(first)
-        for result, size in _whole_lines(stream):
-            yield result, offset, size
-            offset += size
-
-
-def _whole_lines(stream: Iterable[bytes]) -> Iterator[tuple[RecordResult, int]]:
-    """Results up to the first line that is torn or none, and each line's size."""
-    decode = msgspec.json.Decoder(RecordResult).decode
+    first = stream.readline(_LONGEST)
+    if not first.endswith(b"\n"):  # it has just been begun
+        return
+    if first != _header(run):
+        raise _other(path, first, run)
+    offset, decode = len(first), msgspec.json.Decoder(RecordResult).decode
     with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
         for line in stream:
             if not line.endswith(b"\n"):
                 return
-            yield decode(line), len(line)
+            yield decode(line), offset, len(line)
+            offset += len(line)
 
 
 def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
     try:
-        was = msgspec.json.decode(first, type=_Header).run
-    except (msgspec.MsgspecError, UnicodeError):
+        was = msgspec.json.decode(first, type=dict[str, Any])["run"]
+    except (msgspec.MsgspecError, UnicodeError, KeyError):
         was = {}
     now = msgspec.json.decode(msgspec.json.encode(run))
     return ResumeMismatch(

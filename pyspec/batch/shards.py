@@ -36,9 +36,10 @@ class JournalFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.journal")):
-                for result, offset, size in finished(path, run):
-                    if result.error is None:
-                        self._places[result.id, result.prompt_sha256] = path, offset, size
+                with path.open("rb") as stream:
+                    for result, offset, size in finished(stream, path, run):
+                        if result.error is None:
+                            self._places[result.id, result.prompt_sha256] = path, offset, size
         except OSError as error:
             raise BatchWriteError(f"{folder} cannot be used: {error.strerror}") from None
         self._own = Journal(folder / f"{uuid.uuid4().hex}.journal", run)
