@@ -6,13 +6,13 @@ cannot be done is refused; other fields are ignored, as clients send many.
 
 from __future__ import annotations
 
+import hashlib
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
 from pyspec.batch.custom import as_function_tool, custom_names, with_function_calls
-from pyspec.batch.legacy import as_tool_choice, as_tools, with_tool_calls
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
 from pyspec.sampling import LEAST_P
@@ -76,9 +76,13 @@ class Body(RequestFields, kw_only=True):
         return None
 
     @property
-    def shaped(self) -> bool:
-        """Whether a grammar is to be made of it."""
-        return any(getattr(self, field, None) for field in _SHAPING)
+    def shape(self) -> bytes | None:
+        """Hash of what a grammar is to be made of; None where none is."""
+        given = [getattr(self, field, None) for field in _SHAPING]
+        if not any(given):
+            return None
+        asked = [*given, getattr(self, "tool_choice", None)]
+        return hashlib.sha256(msgspec.json.encode(asked)).digest()
 
     def _shared(self, name: str) -> dict[str, Any]:
         for field in _REFUSED:
@@ -157,8 +161,8 @@ class ChatBody(Body):
 
     def __post_init__(self) -> None:
         if self.functions and not self.tools:
-            self.tools = as_tools(self.functions)
-            self.tool_choice, self.parallel_tool_calls = as_tool_choice(self.function_call), False
+            self.tools = [{"type": "function", "function": each} for each in self.functions]
+            self.tool_choice, self.parallel_tool_calls = self.function_call, False
         else:
             self.functions = None
 
@@ -275,11 +279,17 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 def _known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same messages, calls in one form. Raises InputError for a role that OpenAI does not have."""
+    found = []
     for message in messages:
         role = message.get("role")
         if isinstance(role, str) and role not in _ROLES:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
-    return [with_function_calls(with_tool_calls(message)) for message in messages]
+        call, told = message.get("function_call"), message
+        if call and not message.get("tool_calls"):  # as clients say it that knew no tools
+            known = {key: value for key, value in message.items() if key != "function_call"}
+            told = {**known, "tool_calls": [{"type": "function", "function": call}]}
+        found.append(with_function_calls(told))
+    return found
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

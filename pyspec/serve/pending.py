@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pyspec.account import times_among
 from pyspec.batch import bodies
 from pyspec.batch.custom import DeltaWriter
-from pyspec.batch.legacy import as_function_call
 from pyspec.batch.records import CHAT
 from pyspec.errors import AnswerFailed
 from pyspec.result import RecordResult
@@ -170,7 +169,7 @@ class Choice:
             shown["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, self._likely)
         if self._details:
             self.block["tokens"] = self._details
-        return as_function_call(shown) if asked.older else shown
+        return _as_function_call(shown) if asked.older else shown
 
     def taken(self) -> list[AnswerPart]:
         """The parts that have come since it was asked before."""
@@ -211,6 +210,17 @@ class Choice:
         choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
         if likely:
             choice["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, likely)
-        choice = as_function_call(choice) if asked.older else choice
+        choice = _as_function_call(choice) if asked.older else choice
         body = asked.frame([choice], chunk=True)
         return {**body, "tokens": details} if details else body
+
+
+def _as_function_call(choice: dict[str, Any]) -> dict[str, Any]:
+    """A choice of a body or a chunk whose calls are told as one function call, for clients that sent functions."""
+    key = "delta" if "delta" in choice else "message"
+    told, reason = dict(choice.get(key) or {}), choice.get("finish_reason")
+    calls = told.pop("tool_calls", None)
+    if calls and calls[0].get("index", 0) == 0:
+        told["function_call"] = calls[0]["function"]
+    ended = "function_call" if reason == "tool_calls" else reason
+    return {**choice, key: told, "finish_reason": ended}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import random
 import threading
@@ -22,7 +21,6 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from pyspec.batch import bodies
@@ -140,7 +138,7 @@ class Service:
         if n > self._most:
             raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
         self._room_for(self._preparing + 1)
-        shape = _shape(body) if body.shaped else None
+        shape = body.shape
         pool = self._large if size > LIGHT else None
         if shape is not None and shape not in self._shapes:
             pool = self._grammars
@@ -278,15 +276,6 @@ class Service:
             echoes = bool(job.echo)
             job.options = dataclasses.replace(job.options, keep_rows=True, prompt_rows=echoes)
         return job
-
-
-_SHAPING = ("grammar", "response_format", "text", "output_config", "tools", "tool_choice")
-
-
-def _shape(body: bodies.Body) -> bytes:
-    """What a request's grammar is made of."""
-    given = [getattr(body, name, None) for name in _SHAPING]
-    return hashlib.sha256(msgspec.json.encode(given)).digest()
 
 
 def _choices(body: bodies.Body) -> int:

@@ -35,6 +35,19 @@ def test_a_schema_by_other_servers_names(serve, asked):
     assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
 
 
+@pytest.mark.parametrize("name", ["json_schema", "guided_json", "structured_outputs"])
+def test_another_schema_is_another_shape(name):
+    """By whichever name it is sent: a grammar that is new here is not made beside everybody's requests."""
+    shapes = {decoded(ChatBody, body(**{name: {"json": {"enum": [n]}}})).shape for n in range(2)}
+    assert len(shapes) == 2
+    assert None not in shapes
+
+
+def test_a_text_has_no_shape():
+    """Nothing of it asks for a grammar."""
+    assert decoded(ChatBody, body()).shape is None
+
+
 def record_of(**options):
     """What a chat's body asks for."""
     (record,) = decoded(ChatBody, body(**options)).records("a")
