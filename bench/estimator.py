@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from common import Made, arguments, keep, made_by, page_of
+from companion import fitted
 from rows import Text, open_pair, prompts_of, record
 
 from pyspec import Sampling, SpeculativeLlama
@@ -29,7 +30,7 @@ Array = npt.NDArray[np.float64]
 OPTIONS = {
     "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "out": None,
 }  # fmt: skip
-BINS, RIDGE, STEPS = 16, 1.0, 30
+BINS, RIDGE = 16, 1.0
 HALF_BIN = 0.5  # of a token, what a bin holds of either kind before any was seen
 MOST_LEAD = 16.0
 RECENT = 0.9  # of the running share of accepted tokens, what stays at each token
@@ -131,21 +132,14 @@ def binned(known: Array, accepted: Array, asked: Array) -> Array:
 
 
 def logistic(known: Array, accepted: Array, asked: Array) -> Array:
-    """Acceptance by a logistic model with a ridge (Newton's steps), of all words and their squares."""
+    """Acceptance by a logistic model with a ridge, of all words and their squares."""
     mean, spread = known.mean(0), known.std(0) + 1e-9
 
     def features(x: Array) -> Array:
         z = np.clip((x - mean) / spread, -4.0, 4.0)
         return np.column_stack([np.ones(len(z)), z, z * z])
 
-    x = features(known)
-    weights = np.zeros(x.shape[1])
-    for _ in range(STEPS):
-        p = 1.0 / (1.0 + np.exp(-x @ weights))
-        slope = x.T @ (accepted - p) - RIDGE * weights
-        weights += np.linalg.solve(
-            (x.T * (p * (1.0 - p))) @ x + RIDGE * np.eye(len(weights)), slope
-        )
+    weights = fitted(features(known), accepted, ridge=RIDGE)
     found: Array = 1.0 / (1.0 + np.exp(-features(asked) @ weights))
     return found
 
