@@ -44,6 +44,10 @@ def parse_window(text: str) -> Window:
         ) from None
 
 
+MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
+"""What users say of the margin rule, by name."""
+
+
 @dataclass(frozen=True)
 class Strict:
     """Accept a drafted token only if it equals the target's own choice."""
@@ -113,8 +117,7 @@ class Margin:
     @classmethod
     def of(cls, options: object) -> Margin:
         """The rule with the numbers that an object of options has, by their names; its window as text. Raises OptionError."""
-        names = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
-        given = {name: getattr(options, name) for name in names}
+        given = {name: getattr(options, name) for name in MARGIN_NUMBERS}
         text = given["window"]
         return cls(**given | {"window": None if text is None else parse_window(text)})
 

@@ -166,11 +166,6 @@ class ChatBody(Body):
         else:
             self.functions = None
 
-    @property
-    def may_call(self) -> bool:
-        """Whether the answer may be a call."""
-        return bool(self.tools) and self.tool_choice != "none"
-
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record."""
         if set(self.modalities or ()) - {"text"}:
@@ -178,12 +173,11 @@ class ChatBody(Body):
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
-        if self.may_call:
-            given = self.tools or []
-            tools, choice = tools_left(_functions(given), self.tool_choice)
+        if self.tools and self.tool_choice != "none":
+            tools, choice = tools_left(_functions(self.tools), self.tool_choice)
             parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
             shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
-            shared["custom"] = custom_names(given) or None
+            shared["custom"] = custom_names(self.tools) or None
         elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
             raise InputError("tool_choice asks for a call, but there are no tools", "send tools")
         if self.reasoning_effort == "none":
@@ -206,7 +200,6 @@ class CompletionBody(Body):
     best_of: int | None = None
 
     form = COMPLETION
-    may_call = False
 
     @property
     def n_prompts(self) -> int:

@@ -16,16 +16,15 @@ from pyspec.noise import derive_seed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.profiles import Side
 from pyspec.result import RecordResult
-from pyspec.rules import Margin, Strict, Verification, rule_at
+from pyspec.rules import MARGIN_NUMBERS, Margin, Strict, Verification, rule_at
 from pyspec.sampling import Sampling
 from pyspec.text.answer import AnswerReader, Speech
-from pyspec.text.forms import from_outside
+from pyspec.text.forms import TELLING, from_outside
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
 from pyspec.tokens import common_prefix
 from pyspec.verdicts import followed
 
-_TELLING = ("system", "developer")
 _FORMAT_TOKENS = 64  # of a chat template, and to spare
 _BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever thought too short
 
@@ -208,7 +207,7 @@ class JobMaker:
         if turns is None:
             turns = [{"role": "user", "content": record.prompt or ""}]
         system = self._system(record)
-        if system is not None and not any(turn.get("role") in _TELLING for turn in turns):
+        if system is not None and not any(turn.get("role") in TELLING for turn in turns):
             turns = [{"role": "system", "content": system}, *turns]
         if len(turns) > self._n_ctx:  # a turn is a token at least
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)
@@ -228,8 +227,8 @@ def _speculation(asked: SpeculationBody | None, rule: Verification) -> Speculati
     """What a record asks for, `rule` where it names none. Raises OptionError."""
     if asked is None:
         return Speculation(verification=rule)
-    names = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
-    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    numbers = {name: getattr(asked, name) for name in MARGIN_NUMBERS}
+    given = {name: number for name, number in numbers.items() if number is not None}
     if given and asked.verify != "margin":
         told = f"speculation has {', '.join(given)}, which belong to the margin rule"
         raise OptionError(told, 'add "verify": "margin"')

@@ -172,18 +172,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }
-ASKED = (
-    *RecordFields.__struct_fields__,
-    "tokens",
-    "stop",
-    "tools",
-    "custom",
-    "tool_choice",
-    "parallel",
-    "reasons",
-    "echo",
-)
-"""Fields of a record that say what is asked; the others are its name and place."""
+_ABOUT = {"id", "source", "line", "form", "error"}
+ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
+"""Fields of a record that say what is asked; the others are its name and place. Journals know records by them in this order."""
 
 
 def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:

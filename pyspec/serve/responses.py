@@ -22,6 +22,7 @@ from pyspec.serve.tools import (
     found_tools,
     result_message,
 )
+from pyspec.text.forms import TELLING
 from pyspec.text.parts import AnswerPart
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspec.result import Result
     from pyspec.serve.pending import Choice, PendingRequest
 
-_TELLING = ("system", "developer")
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -112,7 +112,7 @@ def messages_of(
         made = [{"role": "user", "content": given}]
     else:
         made = list(_turns(given))
-        while made and made[0]["role"] in _TELLING:  # templates take one such message
+        while made and made[0]["role"] in TELLING:  # templates take one such message
             told.append(made.pop(0)["content"])
     return [{"role": "system", "content": "\n\n".join(told)}, *made] if told else made
 

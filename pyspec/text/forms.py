@@ -102,7 +102,8 @@ def _with_arguments(asked: TemplateInput, change: Callable[[Any], Any]) -> Templ
 
 
 _ROLES = {"developer": "system", "function": "tool"}
-_TELLING = ("system", "developer")
+TELLING = ("system", "developer")
+"""Roles that tell the model what to do."""
 
 
 def _known_roles(asked: TemplateInput) -> TemplateInput:
@@ -178,7 +179,7 @@ def _parts(asked: TemplateInput) -> TemplateInput:
 def _system_in_front(asked: TemplateInput) -> TemplateInput:
     """The system text in front of the first user's."""
     first, *rest = asked["messages"] or [{}]
-    if first.get("role") not in _TELLING or not isinstance(first["content"], str):
+    if first.get("role") not in TELLING or not isinstance(first["content"], str):
         return asked
     if not rest or rest[0]["role"] != "user" or not isinstance(rest[0]["content"], str):
         return {**asked, "messages": [{"role": "user", "content": first["content"]}, *rest]}
@@ -234,9 +235,9 @@ def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
 def _late_system(asked: TemplateInput) -> TemplateInput:
     """System texts behind the beginning as the user's, where they stand: in front they would change what was read already."""
     messages = asked["messages"]
-    told = (i for i, message in enumerate(messages) if message["role"] not in _TELLING)
+    told = (i for i, message in enumerate(messages) if message["role"] not in TELLING)
     first = next(told, len(messages))
-    late = [{**m, "role": "user"} if m["role"] in _TELLING else m for m in messages[first:]]
+    late = [{**m, "role": "user"} if m["role"] in TELLING else m for m in messages[first:]]
     return {**asked, "messages": [*messages[:first], *late]}
 
 
@@ -347,7 +348,7 @@ def _traits(message: Mapping[str, Any]) -> tuple[object, ...]:
 # -- whether everything is there -----------------------------------------------------------------------------------------
 
 
-_SAID_TO = ("user", "tool", "function", *_TELLING)
+_SAID_TO = ("user", "tool", "function", *TELLING)
 _SWITCH = re.compile(r"/(?:no_?)?think\b")
 # templates read it and take it out
 
