@@ -137,9 +137,9 @@ class Batch:
             self._models.target.adapts_threads = False  # others may round otherwise
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
-        self._queue: deque[tuple[int, Record] | Job] = deque()
+        self._queue: deque[Job] = deque()
         self._noted: set[str] = set()
-        self._count, self._cancelled = 0, False
+        self._cancelled = False
         self._total, self._seconds = Tally(), 0.0
         self._decode_us = [0] * len(Role)
 
@@ -178,13 +178,6 @@ class Batch:
         """Make the contexts now that `stream` would make for its first record. Raises what does not fit."""
         if self._scheduler is None:
             self._open(())
-
-    def submit(self, record: Record | str) -> int:
-        """Queue a record for `stream`; returns its index. Safe from any thread but not from two at once."""
-        index = self._count
-        self._count += 1
-        self._queue.append((index, _as_record(record, index)))
-        return index
 
     def submit_job(self, job: Job) -> None:
         """Queue a job of `jobs.job` for `stream`. Safe from any thread."""
@@ -241,7 +234,7 @@ class Batch:
         return self._total.times_plain or 0.0
 
     def stream(self, after: Callable[[], None] | None = None) -> Iterator[RecordResult]:
-        """Results of submitted records until none is left; more may come meanwhile. after: called behind each round."""
+        """Results of submitted jobs until none is left; more may come meanwhile. after: called behind each round."""
         return self._pump(lambda: self._queue.popleft() if self._queue else None, after)
 
     def cancel(self) -> None:

@@ -160,14 +160,14 @@ def test_prefix_gives_way_where_cells_are_short(open_batch):
     prefix = "the quick brown fox jumps "
     prompts = [prefix + "a", prefix + "b", "z" * 200]
     batch = open_batch(parallel=2, n_ctx=256, cells=256, max_tokens=56)
-    first = [Record(id=str(i), prompt=p) for i, p in enumerate(prompts)]
-    for record in first[:2]:
-        batch.submit(record)
+    jobs = [batch.jobs.job(i, Record(id=str(i), prompt=p)) for i, p in enumerate(prompts)]
+    for job in jobs[:2]:
+        batch.submit_job(job)
     found = []
     for result in batch.stream():
         found.append(result)
         if len(found) == 1:
-            batch.submit(first[2])
+            batch.submit_job(jobs[2])
     assert [r.error for r in found] == [None] * 3
     assert found[-1].usage.total_tokens == 256
 
@@ -189,11 +189,13 @@ def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
     monkeypatch.setattr(
         Engine, "verify", lambda self, work: (widths.append(list(work)), verify(self, work))[1]
     )
-    batch.submit(Record(id="short", prompt="ab", max_tokens=3))
-    batch.submit("cd")
+    asked = [{"prompt": "ab", "max_tokens": 3}, {"prompt": "cd"}, {"prompt": "y" * 100}]
+    jobs = [batch.jobs.job(i, Record(id=str(i), **each)) for i, each in enumerate(asked)]
+    for job in jobs[:2]:
+        batch.submit_job(job)
     for i, _ in enumerate(batch.stream()):
         if i == 0:
-            batch.submit("y" * 100)
+            batch.submit_job(jobs[2])
     mixed = [work for work in widths if {n < 0 for _, _, n in work} == {True, False}]
     assert len(mixed) >= 3
 
