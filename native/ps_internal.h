@@ -51,7 +51,8 @@ typedef struct ps_seq {
     ps_draft draft;
     ps_coupling coupling; /* temperature 0: not coupled */
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
-    int32_t verified; /* drafted tokens in that verify */
+    int32_t rows;     /* of it, those that can be read */
+    int32_t verified; /* drafted tokens in that verify, -1 where nothing can be accepted */
     float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while companion or gate want them */
     bool has_row[PS_MAX_DRAFT]; /* whether `kept` has that of the drafted token */
     float *own;       /* [heads, or 1][width] such a draft's own states: after its last row, or where each head drafted */

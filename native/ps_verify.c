@@ -27,13 +27,17 @@ ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto,
     return status;
 }
 
+enum { ALL_ROWS = -2 }; /* as ps_work has it */
+
 /* How many rows one work item needs, or -1 when it cannot be done. */
 static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
     const ps_seq *const seq = &engine->seq[work->seq];
     const ps_ctx *const ctx = &engine->role[PS_TARGET];
     const int32_t missing = seq->n - ctx->n_kv[work->seq];
     if (seq->n < 1 || missing < 1) return -1;
-    if (work->n_draft < 0) return work->n_prefill > 0 && work->n_prefill < missing ? work->n_prefill : -1;
+    if (work->n_draft == ALL_ROWS) return missing;
+    const bool fits = work->n_draft == -1 && work->n_prefill > 0 && work->n_prefill < missing;
+    if (work->n_draft < 0) return fits ? work->n_prefill : -1;
     if (work->n_draft > seq->draft.n || seq->n + work->n_draft > ctx->n_ctx) return -1;
     if (ctx->recurrent && work->n_draft > ctx->n_rs) return -1;
     return missing + work->n_draft;
@@ -42,18 +46,20 @@ static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
 static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     ps_seq *const seq = &engine->seq[work->seq];
     const int32_t from = engine->role[PS_TARGET].n_kv[work->seq];
+    const int32_t first = work->n_draft == ALL_ROWS ? from : seq->n - 1; /* that is wanted */
     for (int32_t pos = from; pos < from + n_rows; pos++) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
-        const bool wanted = work->n_draft >= 0 && pos >= seq->n - 1;
-        if (pos == seq->n - 1) seq->row = engine->rows.n;
+        const bool wanted = work->n_draft != -1 && pos >= first;
+        if (pos == first) seq->row = engine->rows.n;
         ps_rows_add(&engine->rows, work->seq, pos, token, wanted);
     }
-    seq->verified = work->n_draft;
+    seq->rows = from + n_rows - first;
+    seq->verified = work->n_draft < 0 ? -1 : work->n_draft;
 }
 
 /* The states of committed rows before the last one; those after it wait for what is accepted. */
 static void keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
-    const int32_t n = work->n_draft < 0 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
+    const int32_t n = work->n_draft == -1 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
     if (n > 0) ps_draft_keep_states(engine, work->seq, from, row, n);
 }
 
@@ -107,7 +113,7 @@ ps_status ps_verify(ps_engine *engine, int32_t n, const ps_work *work) {
 ps_status ps_target_row(ps_engine *engine, int32_t seq, int32_t i, const float **row) {
     PS_FAIL_IF(!engine || !row || !ps_seq_valid(engine, seq), PS_E_ARG);
     const ps_seq *const s = &engine->seq[seq];
-    PS_FAIL_IF(s->row < 0 || i < 0 || i > s->verified, PS_E_STATE);
+    PS_FAIL_IF(s->row < 0 || i < 0 || i >= s->rows, PS_E_STATE);
     *row = ps_ctx_logits(&engine->role[PS_TARGET], s->row + i);
     PS_FAIL_UNLESS(*row, PS_E_DECODE);
     return PS_OK;

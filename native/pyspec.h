@@ -285,7 +285,8 @@ ps_status ps_score(ps_engine *engine, int32_t n, const int32_t *seqs);
 typedef struct ps_work {
     int32_t seq;
     int32_t n_prefill; /* committed tokens to decode without logits; then n_draft is -1 */
-    int32_t n_draft;   /* drafted tokens to verify after the last committed token; -1 for prefill only */
+    int32_t n_draft;   /* drafted tokens to verify after the last committed token; -1 for prefill only; -2: the rows of all
+                        * committed tokens that the KV lacks can be read, and nothing is accepted */
 } ps_work;
 
 /* One llama_decode on the target over all work items. */

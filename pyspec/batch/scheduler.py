@@ -29,7 +29,7 @@ from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
-from pyspec.batch.scoring import PIECE, PromptScorer
+from pyspec.batch.scoring import PIECE, score_piece
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 
@@ -72,7 +72,6 @@ class Scheduler:
     ) -> None:
         self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
-        self._scorer = PromptScorer(contexts.target, contexts.n_batch)
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
         self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each, public)
@@ -229,7 +228,7 @@ class Scheduler:
     def _close_gaps(self) -> None:
         """Where no record comes to fill a gap among streams, the last one does."""
         if any(answer.scored is not None for answer in self.active.values()):
-            return  # the engine does not know yet what their sequences hold
+            return  # the engine knows but a part of their texts
         while self._streams and self.active and not self._exact:
             low, high = min(self.active), max(self.active)
             gap = next((seq for seq in range(low, high) if seq in self.kept.texts), None)
@@ -244,9 +243,9 @@ class Scheduler:
     def _score_prompts(self) -> list[RecordResult]:
         """Read a piece of the prompt that waits longest to be scored; at its end the answer begins."""
         answer = next((a for a in self.active.values() if a.scored is not None), None)
-        if answer is None or not self._scorer.read(answer, self._composer.piece(PIECE)):
+        if answer is None or not score_piece(self._engine, answer, self._composer.piece(PIECE)):
             return []
-        self._loop.begin(answer.run, held=len(answer.job.tokens) - 1)
+        self._loop.begin(answer.run)
         answer.echo()
         return [] if answer.job.max_tokens else [self._finish(answer)]
 

@@ -15,6 +15,9 @@ from pyspec.noise import Coupling
 from pyspec.rules import Margin, Verification
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
+ALL_ROWS = -2
+"""In place of a draft's length: see `Engine.verify`."""
+
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
 
@@ -202,7 +205,10 @@ class Engine:
         check(lib.ps_score(self._engine, n, self._seqs), "scoring the draft")
 
     def verify(self, work: Sequence[tuple[int, int, int]]) -> None:
-        """One decode on the target over (seq, n_prefill, n_draft) items; n_draft -1 fills the KV only."""
+        """One decode on the target over (seq, n_prefill, n_draft) items; n_draft -1 fills the KV only.
+
+        ALL_ROWS: what the KV lacks of the committed tokens is decoded, and the row of each can be read, but nothing accepted.
+        """
         n = len(work)
         self._work[0:n] = work
         check(lib.ps_verify(self._engine, n, self._work), "verifying")

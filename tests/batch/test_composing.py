@@ -16,7 +16,7 @@ from pyspec.batch.composing import (
     ReadingTime,
 )
 from pyspec.batch.records import COMPLETION, Record
-from pyspec.batch.scoring import PIECE, PromptScorer
+from pyspec.batch.scoring import PIECE, score_piece
 
 
 def composer(row_ms=1.0, *, answers=2, reading=1, each=256, interactive=True, exact=False):
@@ -132,12 +132,15 @@ def test_exact_texts_depend_on_no_time():
 
 def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatch):
     """Its rows are read in decodes of their own, for which answers wait as well."""
-    pieces, decode = [], PromptScorer._decode
-    monkeypatch.setattr(
-        PromptScorer,
-        "_decode",
-        lambda self, piece, *at: (pieces.append(len(piece)), decode(self, piece, *at)),
-    )
+    pieces = []
+
+    def noted(engine, answer, most):
+        before = len(answer.scored)
+        ended = score_piece(engine, answer, most)
+        pieces.append(len(answer.scored) - before)
+        return ended
+
+    monkeypatch.setattr("pyspec.batch.scheduler.score_piece", noted)
     monkeypatch.setattr(ReadingTime, "known", True)
     monkeypatch.setattr(ReadingTime, "line", (0.0, 5.0))
     batch = open_batch(interactive=True)
