@@ -275,18 +275,18 @@ class Acceptance(msgspec.Struct, dict=True):
     def learn_draft(self, position: int, k: int, chance: float, accepted: bool) -> None:
         """Learn from one observed position of a model's draft: the bin it fell into, and what was predicted of it."""
         self.calibration.update(position, k, accepted)
-        self.loss.add(_nats(chance, accepted))
+        self.loss.add(nats_lost(chance, accepted))
 
     def learn_companion(self, x: Features, without: float, with_: float, accepted: bool) -> None:
         """Learn from one observed position that the companion scored; `without` and `with_` were predicted of it."""
         self.companion.learn(x, accepted - with_)
-        lost = _nats(without, accepted), _nats(with_, accepted)
+        lost = nats_lost(without, accepted), nats_lost(with_, accepted)
         for mean, nats in zip(self.both, lost):
             mean.add(nats)
         self.loss_without += (lost[0] - self.loss_without) / _LOSS_MEMORY
         self.loss_with += (lost[1] - self.loss_with) / _LOSS_MEMORY
 
 
-def _nats(chance: float, accepted: bool) -> float:
+def nats_lost(chance: float, accepted: bool) -> float:
     """Log-loss of a prediction."""
     return -log(chance if accepted else 1.0 - chance)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 from statistics import fmean
 
-from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.acceptance import Acceptance, nats_lost
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import SeqOutcome
@@ -32,17 +31,13 @@ def teach(told: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]) -> 
         seen = forecast(told, chain.draft(chain.n))
         outcome = SeqOutcome(0, chain.n, chain.matched)
         hits = outcome.hits(chain.n)
-        without += [_nats(p, hit) for p, hit in zip(seen.without, hits)]
-        with_ += [_nats(p, hit) for p, hit in zip(seen.with_, hits)]
+        without += [nats_lost(p, hit) for p, hit in zip(seen.without, hits)]
+        with_ += [nats_lost(p, hit) for p, hit in zip(seen.with_, hits)]
         learn(told, seen, outcome)
     for chain in lookup:
         hits = [i < chain.matched for i in range(chain.seen)]
         told.lookup.update(chain.match_length, hits, chain.choices)
     return (fmean(without) if without else 0.0), (fmean(with_) if with_ else 0.0)
-
-
-def _nats(chance: float, accepted: bool) -> float:
-    return -log(chance if accepted else 1.0 - chance)
 
 
 def gain_of_auto(costs: MeasuredCosts, answers: Sequence[Answer], *, companion: bool) -> float:
