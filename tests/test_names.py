@@ -133,12 +133,20 @@ def test_helpers_of_tests_and_scripts_of_bench_have_different_names() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and node.level == 0
     }
-    helpers = {path.stem for path in (ROOT / "tests").rglob("*.py") if not path.stem.startswith("test_")}
+    helpers = {
+        path.stem for path in (ROOT / "tests").rglob("*.py") if not path.stem.startswith("test_")
+    }
     assert helpers & scripts & imported == set()
     assert len(helpers & imported) > 10
 
 
 def test_helpers_of_tests_have_different_names() -> None:
     """Rooms of tests share one search path, so two files of one name would be one module."""
-    helpers = [path.stem for path in (ROOT / "tests").rglob("*.py") if path.stem not in {"conftest", "__init__"}]
-    assert {name for name in helpers if not name.startswith("test_") and helpers.count(name) > 1} == set()
+    helpers = [
+        path.stem
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.stem not in {"conftest", "__init__"}
+    ]
+    assert {
+        name for name in helpers if not name.startswith("test_") and helpers.count(name) > 1
+    } == set()

@@ -18,6 +18,7 @@ class Jumping(selectors.DefaultSelector):
     now = 0.0
 
     def select(self, timeout=None):
+        """What is ready now; where nothing is, the time has passed."""
         found = super().select(0)
         self.now += 0.0 if found else max(timeout or 0.0, 0.0)
         return found
