@@ -7,7 +7,8 @@ draft's step in steps of the target. `--asked` is how many tokens were asked for
 `--half 1` or `2` takes every other answer: what is tuned on one is reported on the other.
 
 Acceptance begins with the prior that ships beside the head; with `--start nothing` as that of a draft without one, and with
-`--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do. Speeds are
+`--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do; several may
+be named. Speeds are
 against plain decoding, without Python's own time. The informed one (see grid.py) knows what can be known of the head's tokens and
 drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table is kept there, and its page.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 
@@ -78,7 +80,9 @@ def play(
     return speeds
 
 
-def row(name: str, answers: Sequence[Answer], curve: str, options: Namespace) -> list[str]:
+def row(
+    name: str, answers: Sequence[Answer], curve: str, start: str, options: Namespace
+) -> list[str]:
     """One line of the table."""
     (points, kind), cost = KNOWN[curve], options.cost
     costs = Costs(Times(points, 10.0), Times(SHAPES["head"], 10.0 * cost), Times({1: 1.0}))
@@ -88,13 +92,14 @@ def row(name: str, answers: Sequence[Answer], curve: str, options: Namespace) ->
 
     plain, draw = fixed_speed(answers, costs, 0), "coupled" if "0.8" in name else "greedy"
     known = assumed if options.fresh else costs.curve
-    ratios = [speed / plain for speed in play(answers, costs, known, draw, options.start)]
+    ratios = [speed / plain for speed in play(answers, costs, known, draw, start)]
     fixed = max(fixed_speed(answers, costs, k) for k in range(1, 17))
     informed, oracle = informed_speed(answers, costs), oracle_speed(answers, costs)
     shown = [fixed / plain, mean(ratios), min(ratios)]
     under = f"{sum(ratio < 0.97 for ratio in ratios)} of {len(ratios)}"
     rest = [f"{informed / plain:.3f}", f"{oracle / plain:.3f}"]
-    return [name, curve, *(f"{each:.3f}" for each in shown), under, *rest]
+    named = name if start == "prior" else f"{name}, {start}"
+    return [named, curve, *(f"{each:.3f}" for each in shown), under, *rest]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -104,7 +109,8 @@ def main(words: Sequence[str] | None = None) -> None:
     for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):
         answers = [replace(answer, asked=options.asked) for answer in load_rounds(path)]
         chosen = answers[options.half - 1 :: 2] if options.half else answers
-        rows += [row(path.stem, chosen, curve, options) for curve in options.curve.split(",")]
+        starts, curves = options.start.split(","), options.curve.split(",")
+        rows += [row(path.stem, chosen, *each, options) for each in product(curves, starts)]
     print(table(HEAD, rows))
     if options.out:
         command = command_line("firsts", words)
