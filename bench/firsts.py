@@ -8,9 +8,9 @@ draft's step in steps of the target. `--asked` is how many tokens were asked for
 
 Acceptance begins with the prior that ships beside the head; with `--start nothing` as that of a draft without one, and with
 `--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do; several may
-be named. Speeds are
-against plain decoding, without Python's own time. The informed one (see grid.py) knows what can be known of the head's tokens and
-drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table is kept there, and its page.
+be named. Speeds are against plain decoding, without Python's own time. The informed one (see grid.py) knows what can be known of
+the head's tokens and drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table is kept there, and
+its page.
 """
 
 from __future__ import annotations
