@@ -1,15 +1,15 @@
-"""A child that renders chat templates: programs out of model files, under limits of time and memory. Run by path.
+"""A child process that renders chat templates under limits of time and memory, since a template is a program. Run by path.
 
     python -I -S _jinja.py SYS_PATH_JSON ROOM
 
-It imports jinja2 and nothing else of others: what it takes to start is waited for by whoever asks first. ROOM is the bytes of
-memory that it may take beyond that. Each line of JSON on stdin is answered by one on stdout:
+jinja2 is its only third-party import, because the first request waits for the process to start. ROOM is how many bytes of
+memory it may take beyond what it uses once started. It answers each line of JSON on stdin with a line on stdout:
 
     {"name", "source", "variables"}     compiles a template: {"text": ""}
-    {"name", "now", "arguments"}        renders it: {"text"}, {"raised"} with what the template itself said, or {"failed"} with
-                                        what went wrong in it
+    {"name", "now", "arguments"}        renders it: {"text"}, {"raised"} with the message that the template itself raised, or
+                                        {"failed"} with the error inside it
 
-or {"error"} for either, with what is wrong with the template. A task that takes more than SECONDS of the processor's time ends
+Either may also answer {"error"}, which says why the template is unusable. A task that takes more than SECONDS of CPU time ends
 the process.
 """
 
@@ -37,20 +37,20 @@ from jinja2.utils import Namespace
 
 SECONDS = 2.0
 MOST_TEXT = 1 << 20
-"""Characters of a rendered prompt, beyond eight times those of its conversation."""
+"""Longest rendered prompt in characters, beyond eight times the length of the request."""
 
 
 class Refusal(jinja2.TemplateError):  # type: ignore[misc, unused-ignore]  # without types where mypy runs
-    """What a template says by `raise_exception`."""
+    """The template called `raise_exception`."""
 
 
 class GenerationMarks(Extension):  # type: ignore[misc, unused-ignore]
-    """`{% generation %}` marks what a model shall learn; for a prompt its body is all there is."""
+    """`{% generation %}` marks what a model is trained on; for a prompt only its body counts."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        """The statements between the marks."""
+        """Return the statements between the marks."""
         next(parser.stream)
         return cast(
             "list[nodes.Node]", parser.parse_statements(("name:endgeneration",), drop_needle=True)
@@ -58,7 +58,7 @@ class GenerationMarks(Extension):  # type: ignore[misc, unused-ignore]
 
 
 class Attributes(Namespace):  # type: ignore[misc, unused-ignore]
-    """`namespace` without the names that lead into the interpreter."""
+    """`namespace` that refuses names with a leading underscore: those lead into the interpreter."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *given = args
@@ -90,7 +90,7 @@ def _to_json(
 
 
 def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """`dict` without the attributes of the class."""
+    """`dict` as a plain function, so that templates cannot reach the class's attributes."""
     return dict(*args, **kwargs)
 
 
@@ -99,7 +99,7 @@ def _refuse(message: object) -> None:
 
 
 class Renderings:
-    """Compiled templates by name, in the environment that `transformers` gives them."""
+    """Compiled templates by name, in the same environment as in `transformers`."""
 
     def __init__(self) -> None:
         self._environment = environment = ImmutableSandboxedEnvironment(
@@ -118,7 +118,7 @@ class Renderings:
         return now.strftime(form)
 
     def answer(self, line: str) -> dict[str, str]:
-        """What one line comes to."""
+        """Carry out the task in one line and return the reply."""
         try:
             text = self._work(json.loads(line))
         except Refusal as error:
@@ -144,7 +144,7 @@ class Renderings:
 
 
 def _limit(room: int) -> None:
-    """No core file, no file to write, and so much memory beyond what is in use."""
+    """Forbid core files and writing files, and limit memory to `room` bytes beyond what is in use."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
         import resource  # noqa: PLC0415 - absent on Windows
 
@@ -160,7 +160,7 @@ def _limit(room: int) -> None:
 
 @contextlib.contextmanager
 def _timed() -> Iterator[None]:
-    """Let the system end this process if what is inside takes too long; on Windows the parent does."""
+    """Have the system end this process if the body takes too long; on Windows the parent does."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
     yield
@@ -170,7 +170,7 @@ def _timed() -> Iterator[None]:
 
 def main(room: int) -> None:
     """Answer until the input ends."""
-    # for the parent, which may have answers to end
+    # signals are for the parent, which may have answers to finish
     for number in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}:
         signal.signal(number, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "w", encoding="ascii")

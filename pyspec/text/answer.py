@@ -1,4 +1,4 @@
-"""From an answer's tokens to its parts: the one way for every door."""
+"""Turns the tokens of an answer into its parts. Every interface uses this one way."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import piece_reader
 
 _TAIL = 48
-"""Tokens at a prompt's end in which reasoning may have begun."""
+"""Tokens at a prompt's end that are searched for the start of reasoning."""
 
 TokenBytes = Callable[[int], bytes]
 
 
 class AnswerReader:
-    """Turns tokens into parts, without ever showing half a character, half a mark or a stop string.
+    """Turns tokens into parts, and never shows half a character, half a mark or a stop string.
 
-    piece: bytes of one token id. stop: strings that end the answer where its content has them; reasoning and calls do not end
-    there. parser: None for a text that has neither.
+    piece: bytes of one token id. stop: strings that end the answer if they occur in its content; in reasoning and calls they
+    have no effect. parser: None for a text without reasoning and calls.
     """
 
     def __init__(
@@ -44,22 +44,22 @@ class AnswerReader:
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that was met."""
+        """The stop string that was met, if any."""
         text: TextAssembler = self._content if self._parser else self._text
         return text.stopped_by
 
     @property
     def inside(self) -> bool:
-        """Whether what comes next is reasoning; at the end: whether the answer was cut there."""
+        """Whether the next token belongs to reasoning; at the end, whether the answer was cut inside it."""
         return self._parser is not None and self._parser.inside
 
     def reason(self, ended: str | None) -> str | None:
-        """Why an answer that `ended` so did: "tool_calls" where it stopped with complete calls."""
+        """Return the finish reason: "tool_calls" if the answer stopped with complete calls, else `ended`."""
         called = self._parser is not None and self._parser.calls.complete > 0
         return "tool_calls" if called and ended == "stop" else ended
 
     def push(self, ids: Iterable[int]) -> list[AnswerPart]:
-        """What these tokens make safe to give on; where they may be reasoning they are read one by one, and counted."""
+        """Return the parts that these tokens make safe to show. Inside reasoning, tokens are read and counted one by one."""
         if not self.inside:
             return self._push(ids)
         parts: list[AnswerPart] = []
@@ -77,7 +77,7 @@ class AnswerReader:
         return self._stopped(self._parser.push(text)) if text else []
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back at the end."""
+        """Return what was held back until the end."""
         if self.done:
             return []
         text = self._text.finish()
@@ -87,14 +87,14 @@ class AnswerReader:
         return parts if self.done else parts + _content(self._content.finish())
 
     def _stopped(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        """The parts up to a stop string in the content."""
+        """Cut the parts at the first stop string in the content."""
         if not self._stop:
             return parts
         made: list[AnswerPart] = []
         for part in parts:
             if part.kind == "content":
                 made += _content(self._content.push([part.text]))
-            else:  # content goes on behind it as another text
+            else:  # a stop string cannot span this part
                 made += [*_content(self._content.finish()), part]
                 self._content = _stopping(self._stop)
             if self.done:
@@ -103,7 +103,7 @@ class AnswerReader:
 
 
 def _stopping(stop: Sequence[str]) -> Any:
-    """Finds stop strings in texts: an assembler whose tokens are texts."""
+    """Return an assembler that finds stop strings in pieces of text instead of tokens."""
     return TextAssembler(lambda text: str(text).encode(), stop)
 
 
@@ -112,10 +112,10 @@ def _content(text: str) -> list[AnswerPart]:
 
 
 class Speech:
-    """How one model writes answers: its notation, and the tokens that its marks are.
+    """How one model writes answers: its notation, and which tokens stand for its marks.
 
-    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, of control tokens none. quiet:
-    variables with which its template asks for no reasoning, or for the least; none where it has no such.
+    sources: its chat templates. tokenizer: a `GuardedTokenizer`. piece: bytes of a token, empty for control tokens. quiet:
+    template variables that ask for no reasoning, or as little as possible; empty if the template has none.
     """
 
     def __init__(self, sources: Iterable[str], tokenizer: Any, piece: TokenBytes) -> None:
@@ -128,7 +128,7 @@ class Speech:
         self._effort = known_efforts(text)
 
     def arguments(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Template variables, a `reasoning_effort` among them in the template's own words where it takes no others."""
+        """Return the template variables; `reasoning_effort` becomes the nearest word if the template refuses others."""
         made = dict(asked)
         if self._effort and made.get("reasoning_effort") in EFFORTS:
             name, words = self._effort
@@ -137,28 +137,28 @@ class Speech:
         return made
 
     def token_of(self, mark: str) -> int | None:
-        """The one token that a mark is, or None."""
+        """Return the id of a mark that is a single token, else None."""
         if mark not in self._tokens:
             try:
                 ids = self._tokenizer.tokenize(mark.encode(), add_bos=False, special=True)
-            except InputError:  # a vocabulary that cannot spell it
+            except InputError:  # the vocabulary cannot spell it
                 ids = []
             whole = len(ids) == 1 and self._spelled(ids) == mark
             self._tokens[mark] = ids[0] if whole else None
         return self._tokens[mark]
 
     def start(self, prompt: Sequence[int]) -> Start:
-        """Where an answer to this prompt begins."""
+        """Return whether an answer to this prompt begins inside reasoning, after it, or before any."""
         return self.notation.start(self._spelled(list(prompt[-_TAIL:])))
 
     def _spelled(self, ids: list[int]) -> str:
-        """What tokens read, control tokens too."""
+        """Return the text of tokens, control tokens included."""
         data: bytes = self._tokenizer.detokenize(ids, special=True)
         return data.decode("utf-8", "replace")
 
     @classmethod
     def of(cls, llm: Any) -> Speech:
-        """Of a `llama_cpp.Llama` that is a `TargetLlama`."""
+        """Return the speech of a `TargetLlama`."""
         vocab = llm._model.vocab  # noqa: SLF001 - llama_cpp has no public way
         return cls(ChatTemplate.of(llm).sources.values(), llm.tokenizer_, piece_reader(vocab))
 
@@ -171,7 +171,7 @@ class Speech:
         name: str = "",
         goes_on: bool = False,
     ) -> AnswerReader:
-        """A reader of the answer to a prompt. functions, name: as `AnswerParser` has them. goes_on: behind content of its own."""
+        """Return a reader of an answer. functions, name: see `AnswerParser`. goes_on: the prompt ends with content of it."""
         parser = AnswerParser(
             self.notation,
             inside=not goes_on and self.start(prompt) == "inside",
@@ -188,10 +188,10 @@ class Speech:
         wanted: str | None = None,
         parallel: bool | None = None,
     ) -> tuple[str, str | None] | None:
-        """The grammar of the answer to a prompt, and a pattern of the text from which on it holds, or None for all of it.
+        """Return the grammar of the answer to a prompt, and a pattern for the text after which it applies (None: from the start).
 
-        grammar: what the content has to look like, if there is any. functions: which may be called; wanted: the one that
-        must be, or "required" for any of them; parallel: False for one call at most, True for several where one must be.
+        grammar: what the content must look like, if restricted. functions: those that may be called. wanted: the one that
+        must be called, or "required" for any. parallel: False for at most one call; True to allow several if one is required.
         Raises InputError.
         """
         if grammar is None and functions and wanted is None:
@@ -216,11 +216,11 @@ class Speech:
         return text, None
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
-        """A reader of a text that is no chat's answer, and of which everything is content."""
+        """Return a reader for text outside a chat: everything is content."""
         return AnswerReader(self._piece, stop)
 
     def _showing(self, *, tools: bool) -> TokenBytes:
-        """Bytes of tokens, those of marks too."""
+        """Return a function for the bytes of tokens that shows the notation's marks too."""
         if tools not in self._pieces:
             marks = {
                 self.token_of(mark): mark.encode() for mark in self.notation.marks(tools=tools)

@@ -1,7 +1,7 @@
-"""Answers in channels, as gpt-oss writes them: messages with a header that says whom they are for.
+"""Answers in gpt-oss's channels: messages whose header names the recipient.
 
-`<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>`, and calls are messages
-`to=functions.NAME`. After https://github.com/openai/harmony.
+`<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>`; a call is a message
+`to=functions.NAME`. See https://github.com/openai/harmony.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChannelReader:
         self.is_thinking = False
 
     def read(self) -> Scan[None]:
-        """Read to the end of the answer. Text outside messages is content, and so is a header that is none."""
+        """Read to the end of the answer. Text outside messages is content, and so is an invalid header."""
         s = self._s
         mark = yield from s.accept(*_HEADS)
         while True:

@@ -1,4 +1,4 @@
-"""Chat completions of llama-cpp-python's shape by a chat template, with reasoning and calls of tools told apart."""
+"""Chat completions in llama-cpp-python's format, with reasoning and tool calls separated from the content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspec.text.template import ChatTemplate
 
 
 class ChatHandler:
-    """A chat template under the name that llama-cpp-python has for such. end: text of the token that ends an answer."""
+    """A chat template as a llama-cpp-python chat handler. end: text of the token that ends an answer."""
 
     def __init__(self, template: ChatTemplate, end: str) -> None:
         self._template, self._end = template, [end] if end else []
@@ -42,7 +42,7 @@ class ChatHandler:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Any:
-        """The answer to messages, or its chunks, as llama-cpp-python's handlers give it."""
+        """Answer messages as llama-cpp-python's handlers do: a completion, or its chunks if `stream`."""
         tools = tools or [{"type": "function", "function": each} for each in functions or ()]
         if "none" in (tool_choice, function_call):
             tools = []
@@ -68,16 +68,16 @@ class ChatHandler:
 
 
 def _may_have_parts(llama: Any, tools: Any) -> bool:
-    """Whether an answer may be more than content, and this model's tokens can be heard."""
+    """Whether an answer may hold more than content, and this model can report its tokens."""
     if not hasattr(llama, "binding") or llama._plain or llama.template.is_plain:  # noqa: SLF001
         return False
     return bool(tools) or bool(llama.speech.notation.marks(tools=False))
 
 
 class _Shape:
-    """What an answer has to be.
+    """What an answer must look like.
 
-    functions: those that may be called, the schema of each one's parameters by its name. name: of the one that must be, or
+    functions: parameter schemas by name of the functions that may be called. name: the one that must be called, or
     "required". form: OpenAI's `response_format`. grammar: a `LlamaGrammar`. Raises InputError.
     """
 
@@ -91,7 +91,7 @@ class _Shape:
 
 
 class ContentAnswer:
-    """An answer that is all content, or the arguments of the one function that must be called: as in llama-cpp-python."""
+    """An answer that is all content, or the arguments of the one required function, as in llama-cpp-python."""
 
     def __init__(self, shape: _Shape, stop: Sequence[str]) -> None:
         self.stop, self.grammar = list(stop), shape.grammar
@@ -104,11 +104,11 @@ class ContentAnswer:
             self.grammar = llama_chat_format._grammar_for_json_schema(schema)  # noqa: SLF001
 
     def hearing(self, llama: Any) -> AbstractContextManager[None]:
-        """Inside it, a completion is begun."""
+        """Return the context in which to start the completion."""
         return nullcontext()
 
     def chat(self, made: Any, *, stream: bool) -> Any:
-        """A completion, or its chunks, as a chat's."""
+        """Convert a completion, or its chunks, to the chat format."""
         if self._call is not None:
             convert = llama_chat_format._convert_completion_to_chat_function  # noqa: SLF001
             return convert(self._call, made, stream)
@@ -116,9 +116,9 @@ class ContentAnswer:
 
 
 class PartsAnswer:
-    """An answer of a `SpeculativeLlama`, whose tokens are heard while llama-cpp-python's own loop runs.
+    """An answer of a `SpeculativeLlama`, read token by token while llama-cpp-python's own loop runs.
 
-    stop: strings that end the content. legacy: whether functions were given, as OpenAI's older form has tools.
+    stop: strings that end the content. legacy: whether tools were given in OpenAI's older form, as functions.
     """
 
     def __init__(
@@ -133,23 +133,23 @@ class PartsAnswer:
         text, functions = format_grammar(shape.form), shape.functions
         if text is None and shape.grammar is not None:
             text = shape.grammar._grammar  # noqa: SLF001
-            # the caller's own grammar is all that may be said
+            # the caller's own grammar leaves no room for optional calls
             functions = functions if shape.name else {}
         made = llama.speech.shape(prompt, text, functions, shape.name)
         self.grammar = Constraint(*made) if made else None
 
     def hearing(self, llama: Any) -> AbstractContextManager[None]:
-        """Inside it, a completion is begun whose tokens are heard."""
+        """Return the context in which to start the completion, so that its tokens are reported."""
         context: AbstractContextManager[None] = llama.binding(hears=self._hears)
         return context
 
     def _hears(self, token: int) -> bool:
-        """Take a token; whether the answer ends with it."""
+        """Take a token and return whether the answer ends with it."""
         self._heard += self._reader.push([token])
         return bool(self._reader.done)
 
     def chat(self, made: Any, *, stream: bool) -> Any:
-        """A completion, or its chunks, as a chat's, of the parts that were heard."""
+        """Convert a completion, or its chunks, to the chat format, with the parts read so far."""
         chat = llama_chat_format._convert_completion_to_chat(made, stream=stream)  # noqa: SLF001
         return self._chunks(chat) if stream else self._whole(chat)
 

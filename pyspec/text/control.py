@@ -1,4 +1,4 @@
-"""The words of a vocabulary that are tokens of their own, and how text of others is kept from becoming one of them."""
+"""The control words of a vocabulary, and how to keep user text from becoming control tokens."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pyspec.text.stream import begins
 from pyspec.text.tokenizer import piece_reader
 
 _LONGEST = 256
-"""Characters of a word that is looked for at the ends of texts."""
+"""How many characters at either end of a text are checked for part of a word."""
 
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _BRACKETS = tuple("<[{\uff5c|\u2581")
 
 
 def tokens_with(vocab: Any, attributes: int) -> list[int]:
-    """Ids of a vocabulary's tokens that have one of these attributes."""
+    """Return the ids of all tokens that have one of these attributes."""
     pointer, count = ffi.cast("void *", _address(vocab)), ffi.new("int32_t *")
     check(lib.ps_vocab_with(pointer, attributes, ffi.NULL, 0, count))
     ids = ffi.new("int32_t[]", max(1, count[0]))
@@ -37,10 +37,10 @@ def _address(pointer: Any) -> int:
 
 
 class Vocabulary:
-    """Which words are tokens: `control`, which text never becomes unless it is parsed for them, and `defined`, which it does.
+    """The words that are single tokens: `control` (only if the text is parsed for them) and `defined` (in any text).
 
-    Both are maps from a word to its id; `defined` has only such that look like marks, a bracket in front. piece: a token's
-    bytes, control tokens' too.
+    Both map a word to its id; `defined` holds only words that look like marks, with a bracket in front. piece: a token's
+    bytes, control tokens included.
     """
 
     def __init__(self, vocab: Any) -> None:
@@ -49,17 +49,17 @@ class Vocabulary:
 
     @cached_property
     def control(self) -> Words:
-        """Control tokens, and the one for what is unknown."""
+        """Control tokens and the unknown token."""
         return Words(self._texts(_CONTROL))
 
     @cached_property
     def defined(self) -> dict[str, int]:
-        """Words that llama.cpp makes one token of wherever they stand."""
+        """Words that llama.cpp turns into one token wherever they occur."""
         found = self._texts(llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
         return {word: i for word, i in found.items() if word.startswith(_BRACKETS) and word[1:]}
 
     def strips(self, token: int) -> tuple[bool, bool]:
-        """Whether a token takes away the white space before it, and that behind it."""
+        """Return whether a token strips the white space before it, and that after it."""
         attr = llama_cpp.llama_vocab_get_attr(self._vocab, token)
         return (
             bool(attr & llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
@@ -76,15 +76,15 @@ class Vocabulary:
 
 
 class Words(dict[str, int]):
-    """Words and their ids, found in texts longest first, as llama.cpp does."""
+    """Words and their ids. At each place in a text the longest word matches, as in llama.cpp."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """What matches any of them."""
+        """A pattern that matches any of the words."""
         groups: dict[str, list[str]] = {}
         for word in sorted(self):
             groups.setdefault(word[:2], []).append(word)
-        # by their beginnings: an alternation of thousands is slow at each place where the first could begin
+        # grouped by their first characters: a flat alternation of thousands is slow at every possible start
         return re.compile("|".join(map(_any_of, groups.values())) or r"(?!)")
 
     @cached_property
@@ -105,7 +105,7 @@ class Words(dict[str, int]):
         return {word[1:-1] for word in self if word[2:]}
 
     def found_in(self, text: str) -> list[tuple[int, str]]:
-        """Where a text holds any of them, overlapping ones too, and which."""
+        """Return the position and text of each word in a text, overlapping ones included."""
         found, at = [], 0
         while match := self.pattern.search(text, at):
             found.append((match.start(), match[0]))
@@ -113,7 +113,7 @@ class Words(dict[str, int]):
         return found
 
     def joins(self, text: str) -> list[int]:
-        """Where what stands beside a text could make a word together with it: 0, its length, or 1 for within."""
+        """Return where neighbouring text could complete a word: 0 (before), the text's length (after), or 1 (on both sides)."""
         places = [1] if text in self._inner else []
         tail = text[-_LONGEST:]
         for match in self._firsts.finditer(tail):
@@ -132,20 +132,20 @@ class Words(dict[str, int]):
 
 
 def _any_of(words: list[str]) -> str:
-    """A pattern for words that begin alike."""
+    """Return a pattern for words with a common beginning."""
     head = os.path.commonprefix(words)  # noqa: RUF071 - it is for any strings
     rest = sorted((word[len(head) :] for word in words), key=len, reverse=True)
     return re.escape(head) + f"(?:{'|'.join(map(re.escape, rest))})"
 
 
-# -- signs in what is said ---------------------------------------------------------------------------------------------
+# -- signs in messages -------------------------------------------------------------------------------------------------
 
 
 DEFAULT_SIGNS = ("\uf8d0", "\uf8d1")
 
 
 def unused_signs(text: str, asked: Any) -> tuple[str, str]:
-    """Two characters that nobody wrote."""
+    """Return two characters that occur neither in the text nor in the request."""
     written = text + json.dumps(asked, ensure_ascii=False)
     private = chain(range(0xF8D0, 0xF900), range(0xF0000, 0xFFFFE))
     first, second = islice((chr(code) for code in private if chr(code) not in written), 2)
@@ -153,16 +153,16 @@ def unused_signs(text: str, asked: Any) -> tuple[str, str]:
 
 
 class Spot(NamedTuple):
-    """A word in what one of the roles says; no role: in tools and the like."""
+    """A word in the messages of a role; an empty role means tools and other variables."""
 
     word: str
     role: str
 
 
 class Hider:
-    """Breaks words by signs: control words by the first; by the second, in what users and tools say, defined ones.
+    """Inserts a sign into words: the first into control words, the second into defined words that users and tools wrote.
 
-    spots: what was broken by the last `hide`. spared: what stays whole.
+    spots: words that the last full `hide` broke or spared. spared: words to leave whole.
     """
 
     def __init__(self, control: Words, defined: Mapping[str, int], signs: tuple[str, str]) -> None:
@@ -173,11 +173,11 @@ class Hider:
         self._only: set[Spot] | None = None
 
     def bare(self, text: str) -> str:
-        """A text without signs."""
+        """Return a text without signs."""
         return text.replace(self.signs[0], "").replace(self.signs[1], "")
 
     def hide(self, asked: Mapping[str, Any], only: set[Spot] | None = None) -> dict[str, Any]:
-        """What a template is rendered with, no word whole any more; or only these spots broken."""
+        """Return the template's input with a sign in each word, or only in those of the given spots."""
         self._only = only
         if only is None:
             self.spots = set()
@@ -201,7 +201,7 @@ class Hider:
         return part
 
     def _text(self, text: str, role: str, *, name: bool) -> str:
-        """A text with a sign inside each word, and where a neighbour could complete one; not so for a role or a key."""
+        """Insert a sign into each word, and, except in a role or a key, where a neighbour could complete one."""
         places: dict[int, str] = {}
         for at, word in self._control.found_in(text):
             self._put(places, at + 1, 0, Spot(word, role))
@@ -225,4 +225,4 @@ class Hider:
 
 
 _OWN = ("", "system", "developer", "assistant")
-"""Roles that may mean the marks that they write, and tools."""
+"""Roles whose marks are meant as marks; the empty one stands for tools."""

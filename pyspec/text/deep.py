@@ -1,4 +1,4 @@
-"""Calls on a thread with a stack of a given size: llama.cpp's tokenizers recurse once a character of a long run."""
+"""Runs a call on a thread with a given stack size: llama.cpp's tokenizers recurse once per character of a long run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyspec.errors import EngineError
 _Result = TypeVar("_Result")
 
 _STARTING = threading.Lock()
-"""`threading.stack_size` holds for the whole process."""
+"""Guards `threading.stack_size`, which applies to the whole process."""
 
 
 def call_deep(work: Callable[[], _Result], stack: int) -> _Result:
-    """What `work` returns, done on a stack of so many bytes; they are address space until they are used.
+    """Call `work` on a thread with `stack` bytes of stack, and return its result. Unused stack is only address space.
 
-    An interrupt of the caller is raised when the work is done: what it works on must not be freed before. Raises
-    EngineError where there is no room for the stack.
+    An interrupt is raised only once the work is done, because its data must not be freed earlier. Raises EngineError if
+    there is no memory for the stack.
     """
     future = _started(work, stack)
     interrupt: BaseException | None = None

@@ -1,4 +1,4 @@
-"""What an answer has to look like, as OpenAI's requests say it: `response_format` and `tool_choice`, for every door."""
+"""OpenAI's `response_format` and `tool_choice`, shared by every interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspec.grammar.gbnf import schema_grammar
 
 
 def format_grammar(form: Mapping[str, Any] | None) -> str | None:
-    """GBNF of a `response_format`, None for any text. Raises InputError."""
+    """Return the GBNF of a `response_format`, or None for any text. Raises InputError."""
     kind = form.get("type") if form else "text"
     if not form or kind == "text":
         return None
@@ -29,9 +29,9 @@ def format_grammar(form: Mapping[str, Any] | None) -> str | None:
 def tools_left(
     tools: Sequence[Mapping[str, Any]], choice: Any
 ) -> tuple[list[Mapping[str, Any]], str | None]:
-    """Which functions a `tool_choice` leaves, and what it wants called.
+    """Return the functions that a `tool_choice` allows, and the call it requires.
 
-    That is a function's name, "required", or None where the model may answer in words. Raises InputError.
+    That is a function's name, "required" for any call, or None if the model may answer in text. Raises InputError.
     """
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)

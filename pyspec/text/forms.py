@@ -1,8 +1,8 @@
-"""Conversations as clients write them, and as templates want them.
+"""Converts conversations from the form that clients send to the form that a chat template accepts.
 
-OpenAI's form leaves open what templates disagree on: whether a call's arguments are an object or a string, whether no content is
-null or empty, whether content is text or a list of parts, whether there is a system turn at all. `standard` gives the form that
-`transformers` documents; each of `FORMS` changes one thing, for a template that would refuse or lose something otherwise.
+Templates disagree where OpenAI's format leaves a choice: whether a call's arguments are an object or a string, whether missing
+content is null or empty, whether content is text or a list of parts, whether there is a system turn at all. `standard` gives the
+form that `transformers` documents. Each of `FORMS` changes one thing, for templates that would otherwise refuse or lose it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pyspec.errors import InputError
 from pyspec.text.parts import object_of
 
 TemplateInput = dict[str, Any]
-"""What a template is rendered with: messages, tools, add_generation_prompt and whatever else it knows."""
+"""A template's variables: messages, tools, add_generation_prompt and others that it reads."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def standard(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as text, arguments of calls as objects, reasoning under the names that templates read.
+    """Return messages with text content, call arguments as objects, and reasoning under the names that templates read.
 
-    Arguments that were cut, as an answer's limit does it, stay text. Raises InputError for a message without a role, content
-    that is no text, or a call without a function.
+    Arguments cut off by an answer's token limit stay text. Raises InputError for a message without a role, content that is
+    not text, or a call without a function.
     """
     return [_standard(message) for message in messages]
 
@@ -47,7 +47,7 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     if calls:
         made["tool_calls"] = [_call(call) for call in calls]
     elif "tool_calls" in made:
-        del made["tool_calls"]  # templates ask whether it is there
+        del made["tool_calls"]  # templates test whether the key exists
     return made
 
 
@@ -72,7 +72,7 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages that somebody else wrote, without `tokens`: any control token could be among those."""
+    """Return untrusted messages without their `tokens`, which could include any control token."""
     return [
         {key: value for key, value in message.items() if key != "tokens"} for message in messages
     ]
@@ -88,7 +88,7 @@ def _with_messages(
 
 
 def _with_arguments(asked: TemplateInput, change: Callable[[Any], Any]) -> TemplateInput:
-    """A conversation with the arguments of each call changed."""
+    """Apply `change` to the arguments of each call."""
 
     def changed(call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
@@ -107,34 +107,34 @@ TELLING = ("system", "developer")
 
 
 def _known_roles(asked: TemplateInput) -> TemplateInput:
-    """Roles by their older names."""
+    """Rename roles to their older names."""
     return _with_messages(asked, lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])})
 
 
 def _empty_contents(asked: TemplateInput) -> TemplateInput:
-    """Empty text where there is no content."""
+    """Replace missing content by empty text."""
     return _with_messages(asked, lambda m: {**m, "content": m["content"] or ""})
 
 
 def _no_contents(asked: TemplateInput) -> TemplateInput:
-    """No content beside calls where it is empty."""
+    """Replace empty content beside calls by null."""
     return _with_messages(
         asked, lambda m: {**m, "content": None} if m.get("tool_calls") and not m["content"] else m
     )
 
 
 def _no_tools(asked: TemplateInput) -> TemplateInput:
-    """An empty list where there are no tools, for templates that were written for tools alone."""
+    """Pass an empty list if there are no tools, for templates that expect tools."""
     return asked if asked.get("tools") else {**asked, "tools": []}
 
 
 def _tools_renamed(asked: TemplateInput) -> TemplateInput:
-    """Tools under the other name that templates (SmolLM3's) know."""
+    """Also pass the tools as `xml_tools`, which SmolLM3's template reads."""
     return {**asked, "xml_tools": asked["tools"]} if asked.get("tools") else asked
 
 
 def _written_arguments(asked: TemplateInput) -> TemplateInput:
-    """Arguments of calls as JSON text."""
+    """Write call arguments as JSON text."""
 
     def written(arguments: Any) -> Any:
         is_text = isinstance(arguments, str)
@@ -144,7 +144,7 @@ def _written_arguments(asked: TemplateInput) -> TemplateInput:
 
 
 def _held_arguments(asked: TemplateInput) -> TemplateInput:
-    """Arguments that are not an object, as the only one of an object."""
+    """Wrap call arguments that are not an object in one."""
 
     def held(arguments: Any) -> Any:
         return arguments if isinstance(arguments, dict) else {"arguments": arguments}
@@ -153,7 +153,7 @@ def _held_arguments(asked: TemplateInput) -> TemplateInput:
 
 
 def _thought(asked: TemplateInput) -> TemplateInput:
-    """What the model says beside calls at the end of what it thinks, for templates that take one of both."""
+    """Move content beside calls to the end of the reasoning, for templates that accept only one of the two."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
         thoughts, said = message.get("reasoning_content"), message["content"]
@@ -166,7 +166,7 @@ def _thought(asked: TemplateInput) -> TemplateInput:
 
 
 def _parts(asked: TemplateInput) -> TemplateInput:
-    """Contents as lists of parts."""
+    """Write contents as lists of parts."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
         text = message["content"]
@@ -177,7 +177,7 @@ def _parts(asked: TemplateInput) -> TemplateInput:
 
 
 def _system_in_front(asked: TemplateInput) -> TemplateInput:
-    """The system text in front of the first user's."""
+    """Put the system text in front of the first user message."""
     first, *rest = asked["messages"] or [{}]
     if first.get("role") not in TELLING or not isinstance(first["content"], str):
         return asked
@@ -188,7 +188,7 @@ def _system_in_front(asked: TemplateInput) -> TemplateInput:
 
 
 def _tools_in_words(asked: TemplateInput) -> TemplateInput:
-    """Tools told of in the system text, calls and results as text, in the form that Hermes and Qwen models were trained on."""
+    """Describe tools in the system text and write calls and results as text, as Hermes and Qwen models were trained on."""
     messages = [_call_in_words(message) for message in asked["messages"]]
     if asked.get("tools"):
         text = tools_text([tool.get("function", tool) for tool in asked["tools"]])
@@ -220,7 +220,7 @@ def _in_words(function: Mapping[str, Any]) -> str:
 
 
 def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
-    """What a model is told of its tools whose template knows none."""
+    """Return the description of tools for a model whose template does not support them."""
     lines = "\n".join(
         json.dumps({"type": "function", "function": function}, ensure_ascii=False)
         for function in functions
@@ -233,7 +233,7 @@ def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _late_system(asked: TemplateInput) -> TemplateInput:
-    """System texts behind the beginning as the user's, where they stand: in front they would change what was read already."""
+    """Turn later system messages into user messages in place: moving them to the front would change the cached prefix."""
     messages = asked["messages"]
     told = (i for i, message in enumerate(messages) if message["role"] not in TELLING)
     first = next(told, len(messages))
@@ -242,23 +242,23 @@ def _late_system(asked: TemplateInput) -> TemplateInput:
 
 
 def _merged(asked: TemplateInput) -> TemplateInput:
-    """Neighbours of one role as one turn."""
+    """Merge neighbouring turns of the same role."""
     return _joined(asked, lambda before, message: before["role"] == message["role"] != "tool")
 
 
 def _behind_results(asked: TemplateInput) -> TemplateInput:
-    """What a user says behind a tool's result as part of it."""
+    """Append a user message to the tool result before it."""
     return _joined(asked, lambda *pair: [m["role"] for m in pair] == ["tool", "user"])
 
 
 def _joined(
     asked: TemplateInput, belong: Callable[[dict[str, Any], dict[str, Any]], bool]
 ) -> TemplateInput:
-    """Texts of turns that belong to the one before joined to it by a blank line."""
+    """Join each turn that belongs to the one before it, with a blank line between."""
     made: list[dict[str, Any]] = []
     for message in asked["messages"]:
         before = made[-1] if made else None
-        # nothing can be said in one turn behind its calls
+        # no text can follow the calls of a turn
         if before is None or before.get("tool_calls") or not belong(before, message):
             made.append(message)
             continue
@@ -295,7 +295,7 @@ _TURNS: Sequence[tuple[str, ...]] = (
     ("roles", "late", "merged"),
     ("roles", "late", "merged", "behind"),
 )
-"""Forms of turns as a whole, for templates that take some in an order of their own alone."""
+"""Forms that change whole turns, for templates that accept turns only in a certain order."""
 
 _NOTATIONS: Sequence[tuple[str, ...]] = (
     (),
@@ -313,7 +313,7 @@ _NOTATIONS: Sequence[tuple[str, ...]] = (
 )
 
 CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TURNS)
-"""Forms by themselves and together, in the order in which they are tried."""
+"""Combinations of forms in the order in which they are tried."""
 
 SAID = {
     "front": "this model's chat template has no place for a system text: it goes in front of the first user's",
@@ -322,18 +322,18 @@ SAID = {
     "merged": "this model's chat template wants users and the model to take turns: neighbours are one turn",
     "behind": "this model's chat template has no place for a user behind a tool's result: the text is part of that",
 }
-"""What users hear of a form that changes words."""
+"""Warnings for forms that change what the model reads."""
 
 
 def in_forms(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
-    """A conversation in some forms, one after the other."""
+    """Apply forms to a conversation one after the other."""
     for name in names:
         asked = FORMS[name](asked)
     return asked
 
 
 def shape_of(asked: TemplateInput) -> frozenset[object]:
-    """What a template may refuse of a conversation: which turns follow which, and what each of them has."""
+    """Return what a template may refuse a conversation for: the order of its turns, and what each of them holds."""
     turns = [_traits(message) for message in asked["messages"]]
     return frozenset((*pairwise([None, *turns]), bool(asked.get("tools"))))
 
@@ -345,27 +345,27 @@ def _traits(message: Mapping[str, Any]) -> tuple[object, ...]:
     return message["role"], content is None, not content, bool(calls), cut, thoughts
 
 
-# -- whether everything is there -----------------------------------------------------------------------------------------
+# -- completeness of a rendering -----------------------------------------------------------------------------------------
 
 
 _SAID_TO = ("user", "tool", "function", *TELLING)
 _SWITCH = re.compile(r"/(?:no_?)?think\b")
-# templates read it and take it out
+# templates read these switches and remove them
 
 
 def missing(text: str, asked: TemplateInput) -> int:
-    """How much of a conversation is not in its rendering as it should be: 0 for nothing."""
+    """Count what a rendering lacks or distorts of its conversation: 0 if it is complete."""
     messages = asked["messages"]
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
     wanted = [function["name"] for function in calls]
     tools = [tool.get("function", tool) for tool in asked.get("tools") or ()]
-    # a call of before has the name, too
+    # an earlier call has the tool's name too, so look for its description
     wanted += [tool.get("description") or tool.get("name") for tool in tools]
     wanted += [message["content"] for message in messages if message["role"] in _SAID_TO]
     given = [function["arguments"] for function in calls]
     lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
     lost += sum(str(each) in text for each in given if each and isinstance(each, dict))
-    # the last two: as Python would write what is no text
+    # the last two find values that the template wrote as Python does
     return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
 
 

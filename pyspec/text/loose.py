@@ -1,4 +1,4 @@
-"""Values that are nearly JSON, made JSON as they come: other quotes, bare words for keys, Python's names of constants."""
+"""Turns values that are almost JSON into JSON as they stream in: other quotes, bare keys, Python's constants."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def json_inside(text: str) -> str:
-    """A text as it stands between the quotes of a JSON string."""
+    """Escape a text for use between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def read_loose(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
-    """Give on one value as JSON; whether it is whole. quotes: what strings stand between; long ones know no escapes."""
+    """Emit one value as JSON, and return whether it is complete. quotes: string delimiters; long ones allow no escapes."""
     closers: list[str] = []
     key = False
     while True:

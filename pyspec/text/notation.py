@@ -1,4 +1,4 @@
-"""How a model writes what is no plain text: its reasoning, and its calls of tools."""
+"""How a model marks its reasoning and its tool calls."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _functions(first: str, last: str, *, lines: bool) -> TaggedCalls:
 
 
 def _keys(end: str = "") -> TaggedCalls:
-    """`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`. end: of each tag's name."""
+    """`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`. end: suffix of each tag's name."""
     return TaggedCalls(
         f"<tool_call{end}>", f"</tool_calls{end}>" if end else "", "", f"<tool_sep{end}>" if end else "\n",
         f"<arg_key{end}>", (f"</arg_key{end}>",), f"</arg_value{end}>", f"</tool_call{end}>",
@@ -80,7 +80,7 @@ def _keys(end: str = "") -> TaggedCalls:
 
 
 def _invokes(first: str, last: str, tag: str = "") -> TaggedCalls:
-    """`<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>` between marks. tag: in front of the tags' names."""
+    """`<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>` between marks. tag: prefix of the tags' names."""
     text = '" string="true">'
     return TaggedCalls(
         first, last, f'<{tag}invoke name="', '">', f'<{tag}parameter name="',
@@ -138,15 +138,15 @@ _KNOWN: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (("<|python_tag|>",), LLAMA),
     (("<|start_header_id|>", '"parameters": '), LLAMA),
 )
-"""What a template has if its model calls so; the first that fits counts."""
+"""Strings that a template contains if its model writes calls in this form; the first match counts."""
 
 
 @dataclass(frozen=True)
 class Notation:
     """How a model writes its reasoning and its calls.
 
-    reasoning: None for a model that has none. calls: the family's form, Hermes' where the template names none. channels: whether
-    it writes in gpt-oss' channels, which are both.
+    reasoning: None if the model does not reason. calls: the form of its calls, Hermes's if the template shows none. channels:
+    whether it writes gpt-oss's channels, which carry both.
     """
 
     reasoning: Reasoning | None = None
@@ -155,7 +155,7 @@ class Notation:
 
     @classmethod
     def of(cls, template: str, is_token: Callable[[str], bool] = lambda _: False) -> Notation:
-        """The notation of a template. is_token: whether a text is one token of the vocabulary."""
+        """Return the notation of a template. is_token: whether a text is one token of the vocabulary."""
         if "<|channel|>" in template and "<|message|>" in template:
             return cls(channels=True)
         calls = next((form for has, form in _KNOWN if all(m in template for m in has)), HERMES)
@@ -163,16 +163,16 @@ class Notation:
 
     @property
     def always_calls(self) -> bool:
-        """Whether its form of calls is there without tools, too."""
+        """Whether the model uses its form of calls even without tools."""
         return isinstance(self.calls, SpokenCalls)
 
     def marks(self, *, tools: bool) -> tuple[str, ...]:
-        """Marks that have to be seen where they are control tokens."""
+        """Return the marks that must be shown even if they are control tokens."""
         if self.channels:
             return MARKS
         calls: tuple[Any, ...] = self.calls.marks if tools or self.always_calls else ()
         return (*(self.reasoning.marks if self.reasoning else ()), *calls)
 
     def start(self, prompt: str) -> Start:
-        """Where an answer to a prompt that ends so begins."""
+        """Return where an answer to this prompt begins."""
         return self.reasoning.start(prompt) if self.reasoning is not None else "free"

@@ -1,4 +1,4 @@
-"""An answer's text as it comes, taken apart into reasoning, content and calls of tools."""
+"""Splits an answer's text, as it streams in, into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyspec.text.scan import Scan, Scanner
 
 
 class AnswerParser:
-    """Takes an answer apart while it comes. Whatever comes, nothing is raised: what cannot be parsed is content.
+    """Splits an answer into parts while it streams in. It never raises: what cannot be parsed is content.
 
-    notation: how the model writes. inside: whether the prompt ends inside reasoning. functions: the schema of each function's
-    parameters by its name; without any, calls are content. name: of the answer, from which ids of calls are made.
+    notation: how the model writes. inside: whether the prompt ends inside reasoning. functions: parameter schemas by function
+    name; without any, calls are content. name: the answer's name, from which ids of calls are made.
 
-    White space around reasoning, and before and behind calls, is left out. A call inside reasoning ends it.
+    White space around reasoning and around calls is dropped. A call inside reasoning ends it.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class AnswerParser:
 
     @property
     def inside(self) -> bool:
-        """Whether what comes next is reasoning; at the end: whether the answer was cut there."""
+        """Whether the next text belongs to reasoning; at the end, whether the answer was cut inside it."""
         return self._channels.is_thinking if self._channels else self._inside
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What this text makes safe to give on."""
+        """Return the parts that this text makes safe to show."""
         self._s.feed(text)
         return self._go()
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back at the end."""
+        """Return what was held back until the end."""
         self._s.ended = True
         next(self._reading, None)
         self._content.flush()
@@ -90,7 +90,7 @@ class AnswerParser:
                 yield from self._call(family, mark, self._content)
 
     def _begin(self) -> Scan[None]:
-        """Reasoning, or a call without a mark, at the beginning."""
+        """Read reasoning, or a call without a mark, at the beginning."""
         s = self._s
         if self._marks:
             space = yield from s.space()
@@ -106,7 +106,7 @@ class AnswerParser:
             self._end_calls((yield from self._family.begin(s, self.calls)))
 
     def _think(self, marks: Reasoning) -> Scan[None]:
-        """Reasoning up to its end, or to a call inside it."""
+        """Read reasoning up to its end, or to a call inside it."""
         family = self._family
         ends = (*marks.close, *(family.opens if family else ()))
         while True:
@@ -121,7 +121,7 @@ class AnswerParser:
             return
 
     def _call(self, family: CallForm, mark: str, place: TrimmedText) -> Scan[None]:
-        """Calls behind their mark. place: where their text goes if they are none."""
+        """Read calls after their mark. place: where the text goes if it holds no call."""
         self._s.taken = [place.hold(), mark]
         count = self.calls.begun
         whole = yield from family.read(self._s, self.calls, mark)
@@ -139,7 +139,7 @@ class AnswerParser:
 
 
 def joined(parts: list[AnswerPart]) -> list[AnswerPart]:
-    """The same, with what goes on in the next part of one kind put together."""
+    """Join neighbouring parts of the same kind and call."""
     made: list[AnswerPart] = []
     for part in parts:
         last = made[-1] if made else None

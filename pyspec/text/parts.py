@@ -1,4 +1,4 @@
-"""What an answer consists of: reasoning, content and calls of tools, in parts as they come and as a whole."""
+"""The parts of an answer: reasoning, content and tool calls, streamed or as a whole."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PartKind = Literal["reasoning", "content", "call", "arguments", "broken"]
 class AnswerPart:
     """The next part of an answer.
 
-    kind: "reasoning" and "content" bring text; "call" begins the call of the function `text`; "arguments" brings more of its
-    JSON; "broken" says that the call is none, its arguments being cut or no JSON object: `text` is what was written, which an
-    answer that is given as a whole has as content. index: of the call, from 0; id: of the call, with "call" alone.
+    kind: "reasoning" and "content" carry text; "call" begins a call of the function `text`; "arguments" adds to its JSON;
+    "broken" withdraws the call because its arguments were cut or are not a JSON object. Its `text` is what the model wrote;
+    a whole answer has it as content. index: number of the call, from 0. id: of the call, only with kind "call".
     """
 
     kind: PartKind
@@ -30,7 +30,7 @@ class AnswerPart:
     id: str = ""
 
     def delta(self) -> dict[str, Any]:
-        """As the delta of a chunk, as OpenAI's clients know it; nothing of a call that proved to be none."""
+        """Return the part as the delta of an OpenAI chunk; empty for a broken call."""
         if self.kind in ("content", "reasoning"):
             return {"content" if self.kind == "content" else "reasoning_content": self.text}
         if self.kind == "call":
@@ -43,31 +43,31 @@ class AnswerPart:
 
 @dataclass
 class Call:
-    """The call of a function. arguments: JSON text of an object."""
+    """A function call. arguments: JSON text of an object."""
 
     id: str
     name: str
     arguments: str = ""
 
     def as_openai(self) -> dict[str, Any]:
-        """As OpenAI's messages have it."""
+        """Return the call as in an OpenAI message."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 
 class Piece(Step, frozen=True):
-    """What one round brought to an answer: its tokens, and the parts that they made safe to show.
+    """The result of one round: its tokens, and the parts of the answer that they made safe to show.
 
-    The text may lag behind the tokens: a character split over tokens, or what may become a stop string, waits for the next
-    piece.
+    The text may lag behind the tokens: a character split over tokens, or the possible beginning of a stop string, waits for
+    the next piece.
 
     Attributes:
         tokens: The tokens of the round.
-        finish_reason: As of `Step`; set on the last piece alone.
+        finish_reason: As in `Step`; set only on the last piece.
         rows: Rows that the target decoded in the round.
-        parts: Reasoning, content and calls, in the order in which the answer has them.
+        parts: Reasoning, content and calls, in the order of the answer.
         reasoning_cut: Whether the answer ended inside reasoning; set on the last piece.
-        likely: Log-probabilities of each token, where they were asked for.
+        likely: Log-probabilities of each token, if requested.
     """
 
     parts: Sequence[AnswerPart] = ()
@@ -81,12 +81,12 @@ class Piece(Step, frozen=True):
 
     @property
     def reasoning(self) -> str:
-        """What a chat's answer has in front of its text."""
+        """The reasoning before the content of a chat answer."""
         return self._joined("reasoning")
 
     @property
     def calls(self) -> list[Call]:
-        """Calls of functions."""
+        """Complete calls in these parts; empty unless the answer has ended."""
         return WholeAnswer.of(self.parts).calls if self.finish_reason else []
 
     def _joined(self, *kinds: PartKind) -> str:
@@ -95,7 +95,7 @@ class Piece(Step, frozen=True):
 
 @dataclass
 class WholeAnswer:
-    """An answer as a whole: of calls those that are complete."""
+    """A whole answer, with its complete calls."""
 
     reasoning: str = ""
     content: str = ""
@@ -103,7 +103,7 @@ class WholeAnswer:
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart]) -> WholeAnswer:
-        """What the parts of an answer say together."""
+        """Put the parts of an answer together."""
         texts: dict[str, list[str]] = {"reasoning": [], "content": []}
         calls: dict[int, tuple[AnswerPart, list[str]]] = {}
         for part in parts:
@@ -121,9 +121,9 @@ class WholeAnswer:
 
 
 class Calls:
-    """Takes the calls that a reader finds in a text, and gives them on as parts.
+    """Turns the calls that a reader finds in a text into parts.
 
-    functions: the parameters' schema of each function by its name. name: of the answer, from which ids are made. short_ids: of
+    functions: parameter schemas by function name. name: the answer's name, from which ids are made. short_ids: make ids of
     nine letters and digits, as Mistral's templates demand.
     """
 
@@ -142,11 +142,11 @@ class Calls:
         self._arguments: list[str] | None = None
         self._index = -1
         self.complete = 0
-        """How many are complete."""
+        """How many calls are complete."""
 
     @property
     def begun(self) -> int:
-        """How many have begun."""
+        """How many calls have begun."""
         return self._index + 1
 
     @property
@@ -155,19 +155,19 @@ class Calls:
         return self._arguments is not None
 
     def begin(self, name: str, given: str = "") -> None:
-        """A call begins. given: its id as the model wrote it, where it did."""
+        """Begin a call. given: its id, if the model wrote one."""
         self._index += 1
         self._arguments = []
         self._give(AnswerPart("call", name, self._index, given or self._id()))
 
     def add(self, text: str) -> None:
-        """More of its arguments."""
+        """Add to the arguments of the open call."""
         if text and self._arguments is not None:
             self._arguments.append(text)
             self._give(AnswerPart("arguments", text, self._index))
 
     def end(self) -> bool:
-        """It is complete, if its arguments are a JSON object; whether they are."""
+        """Complete the open call if its arguments are a JSON object, and return whether they are."""
         text, taken = "".join(self._arguments or ()), self._scanner.taken
         if not is_object(text):
             return False
@@ -178,7 +178,7 @@ class Calls:
         return True
 
     def abandon(self) -> None:
-        """It was cut, or is none."""
+        """Withdraw the open call: it was cut or is not valid."""
         taken, self._arguments = self._scanner.taken or [], None
         self._give(AnswerPart("broken", "".join(taken), self._index))
         taken.clear()
@@ -189,7 +189,7 @@ class Calls:
 
 
 class TrimmedText:
-    """Text of one kind on its way out. ends: whether white space waits for what comes behind it."""
+    """Outgoing text of one kind. ends: whether white space at its end is held back until more text follows."""
 
     def __init__(self, kind: PartKind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:
         self.ends = ends
@@ -198,18 +198,18 @@ class TrimmedText:
         self._space: list[str] = []
 
     def skip(self) -> None:
-        """Leave out white space up to the next text."""
+        """Drop white space up to the next text."""
         self._dropping = True
         self._space.clear()
 
     def renew(self) -> None:
-        """The next text is a paragraph of its own."""
+        """Start a new paragraph with the next text."""
         self.skip()
         if self._said:
             self._space.append("\n\n")
 
     def add(self, text: str) -> None:
-        """Give it on."""
+        """Pass on text."""
         if self._dropping:
             text = text.lstrip()
         if not text:
@@ -222,13 +222,13 @@ class TrimmedText:
         self._space.append(text[len(body) :])
 
     def hold(self) -> str:
-        """The white space that waits, taken out."""
+        """Take out and return the white space that was held back."""
         space = "".join(self._space)
         self._space.clear()
         return space
 
     def flush(self) -> None:
-        """Give on the white space that waits."""
+        """Pass on the white space that was held back."""
         if space := self.hold():
             self._give(AnswerPart(self._kind, space))
 
@@ -239,7 +239,7 @@ def is_object(text: str) -> bool:
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is, None for other texts. Its strings are `encodable`."""
+    """Parse a text as a JSON object; None if it is not one. Its strings are `encodable`."""
     try:
         made = json.loads(text)
         if "\\ud" in text.lower():
@@ -250,5 +250,5 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 
 def encodable(text: str) -> str:
-    """The text, with a sign for each half of a character, which JSON can name and UTF-8 cannot."""
+    """Replace lone surrogates, which JSON can write and UTF-8 cannot, by U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -1,4 +1,4 @@
-"""Rendered conversations as tokens: the template's control words are control tokens, all else is text."""
+"""Tokenizes rendered conversations: the template's control words become control tokens, all else stays text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPACE = " \t\n\v\f\r"
 class Rendering:
     """A conversation as its template writes it.
 
-    shown: the text, with `signs` where something in it shall stay text: in control words, and in defined ones.
+    shown: the text with `signs` inside words that must stay text: the first in control words, the second in defined ones.
     """
 
     text: str
@@ -29,11 +29,11 @@ class Rendering:
 
     @property
     def is_signed(self) -> bool:
-        """Whether anything had to be kept from becoming a control token."""
+        """Whether the text holds words that must not become control tokens."""
         return self.shown != self.text
 
     def before(self, mark: str) -> Rendering:
-        """What stands in front of the last such mark. Raises InputError where the template dropped it."""
+        """Return the part before the last `mark`. Raises InputError if the template dropped the mark."""
         at, place = self.text.rfind(mark), self.shown.rfind(mark)
         if at < 0:
             raise InputError(
@@ -43,7 +43,7 @@ class Rendering:
         return replace(self, text=self.text[:at], shown=self.shown[:place])
 
     def place(self, at: int) -> int:
-        """Where a place of the text is in `shown`, behind the signs there."""
+        """Convert a position in `text` to one in `shown`, past the signs there."""
         if not self.is_signed:
             return at
         gone = [i for i, char in enumerate(self.shown) if char in self.signs]
@@ -52,20 +52,20 @@ class Rendering:
 
 
 class PromptTokenizer:
-    """Makes tokens of renderings, with a `llama_cpp.Llama`'s tokenizer."""
+    """Tokenizes renderings with the tokenizer of a `llama_cpp.Llama`."""
 
     def __init__(self, llm: Any) -> None:
-        # not the model itself: who holds this may be held by it
+        # not the model itself, which may hold whatever holds this object
         self._tokenizer, self._vocab = llm.tokenizer_, llm._model.vocab
         self.vocabulary = Vocabulary(self._vocab)
         self._add_bos, self._bos = bool(llm._model.add_bos_token()), llm.token_bos()
         self.most: int | None = None
-        """Tokens of the longest prompt there is room for, where that is known."""
+        """Tokens of the longest prompt that fits, if known."""
 
     def prompt(
         self, rendering: Rendering, kept: Sequence[tuple[int, int, list[int]]] = ()
     ) -> list[int]:
-        """Token ids of a rendering; `kept` ones stand for the stretches of `shown` that they were."""
+        """Return token ids of a rendering. kept: stretches of `shown`, with the tokens to use for each."""
         tokens: list[int] = []
         if not kept:
             self._check_room(rendering.text)
@@ -77,12 +77,12 @@ class PromptTokenizer:
         return self._with_bos(tokens)
 
     def bare(self, text: str) -> list[int]:
-        """Token ids of a text that is nothing else; at least one."""
+        """Return token ids of a text without a template; at least one."""
         self._check_room(text)
         return self._with_bos(self._parsed(text, special=False)) or [self._bos]
 
     def _check_room(self, text: str) -> None:
-        """Raise ContextOverflow for what is too long whatever its tokens: making them takes a gigabyte for ten megabytes."""
+        """Raise ContextOverflow for a text that is surely too long: tokenizing ten megabytes takes a gigabyte of memory."""
         if self.most is not None and len(text) > self.most:
             need = self._tokenizer.fewest(text.encode("utf-8", "replace"))
             if need > self.most:
@@ -93,7 +93,7 @@ class PromptTokenizer:
     def kept(
         self, rendering: Rendering, opening: str, answers: Iterable[Sequence[int]]
     ) -> list[tuple[int, int, list[int]]]:
-        """Where in `rendering.shown` answers stand as they were generated, behind `opening`, and their tokens."""
+        """Find answers that stand in `rendering.shown` as generated, after `opening`: start, end and tokens of each."""
         found, at = [], 0
         for answer in answers:
             for ids in (list(answer), self.without_end(answer, space=True)):
@@ -106,11 +106,11 @@ class PromptTokenizer:
         return found
 
     def text(self, ids: Iterable[int]) -> str:
-        """What tokens read, control tokens too."""
+        """Return the text of tokens, control tokens included."""
         return b"".join(map(self.vocabulary.piece, ids)).decode("utf-8", "replace")
 
     def without_end(self, ids: Iterable[int], *, space: bool = False) -> list[int]:
-        """The tokens without those at their end that only end them, and with `space` without white space there."""
+        """Return the tokens without end-of-generation tokens at the end, and with `space` without white space there."""
         said = list(ids)
         while said and (
             llama_cpp.llama_vocab_is_eog(self._vocab, said[-1])
@@ -122,7 +122,7 @@ class PromptTokenizer:
     # -- stretches -----------------------------------------------------------------------------------
 
     def _stretch(self, text: str, rendering: Rendering, *, goes_on: bool) -> list[int]:
-        """Tokens of template and contents together; goes_on: an answer's tokens stand before them."""
+        """Tokenize template and contents together. goes_on: whether an answer's tokens come before them."""
         if not rendering.is_signed:
             return self._tokenized(text, special=True, goes_on=goes_on)
         tokens: list[int] = []
@@ -142,7 +142,7 @@ class PromptTokenizer:
         )
 
     def _words(self, text: str, rendering: Rendering, *, goes_on: bool) -> list[int]:
-        """Tokens of what stands between control tokens: of its words, none that has a sign inside."""
+        """Tokenize the text between control tokens. Words with a sign inside are split there, so that they stay text."""
         tokens: list[int] = []
         for piece in text.replace(rendering.signs[0], "").split(rendering.signs[1]):
             tokens += self._tokenized(piece, special=False, goes_on=goes_on)
@@ -150,7 +150,7 @@ class PromptTokenizer:
         return tokens
 
     def _tokenized(self, text: str, *, special: bool, goes_on: bool) -> list[int]:
-        """Tokens of a text; goes_on: without the space that some vocabularies put in front."""
+        """Tokenize a text. goes_on: leave out the space that some vocabularies put in front."""
         if not text:
             return []
         if goes_on and (newline := self._newline):
@@ -170,15 +170,15 @@ class PromptTokenizer:
 
     @cached_property
     def _newline(self) -> list[int]:
-        """Tokens of a line's end where a vocabulary may put a space in front of texts; none for others."""
+        """Tokens of a newline, for vocabularies that may put a space in front of a text; empty for others."""
         if llama_cpp.llama_vocab_type(self._vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
             return []
         try:
             return self._parsed("\n", special=False)
-        except InputError:  # it has no such character
+        except InputError:  # the vocabulary has no newline
             return []
 
     def _with_bos(self, tokens: list[int]) -> list[int]:
-        """With the token that texts of this vocabulary begin with, unless the template wrote it."""
+        """Put the BOS token in front if this vocabulary wants one and the template did not write it."""
         begun = not self._add_bos or tokens[:1] == [self._bos]
         return tokens if begun else [self._bos, *tokens]

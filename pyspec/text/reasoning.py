@@ -1,4 +1,4 @@
-"""How models mark what they think before they answer."""
+"""How models mark their reasoning."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Start = Literal["inside", "behind", "free"]
-"""Where an answer begins: inside reasoning that the prompt has begun, behind such, or where the model may begin some."""
+"""Where an answer begins: inside reasoning that the prompt opened, behind reasoning, or free to begin some."""
 
 
 @dataclass(frozen=True)
 class Reasoning:
     """The marks around reasoning.
 
-    open: the first is how the family writes it. close: what ends it. anywhere: whether it may begin behind the answer's
-    beginning; so it is with marks that nobody writes as text. dropped: marks around the content, which are not shown.
+    open: what begins it; the first is how the family writes it. close: what ends it. anywhere: whether reasoning may begin
+    later in the answer, as with marks that nobody writes as text. dropped: marks around the content, which are not shown.
     """
 
     open: tuple[str, ...]
@@ -26,11 +26,11 @@ class Reasoning:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks, which have to be seen where they are control tokens."""
+        """All marks; they must be shown even if they are control tokens."""
         return (*self.open, *self.close, *self.dropped)
 
     def start(self, prompt: str) -> Start:
-        """Where an answer begins whose prompt ends so."""
+        """Return where an answer to this prompt begins."""
         text = prompt.rstrip()
         if any(text.endswith(mark.rstrip()) for mark in self.close):
             return "behind"
@@ -94,7 +94,7 @@ _KNOWN: tuple[tuple[str, Reasoning], ...] = (
     ("<think>", THINK),
     ("</think>", THINK),
 )
-"""What a template has if its model reasons so; the first that fits counts."""
+"""Strings that a template contains if its model reasons like this; the first match counts."""
 
 
 _QUIET: tuple[tuple[str, str, Any], ...] = (
@@ -105,22 +105,22 @@ _QUIET: tuple[tuple[str, str, Any], ...] = (
     (r"\breasoning_effort\b[^%]*[\"']no_think[\"']", "reasoning_effort", "no_think"),
     (r"\breasoning_effort\b", "reasoning_effort", "low"),
 )
-"""What in a template reads a variable, the variable, and the value with which it asks for no reasoning, or for the least."""
+"""A pattern for templates that read a variable, the variable, and its value for no reasoning, or as little as possible."""
 
 
 def quiet_arguments(template: str) -> dict[str, Any]:
-    """Variables with which a template asks its model not to reason; none where it has no such."""
+    """Return the variables that make a template ask for no reasoning; empty if it has none."""
     return next(({name: value} for read, name, value in _QUIET if re.search(read, template)), {})
 
 
 EFFORTS = ("no_think", "none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Words for how much a model shall think, from the least to the most."""
+"""Words for the amount of reasoning, from the least to the most."""
 
 _TAKEN = re.compile(r"\b(reasoning_effort|thinking_effort)\s+not\s+in\s*\[([^\]]*)\]")
 
 
 def known_efforts(template: str) -> tuple[str, list[str]] | None:
-    """The variable by which a template is told how much to think, and the words that it takes; None where it refuses none."""
+    """Return the template's variable for the amount of reasoning, and the words it accepts; None if it refuses none."""
     found = _TAKEN.search(template)
     quoted = re.findall(r"[\w-]+", found[2]) if found else []
     words = [word for word in EFFORTS if word in quoted]
@@ -128,13 +128,13 @@ def known_efforts(template: str) -> tuple[str, list[str]] | None:
 
 
 def nearest_effort(asked: str, words: Sequence[str]) -> str:
-    """The nearest of some words to one of `EFFORTS`; of two as near, that for more."""
+    """Return the one of `words` nearest to an effort; of two equally near, the higher."""
     place = EFFORTS.index(asked)
     return min(words, key=lambda word: (abs(EFFORTS.index(word) - place), -EFFORTS.index(word)))
 
 
 def reasoning_of(template: str, is_token: Callable[[str], bool]) -> Reasoning | None:
-    """How a model marks its reasoning, by its template, or else by the tokens that its vocabulary has."""
+    """Return how a model marks its reasoning, according to its template, or else to its vocabulary's tokens."""
     for mark, found in _KNOWN:
         if mark in template:
             return found

@@ -1,4 +1,4 @@
-"""The parent's side of the child that renders chat templates (`_jinja.py`)."""
+"""The parent's side of the child process that renders chat templates (`_jinja.py`)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pyspec.errors import InputError, TemplateError
 _SCRIPT = Path(__file__).with_name("_jinja.py")
 
 MOST_SOURCE = 1 << 20
-"""Characters of a template."""
+"""Longest template, characters."""
 
 ROOM = 256 << 20
-"""Bytes of memory that a rendering may take."""
+"""Memory limit of the child for rendering, bytes."""
 
 PATIENCE_S = 20.0 if hasattr(signal, "setitimer") else 5.0
-"""For an answer of the child. Its own clock counts the processor's time, so this is for a machine that is at its limit."""
+"""How long to wait for a reply. The child limits its own CPU time, so this matters only on an overloaded machine."""
 
 
 class Renderer:
-    """A child that renders templates: begun by `start`, or by the first rendering, and ended by `close` or with this object.
+    """A child process that renders templates. `start` or the first rendering starts it; `close` or collection ends it.
 
-    One that dies is begun anew by the next rendering; a template that killed it is not tried again. Safe from any thread.
+    If it dies, the next rendering starts another; a template that killed it is not tried again. Safe from any thread.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Renderer:
         self._broken: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin the child; nothing is waited for."""
+        """Start the child without waiting for it."""
         with self._lock:
             self._started()
 
     def add(self, name: str, source: str, variables: Mapping[str, str]) -> None:
-        """Give a template a name; whether it can be used is known when it is rendered."""
+        """Add a template under a name. Whether it works is known only when it is rendered."""
         with self._lock:
             self._broken.pop(name, None)
             if len(source) > MOST_SOURCE:
@@ -60,9 +60,9 @@ class Renderer:
                 self._unread.append(name)
 
     def render(self, name: str, arguments: Mapping[str, Any], now: float | None = None) -> str:
-        """The text of a conversation. now: what `strftime_now` shows, in seconds since 1970; None for the moment.
+        """Return a conversation's text. now: the time for `strftime_now`, in seconds since 1970; None for the current time.
 
-        Raises InputError where the template refuses the conversation, TemplateError where it fails.
+        Raises InputError if the template refuses the conversation or fails at it, TemplateError if the template is unusable.
         """
         try:
             line = json.dumps({"name": name, "now": now, "arguments": arguments})
@@ -109,29 +109,29 @@ class Renderer:
         return child
 
     def _ready(self) -> subprocess.Popen[bytes]:
-        """The child, once it is known what became of the templates that were sent."""
+        """Return the child after reading its replies for the templates sent."""
         child = self._started()
         while self._unread:
             name = self._unread.pop(0)
             reply = self._reply(child)
             if "text" not in reply:
                 self._broken[name] = str(reply.get("error") or reply.get("failed") or _SLOW)
-            child = self._started()  # another one, if it died of it
+            child = self._started()  # a new one if the template killed it
         return child
 
     @staticmethod
     def _send(child: subprocess.Popen[bytes], line: str) -> None:
-        """One line to the child, which reads unless it is at work, and for that it has its own clock."""
+        """Send the child a line. It reads unless it is at work, and it limits the time of that itself."""
         with (
             contextlib.suppress(OSError),
             _deadline(child),
-        ):  # it has died; its answer will be missing
+        ):  # if it has died, its reply will be missing
             if child.stdin is not None:
                 child.stdin.write(line.encode() + b"\n")
                 child.stdin.flush()
 
     def _reply(self, child: subprocess.Popen[bytes]) -> dict[str, Any]:
-        """One line of the child; without one it is ended."""
+        """Read a line from the child; end the child if none comes."""
         try:
             with _deadline(child):
                 reply = json.loads(child.stdout.readline() if child.stdout else b"")

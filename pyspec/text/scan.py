@@ -1,7 +1,7 @@
-"""A text that comes in pieces, read as if all of it were there.
+"""Reads a text that arrives in pieces as if it were complete.
 
-What reads is a generator: it says `yield` where it needs more, and goes on when more has come. Nothing is looked at twice but the
-few characters that may begin a mark, so the time is linear in the text, and nothing recurses over it.
+A reader is a generator: it yields when it needs more text, and resumes when more has come. Only the few characters that may begin
+a mark are looked at twice, so the time is linear in the text; nothing recurses over it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspec.text.stream import begun
 
 _T = TypeVar("_T")
 Scan = Generator[None, None, _T]
-"""A reader: it waits for text by yielding, and returns what it found."""
+"""A reader: it yields to wait for text, and returns what it found."""
 
 MOST_NAME = 256
-"""Characters of a function's name and the like."""
+"""Longest name of a function and the like, characters."""
 
 _OUTSIDE, _INSIDE = re.compile(r'["{}\[\]]'), re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END = re.compile(r"[^\w.+-]")
@@ -34,7 +34,7 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Scanner:
-    """The text that has come and was not read yet. taken: where there is one, receives all that is read, as it stood."""
+    """The text that has arrived and is still unread. taken: a list that receives everything read, unchanged; None for none."""
 
     def __init__(self) -> None:
         self.taken: list[str] | None = None
@@ -47,11 +47,11 @@ class Scanner:
 
     @property
     def rest(self) -> str:
-        """What has come and was not read yet."""
+        """The text that has arrived and is still unread."""
         return self._text[self._at :]
 
     def take(self, n: int) -> str:
-        """Read n characters that are here."""
+        """Read n characters that have arrived."""
         text = self._text[self._at : self._at + n]
         self._at += len(text)
         if self.taken is not None:
@@ -59,13 +59,13 @@ class Scanner:
         return text
 
     def peek(self) -> Scan[str]:
-        """The next character, which stays; nothing at the end."""
+        """Return the next character without reading it; empty at the end."""
         while self._at == len(self._text) and not self.ended:
             yield
         return self._text[self._at : self._at + 1]
 
     def accept(self, *marks: str) -> Scan[str]:
-        """Read the mark that comes next, the longest of these; nothing where none of them does."""
+        """Read the longest of these marks that comes next; return an empty text if none does."""
         while True:
             here = self._text
             found = max((m for m in marks if here.startswith(m, self._at)), key=len, default="")
@@ -85,11 +85,11 @@ class Scanner:
         return "".join(parts)
 
     def copy(self, marks: tuple[str, ...], emit: Callable[[str], object]) -> Scan[str]:
-        """Give on all text up to the first of the marks as it comes, read the mark and return it; nothing at the end."""
+        """Emit text as it arrives up to the first mark, and read and return the mark; empty at the end."""
         pattern = _pattern(marks)
         while True:
             match = pattern.search(self._text, self._at)
-            # of two marks of which one begins with the other, the longer one may still come
+            # if one mark begins with another, the longer one may still arrive
             if match and (self.ended or not self._may_grow(match, marks)):
                 if match.start() > self._at:
                     emit(self.take(match.start() - self._at))
@@ -102,9 +102,9 @@ class Scanner:
             yield
 
     def until(self, marks: tuple[str, ...], *, keep: bool = False) -> Scan[tuple[str, str]]:
-        """The text up to the first of the marks, and that mark, read unless `keep`.
+        """Read the text up to the first mark, and return both; with `keep` the mark stays unread.
 
-        The mark is empty where none came within MOST_NAME characters.
+        The mark is empty if none came within MOST_NAME characters.
         """
         parts: list[str] = []
         room = MOST_NAME
@@ -121,7 +121,7 @@ class Scanner:
             yield
 
     def _begun(self, marks: tuple[str, ...]) -> int:
-        """How much of the end may be the beginning of a mark."""
+        """Return how many characters at the end may begin a mark."""
         return 0 if self.ended else begun(self.rest, marks)
 
     def _may_grow(self, match: re.Match[str], marks: Iterable[str]) -> bool:
@@ -132,9 +132,9 @@ class Scanner:
     # -- JSON ------------------------------------------------------------------------------------------
 
     def json(self, emit: Callable[[str], object]) -> Scan[bool]:
-        """Give on one JSON value as it comes; whether it is whole.
+        """Emit one JSON value as it arrives, and return whether it is complete.
 
-        Brackets and quotes alone are looked at, and what stands in a string unescaped is escaped.
+        Only brackets and quotes are checked. Control characters in strings are escaped.
         """
         first = yield from self.peek()
         if first == '"':
@@ -159,7 +159,7 @@ class Scanner:
         return True
 
     def _next(self, pattern: re.Pattern[str], emit: Callable[[str], object]) -> Scan[str]:
-        """Give on text up to the next character of a kind, and return that, unread."""
+        """Emit text up to the next match of `pattern`, and return the match without reading it."""
         while True:
             match = pattern.search(self._text, self._at)
             end = match.start() if match else len(self._text)
@@ -172,7 +172,7 @@ class Scanner:
             yield
 
     def _string(self, emit: Callable[[str], object]) -> Scan[bool]:
-        """The rest of a string, its first quote being read."""
+        """Emit the rest of a string after its opening quote."""
         while found := (yield from self._next(_INSIDE, emit)):
             char = self.take(1)
             if found == '"':

@@ -1,4 +1,4 @@
-"""Which chat templates a model has, which one is in force, and the words that all of them know."""
+"""The chat templates of a model, the choice among them, and the variables that all of them know."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ PLAIN = (
     "{%- endif -%}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ 'Assistant:' }}{%- endif -%}"
 )
-"""For models that bring no template: a dialogue in plain words."""
+"""For models without a template: a dialogue in plain text."""
 
 PLAIN_STOP = ("\nUser:",)
-"""Where an answer in plain words ends, since the model would go on as the user."""
+"""Ends an answer under the plain template, where the model would go on to write the user's turn."""
 
 _HEADER = 32 << 20
-"""Bytes of a file in which its header ends, for all but the largest vocabularies."""
+"""Bytes within which a file's header ends, for all but the largest vocabularies."""
 
 _SPECIAL = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
     "cls_token": "cls", "mask_token": "mask",
 }  # fmt: skip
-"""Variables of templates, and the GGUF keys of their ids."""
+"""Template variables, and the names of their token ids in GGUF keys."""
 
 
 def brings_template(path: Path) -> bool:
-    """Whether a model file seems to have a chat template, by a look at its beginning; header and vocabulary come first."""
+    """Whether a model file seems to have a chat template. Only the beginning is searched: header and vocabulary are there."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return data.find(KEY.encode(), 0, _HEADER) >= 0
@@ -47,7 +47,7 @@ def brings_template(path: Path) -> bool:
 
 
 def templates_of(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The templates that a file brings, by name; the one without a name is `default` and comes first."""
+    """Return a file's templates by name; the unnamed one is `default` and comes first."""
     named = {
         key.removeprefix(f"{KEY}."): text
         for key, text in metadata.items()
@@ -57,7 +57,7 @@ def templates_of(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def choose(found: Mapping[str, str], choice: str | None) -> tuple[dict[str, str], str]:
-    """The templates in force, and what they are called. Raises OptionError for a name that is neither one nor a file."""
+    """Return the templates in force and their name. Raises OptionError if `choice` is neither a template's name nor a file."""
     if choice == NONE or (choice is None and not found):
         return {NONE: PLAIN}, NONE
     if choice is None:
@@ -75,7 +75,7 @@ def choose(found: Mapping[str, str], choice: str | None) -> tuple[dict[str, str]
 
 
 def variables_of(llm: Any) -> dict[str, str]:
-    """Texts of special tokens, by the names that templates know."""
+    """Return the texts of special tokens by the names that templates use."""
     found, text = {}, llm._model.token_get_text
     for name, key in _SPECIAL.items():
         given = llm.metadata.get(f"tokenizer.ggml.{key}_token_id")

@@ -1,4 +1,4 @@
-"""Text from tokens as they come: whole characters, and nothing of a stop string."""
+"""Turns streamed tokens into text: whole characters only, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import lru_cache
 from pyspec.errors import OptionError
 
 MOST_STOPS, MOST_STOP_CHARS = 256, 8192
-"""Stop strings of one answer, and characters of all of them together."""
+"""Most stop strings of an answer, and their total characters."""
 
 
 def check_stops(stops: Sequence[str]) -> None:
-    """Raise OptionError for stop strings that are empty, too many or too long."""
+    """Raise OptionError if a stop string is empty, or there are too many or too long ones."""
     if not all(stops):
         raise OptionError("a stop string is empty", "leave it out")
     if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_CHARS:
@@ -26,12 +26,12 @@ def check_stops(stops: Sequence[str]) -> None:
 
 @lru_cache(maxsize=256)
 def _beginnings(words: tuple[str, ...]) -> tuple[list[str], int, frozenset[str]]:
-    """Words in order, the longest one's length, and what they begin with."""
+    """Return the sorted words, the length of the longest, and their first characters."""
     return sorted(words), max(map(len, words), default=1), frozenset(word[0] for word in words)
 
 
 def begun(text: str, words: tuple[str, ...]) -> int:
-    """Length of the longest end of the text that one of these words begins with, and is not."""
+    """Return the length of the longest end of `text` that is a proper prefix of one of `words`."""
     known, longest, firsts = _beginnings(words)
     for at in range(max(0, len(text) - longest + 1), len(text)):
         if text[at] in firsts and begins(known, text[at:]):
@@ -40,7 +40,7 @@ def begun(text: str, words: tuple[str, ...]) -> int:
 
 
 def begins(words: list[str], text: str) -> bool:
-    """Whether a text is the beginning of one of these sorted words, and not all of it."""
+    """Whether `text` is a proper prefix of one of these sorted words."""
     at = bisect_left(words, text)
     while at < len(words) and words[at] == text:
         at += 1
@@ -48,10 +48,10 @@ def begins(words: list[str], text: str) -> bool:
 
 
 class TextAssembler:
-    """Turns token bytes into text, without ever showing half a character or a stop string.
+    """Turns token bytes into text, and never shows half a character or a stop string.
 
-    piece: bytes of one token id. stop: strings that end the text; they are not part of it. The first that is complete counts,
-    however the text is cut into tokens.
+    piece: bytes of one token id. stop: strings that end the text and are not part of it. The first to be complete counts,
+    no matter how the text is split into tokens.
     """
 
     def __init__(self, piece: Callable[[int], bytes], stop: Iterable[str] = ()) -> None:
@@ -63,16 +63,16 @@ class TextAssembler:
         self.done = False
         """Whether a stop string was met; further tokens are ignored."""
         self.stopped_by: str | None = None
-        """That string."""
+        """The stop string that was met."""
 
     def push(self, ids: Iterable[int]) -> str:
-        """Text that these tokens make safe to show."""
+        """Return the text that these tokens make safe to show."""
         if self.done:
             return ""
         return self._release(self._decoder.decode(b"".join(map(self._piece, ids))))
 
     def finish(self) -> str:
-        """The text still held back at the end."""
+        """Return the text still held back at the end."""
         if self.done:
             return ""
         text = self._release(self._decoder.decode(b"", final=True))
@@ -80,7 +80,7 @@ class TextAssembler:
         return text + rest
 
     def _release(self, new: str) -> str:
-        """What of the held text and the new one no stop string can reach any more."""
+        """Return the held and new text that can no longer be part of a stop string."""
         if not self._stops:
             return new
         text = self._held + new

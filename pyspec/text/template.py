@@ -1,9 +1,9 @@
-"""The one way from messages to the tokens of a prompt, for every door.
+"""Turns messages into prompt tokens. Every interface uses this one way.
 
-A model file's own template is a program, and somebody else's: a child renders it (`render.py`). What users and tools say stays
-text. Most of it holds none of the vocabulary's control words, and the rendering as a whole becomes tokens. Where some does, the
-conversation is rendered a second time with a sign inside each such word. If both renderings are the same but for the signs, the
-control words in the second are those of the template alone: they become tokens, and what stands between them becomes text.
+A model file's template is an untrusted program, so a child process renders it (`render.py`). What users and tools write must stay
+text. Usually it holds none of the vocabulary's control words, and the whole rendering is tokenized at once. Otherwise the
+conversation is rendered a second time with a sign inside each such word. If the renderings differ only in the signs, then the
+control words left whole in the second are the template's own: they become control tokens, and the text between them stays text.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of
 log = logging.getLogger("pyspec")
 
 MOST_SPOTS = 64
-"""Words in what a role says whose meaning to the template is looked into one by one."""
+"""How many words of a role are tested one by one for a meaning to the template."""
 
 PLAINLY = "this model's file has no chat template: it is asked in plain words, and its answer ends where another would speak"
 _CONVERSATION = ("messages", "tools")
-# a template's variables that no argument stands for
+# template variables that cannot be set as arguments
 
 _MOST_SHAPES = 256
-# of conversations, whose forms are remembered
+# shapes of conversations whose forms are remembered
 
 _END = "\uf8d2"
-# stands where an answer goes on: what the template writes behind it is cut
+# marks where an answer continues: what the template writes after it is cut
 
 READ = "this model's chat template reads some control words in what is said: there they are control tokens"
 
@@ -42,9 +42,9 @@ class Message(TypedDict, total=False):
 
     Attributes:
         role: "system", "user", "assistant" or "tool".
-        content: What was said.
-        reasoning_content: What the model thought before it said that.
-        tokens: Ids of an answer as it was generated, in place of its content. Pass none that somebody else wrote.
+        content: The text of the turn.
+        reasoning_content: The model's reasoning before the content.
+        tokens: Ids of an answer as it was generated, in place of its content. Never pass ids from an untrusted source.
     """
 
     role: str
@@ -54,17 +54,17 @@ class Message(TypedDict, total=False):
 
 
 class ChatTemplate:
-    """Turns messages into the prompt tokens of one model. It outlives its model only closed.
+    """Turns messages into prompt tokens for one model. Close it before the model is freed.
 
     Args:
         llm: A `llama_cpp.Llama`.
-        choice: None for the file's own template, one of its names, a path, or "none" for plain words.
+        choice: None for the file's own template, one of its names, a path, or "none" for plain text.
         arguments: Template variables for all conversations.
-        renderer: A child process that was begun already.
+        renderer: A child process to use; if not given, a new one.
 
     Attributes:
         name: Name of the template in force: the file's "default" or another of its names, a path, or "none".
-        sources: The template's text by name, and that of "tool_use" if the file has one.
+        sources: The template's text by name, including "tool_use" if the file has it.
         stop: Texts that end an answer.
 
     Raises:
@@ -92,25 +92,25 @@ class ChatTemplate:
         self._said: set[str] = set()
 
     def limit(self, most: int) -> None:
-        """Have prompts that have more tokens for sure refused (ContextOverflow) before their tokens are made."""
+        """Refuse prompts that surely exceed `most` tokens (ContextOverflow) before they are tokenized."""
         self._opened().most = most
 
     @classmethod
     def of(cls, llm: Any) -> ChatTemplate:
-        """The template of a model.
+        """Return the template of a model.
 
         Args:
             llm: A `SpeculativeLlama`, or any `llama_cpp.Llama`.
 
         Returns:
-            The one that the model was opened with, or its file's own.
+            The template that the model was opened with, or its file's own.
         """
         known = getattr(llm, "template", None)
         return known if isinstance(known, cls) else cls(llm)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model brings no template, or none is wanted."""
+        """Whether the model has no template, or none is wanted."""
         return self.name == NONE
 
     def prompt(
@@ -123,23 +123,22 @@ class ChatTemplate:
         now: float | None = None,
         goes_on: bool = False,
     ) -> list[int]:
-        """Make a prompt of a conversation.
+        """Tokenize a conversation as a prompt.
 
         Args:
-            messages: The turns, in OpenAI's form. A turn's `tokens` are kept where the template writes its text back as it was
-                generated.
-            answer: Whether the prompt is open for the assistant's next turn.
+            messages: The turns, in OpenAI's form. A turn's `tokens` are used if the template writes its text as generated.
+            answer: Whether the prompt opens the assistant's next turn.
             tools: The functions that may be called, in OpenAI's form.
-            arguments: Further variables of the template, none of them for the conversation.
-            now: Seconds since 1970 from which the template takes its date; None for now.
-            goes_on: Whether the answer goes on in the last turn, which is the assistant's.
+            arguments: Further template variables, other than messages and tools.
+            now: Time for the template's date, in seconds since 1970; None for the current time.
+            goes_on: Whether the answer continues the last turn, which is the assistant's.
 
         Returns:
             Token ids.
 
         Raises:
             InputError: The template refuses the conversation.
-            TemplateError: The template fails.
+            TemplateError: The template cannot be used.
         """
         tokens = self._opened()
         if self._lacks_one:
@@ -167,15 +166,15 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text that `prompt` makes tokens of. Raises InputError or TemplateError."""
+        """Return the text that `prompt` tokenizes. Raises InputError or TemplateError."""
         return self._rendered(*self._asked(messages, answer, tools, arguments), None)[0]
 
     def bare(self, text: str) -> list[int]:
-        """Token ids of a text without a turn around it; at least one."""
+        """Return token ids of a text without the template; at least one."""
         return self._opened().bare(text)
 
     def close(self) -> None:
-        """End the child that renders, and let go of the vocabulary: there are no prompts any more."""
+        """End the rendering child and release the vocabulary. No prompts can be made after that."""
         self._renderer.close()
         self._tokens = None
 
@@ -193,7 +192,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         arguments: Mapping[str, Any] | None,
     ) -> tuple[str, TemplateInput]:
-        """The name of a template, and what it is rendered with."""
+        """Return the name of the template to use, and its input."""
         for each in _CONVERSATION:
             if each in (arguments or {}):
                 raise InputError(
@@ -209,9 +208,9 @@ class ChatTemplate:
     def _rendered(
         self, name: str, asked: TemplateInput, now: float | None
     ) -> tuple[str, TemplateInput]:
-        """The text, and the conversation in the form that the template took.
+        """Return the text, and the conversation in the form that the template accepted.
 
-        The form is remembered for conversations of this shape alone: what was asked before never changes a prompt.
+        The form is remembered only for conversations of this shape, so that earlier requests never change a prompt.
         """
         refusal, best, kind = None, None, (name, shape_of(asked))
         seen: list[TemplateInput] = []
@@ -241,7 +240,7 @@ class ChatTemplate:
         return best[2], best[3]
 
     def _signed(self, name: str, asked: TemplateInput, text: str, now: float | None) -> Rendering:
-        """The rendering with signs in all that must stay text."""
+        """Return the rendering with signs in all words that must stay text."""
         vocabulary, source = self._opened().vocabulary, self.sources[name]
         defined = {word: i for word, i in vocabulary.defined.items() if word in source}
         hider = Hider(vocabulary.control, defined, DEFAULT_SIGNS)
@@ -250,7 +249,7 @@ class ChatTemplate:
         hider.signs = unused_signs(text, asked)
 
         def shown(only: set[Spot] | None = None) -> str | None:
-            """The rendering with signs, in these spots alone if named, where it is the same but for them."""
+            """Render with signs, in these spots only if given; None if more than the signs changed."""
             try:
                 found = self._renderer.render(name, hider.hide(asked, only), now)
             except InputError:
@@ -262,7 +261,7 @@ class ChatTemplate:
         found = shown()
         if found is None:
             spots = hider.spots
-            # some of the words mean something to the template, as the ends of reasoning do
+            # some of the words mean something to the template, such as the end of reasoning
             for role in {spot.role for spot in spots}:
                 group = {spot for spot in spots if spot.role == role}
                 if len(group) <= MOST_SPOTS and shown(group) is None:
@@ -278,7 +277,7 @@ class ChatTemplate:
             log.warning("%s", note)
 
     def _opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
-        """What the template writes in front of an answer; None where that is not known."""
+        """Return what the template writes in front of an answer; None if unknown."""
         key = repr((name, [(key, asked[key]) for key in asked if key not in ("messages", "tools")]))
         if key not in self._openings:
             self._openings[key] = self._tried_opening(name, asked, now)
@@ -295,7 +294,7 @@ class ChatTemplate:
 
 
 def _with_content(tokens: PromptTokenizer, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message that has tokens alone, with its text."""
+    """Add the text to a message that has only tokens."""
     if "tokens" not in message or "content" in message:
         return message
     return {**message, "content": tokens.text(tokens.without_end(message["tokens"]))}

@@ -1,4 +1,4 @@
-"""A tokenizer that no text and no id can end, and the bytes of tokens."""
+"""A tokenizer that raises errors where llama.cpp would end the process, and the bytes of tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyspec.text.words import WordSplitter
 _PIECE_BYTES = 256
 
 _FREED: set[int] = set()
-"""Addresses of vocabularies whose models were closed: readers of them may still be there."""
+"""Addresses of vocabularies whose models were closed; objects that read them may still exist."""
 
 
 def forget_vocabulary(vocab: Any) -> None:
-    """Say that a vocabulary is about to be freed: asking it for more is an EngineError from now on."""
+    """Mark a vocabulary as about to be freed: from now on, reading it raises EngineError."""
     _FREED.add(_address(vocab))
 
 
@@ -36,22 +36,22 @@ def _check_there(address: int) -> None:
 
 
 def piece_reader(vocab: Any, *, special: bool = False) -> Callable[[int], bytes]:
-    """A function from token id to its bytes; control tokens have none unless `special`. Answers are remembered.
+    """Return a function from token id to bytes, with a cache. Control tokens have no bytes unless `special`.
 
-    It raises InputError for an id that is no token: llama.cpp would end the process.
+    The function raises InputError for an invalid id, for which llama.cpp would end the process.
     """
     return _Pieces(vocab, special).__getitem__
 
 
 class _Pieces(dict[int, bytes]):
-    """Bytes by token id, read when they are first asked for; later they are found without a line of Python."""
+    """Bytes by token id, read on first use. Later look-ups run no Python code."""
 
     def __init__(self, vocab: Any, special: bool) -> None:
         super().__init__()
         self._vocab, self._with_special = vocab, special
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
         self._address = _address(vocab)
-        _FREED.discard(self._address)  # another model may lie where one was
+        _FREED.discard(self._address)  # a new model may have the address of a freed one
 
     def __missing__(self, token: int) -> bytes:
         _check_there(self._address)
@@ -64,7 +64,7 @@ class _Pieces(dict[int, bytes]):
 
 
 def _piece(vocab: Any, token: int, special: bool) -> bytes:
-    """Bytes of a token; of a control token with `special` alone."""
+    """Return the bytes of a token; a control token has some only with `special`."""
     buffer, room = ctypes.create_string_buffer(_PIECE_BYTES), _PIECE_BYTES
     n = llama_cpp.llama_token_to_piece(vocab, token, buffer, room, 0, special)
     if n < 0:
@@ -74,10 +74,10 @@ def _piece(vocab: Any, token: int, special: bool) -> bytes:
 
 
 class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is untyped
-    """llama-cpp-python's tokenizer, with an InputError where llama.cpp would end the process or not come to an end.
+    """llama-cpp-python's tokenizer, guarded against inputs for which llama.cpp would end the process or never return.
 
-    It ends it for ids that are no tokens, for characters that a vocabulary without byte tokens cannot spell, for numbers
-    beyond Unicode's, and where a run of one kind of character needs more stack than the thread has.
+    llama.cpp ends the process for invalid ids, for characters that a vocabulary without byte tokens cannot spell, for code
+    points beyond Unicode, and for a run of one kind of character that needs more stack than the thread has.
     """
 
     def __init__(self, llama: Any) -> None:
@@ -90,7 +90,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._words = WordSplitter(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
 
     def fewest(self, text: bytes) -> int:
-        """A lower bound of a text's tokens, without making them: no token writes more bytes than the longest."""
+        """Return a lower bound of a text's token count without tokenizing it, from the bytes of the longest token."""
         if self._alphabet is not None or not self._words.keeps_all:
             return 0
         return -(-len(text.translate(None, b" \t\n\v\f\r")) // self._longest)
@@ -133,14 +133,14 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         return text[1:] if begins and text[:1] == b" " else text
 
     def _special(self, token: int) -> bytes:
-        self._piece(token)  # for its check
+        self._piece(token)  # checks the id
         return _piece(self._vocab, int(token), special=True)
 
 
 class Alphabet:
-    """What a vocabulary of the SentencePiece kind can spell where byte tokens are missing.
+    """What a SentencePiece vocabulary without all byte tokens can spell.
 
-    llama.cpp spells a character that is no token by its bytes' tokens, and ends the process where there are none.
+    llama.cpp spells a character that is not a token by the tokens of its bytes, and ends the process if there are none.
     """
 
     def __init__(self, words: set[bytes], parsed: list[bytes]) -> None:
@@ -149,7 +149,7 @@ class Alphabet:
 
     @classmethod
     def of(cls, vocab: Any) -> Alphabet | None:
-        """None where every text can be spelled."""
+        """Return the alphabet of a vocabulary, or None if it can spell every text."""
         if llama_cpp.llama_vocab_type(vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
             return None
         n_vocab, text = llama_cpp.llama_vocab_n_tokens(vocab), llama_cpp.llama_vocab_get_text
@@ -158,7 +158,7 @@ class Alphabet:
         for token in range(n_vocab):
             words.add(text(vocab, token))
             missing.discard(text(vocab, token))
-            if not missing:  # they stand at the beginning, so this is soon
+            if not missing:  # byte tokens come first, so this ends early
                 return None
         special = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
         attr = llama_cpp.llama_vocab_get_attr
@@ -173,13 +173,13 @@ class Alphabet:
             characters = set(text.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise InputEncoding(f"the text is not UTF-8 at byte {error.start}", _OTHER) from None
-        # llama.cpp puts a space before a text, unless the file says otherwise, which it does not show
+        # llama.cpp puts a space before a text unless the file says otherwise; it offers no way to ask
         for char in sorted(characters | {" "} if characters else characters):
             if not self.spells(char):
                 raise InputError(f"this model's vocabulary cannot spell {char!r}", _OTHER)
 
     def spells(self, char: str) -> bool:
-        """Whether a character is a token, or has tokens for its bytes."""
+        """Whether a character is a token, or its bytes are tokens."""
         shown = ("\u2581" if char == " " else char).encode()
         return shown in self._words or all(
             b"<0x%02X>" % byte in self._words or bytes([byte]) in self._words for byte in shown

@@ -1,4 +1,4 @@
-"""How llama.cpp splits a text into words before it makes tokens of them, and what that may cost."""
+"""How llama.cpp splits a text into words before tokenizing them, and how much stack and time that can take."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pyspec.errors import InputError
 
 _BASE_STACK = 1 << 20
 _STACK_A_BYTE = 768
-"""Twice what llama.cpp takes for a character as GCC builds it: 330 bytes."""
+"""About twice what llama.cpp takes per character when built with GCC: 330 bytes."""
 
 SHALLOW = 1024
-"""Bytes of one kind that any thread has the stack for."""
+"""Length of a run for which any thread has enough stack, bytes."""
 
 MOST_STACK = 1 << 30
 MOST_STEPS = 20_000_000
-"""Of a search that is quadratic in a run's length: some seconds."""
+"""Limit for a search that is quadratic in a run's length: some seconds."""
 
 _SPACES = rb"(?:[ \t\v\f]|\xe3\x80\x80|\xc2[\x85\xa0]|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe1\x9a\x80)"
 _QUADRATIC: Mapping[str, re.Pattern[bytes]] = {
     "deepseek-llm": re.compile(_SPACES + rb"{16,}"),  # \s+$ is tried from each of them
     "superbpe": re.compile(rb"[0-9]{16,}"),  # and so is (?=(\d{3})+(?!\d))
 }
-"""Runs that take time quadratic in their length, by the name of the expressions that split a text into words."""
+"""Runs that take time quadratic in their length, by the name of the expressions that split text into words."""
 
 _BEYOND = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}")
-"""What looks like UTF-8 for a number above U+10FFFF."""
+"""What looks like UTF-8 for a code point above U+10FFFF."""
 
 _LOSES = frozenset(["whitespace", "gemma4", "sarvam-moe", "granite-embed-multi-311m"])
-"""Expressions behind which characters are looked up as they are, and left out where no token is found."""
+"""Expressions after which llama.cpp looks up characters unchanged, and drops those that are no token."""
 
 _PARAGRAPH = re.compile(rb"\n(?=[0-9A-Za-z])")
 """A place that none of llama.cpp's expressions for words matches across."""
 
 
 class WordSplitter:
-    """What is to be known of the regular expressions by which llama.cpp splits a text into words.
+    """What the regular expressions by which llama.cpp splits a text into words demand of it.
 
-    Where it has no splitter of its own it uses std::regex, which calls itself for each character of a match. pre: the name of
-    the expressions, the file's `tokenizer.ggml.pre`.
+    Without a splitter of its own, llama.cpp uses std::regex, which recurses for each character of a match. pre: the name of
+    the expressions, from the file's `tokenizer.ggml.pre`.
     """
 
     def __init__(self, vocab: Any, pre: str) -> None:
@@ -55,20 +55,20 @@ class WordSplitter:
         self._pre = pre
         kinds = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
         self.keeps_all = kind in kinds and pre not in _LOSES
-        """Whether all that is no white space becomes tokens: others leave out, or make one token of, what they do not know."""
+        """Whether everything but white space becomes tokens. Other kinds drop unknown text, or make it one token."""
 
     def mend(self, text: bytes) -> bytes:
-        """The text without what llama.cpp ends the process for; it stands for other damaged bytes in the same way itself."""
+        """Replace bytes for which llama.cpp would end the process, in the way that it replaces other invalid bytes."""
         if self._decodes and not text.isascii():
             text = _BEYOND.sub("\ufffd".encode(), text)
         if (
             self._pre == "whitespace"
-        ):  # white space has no words there, and two spaces are an assertion
+        ):  # white space is no word there, and two spaces in a row fail an assertion
             text = re.sub(r"\s+", " ", text.decode("utf-8", "replace")).encode()
         return text
 
     def stack(self, text: bytes) -> int:
-        """Bytes of stack that the text needs, 0 where any thread has enough. Raises InputError for one that needs too much."""
+        """Return the stack that a text needs in bytes, 0 if any thread has enough. Raises InputError if it is too much."""
         if not self._recurses or len(text) <= SHALLOW:
             return 0
         self._check_steps(text)

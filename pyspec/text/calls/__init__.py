@@ -1,1 +1,1 @@
-"""Calls of tools as families of models write them: each can be read, and told as a grammar."""
+"""Tool calls as each family of models writes them: readers and grammars."""

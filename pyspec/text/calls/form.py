@@ -1,4 +1,4 @@
-"""What all forms of calls have in common."""
+"""The interface of all forms of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspec.text.scan import Scan, Scanner
 class CallForm(ABC):
     """How a family of models writes calls.
 
-    short_ids: see `Calls`. unmarked: whether an answer may begin with a call, or with what belongs to one, without a mark.
+    short_ids: see `Calls`. unmarked: whether an answer may begin with a call, or a part of one, without a mark.
     """
 
     short_ids: bool = False
@@ -20,18 +20,18 @@ class CallForm(ABC):
     @property
     @abstractmethod
     def opens(self) -> tuple[str, ...]:
-        """The marks with which calls begin."""
+        """The marks that begin calls."""
 
     @property
     @abstractmethod
     def marks(self) -> tuple[str, ...]:
-        """All marks, which have to be seen where they are control tokens."""
+        """All marks; they must be shown even if they are control tokens."""
 
     @abstractmethod
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read the calls behind one of `opens`, its closing mark too; False at what is no call, which then is content."""
+        """Read the calls after one of `opens`, with their closing mark. Return False at anything else, which is content."""
 
     def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
-        """Read a call at an answer's beginning; False at what is none."""
+        """Read a call at the beginning of an answer; return False at anything else."""
         yield from ()
         return False

@@ -1,7 +1,7 @@
-"""Grammars of calls, in the form of the family that is to write them.
+"""Grammars for calls in the form of a model family.
 
-The grammar of a family's calls is made of its marks, and of the parameters' JSON schemas. A mark that is one token of the
-vocabulary is asked for as that token where an answer must be a call, so that it is not spelled out.
+A grammar is built from the family's marks and the JSON schemas of the parameters. If an answer must be a call, a mark that is one
+token of the vocabulary is demanded as that token, so that the model does not spell it out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pyspec.text.notation import Notation
 from pyspec.text.reasoning import Start
 
 Functions = Mapping[str, Any]
-"""Each function's parameters as a JSON schema, by its name."""
+"""JSON schemas of parameters by function name."""
 
 TokenOf = Callable[[str], int | None]
-"""The token that a mark is, if it is one."""
+"""Returns the token of a mark, or None if it is not a single token."""
 
 _RULE = re.compile(r"^([\w-]+) ::=", re.MULTILINE)
 _PIECE = re.compile(r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]|[\w-]+|.', re.DOTALL)
@@ -32,7 +32,7 @@ _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class GrammarWriter:
-    """Rules of a grammar, and the expressions that stand for its parts. token_of: None to write marks as characters."""
+    """Collects the rules of a grammar and returns expressions for its parts. token_of: None to spell marks as characters."""
 
     def __init__(self, token_of: TokenOf | None = None) -> None:
         self._token_of = token_of
@@ -40,7 +40,7 @@ class GrammarWriter:
         self._untils: dict[str, str] = {}
 
     def text(self, root: str) -> str:
-        """All of it; root: the expression that the answer is."""
+        """Return the whole grammar. root: the expression for the answer."""
         rules = {"root": root, **self._rules}
         return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
 
@@ -50,16 +50,16 @@ class GrammarWriter:
         return name
 
     def literal(self, text: str) -> str:
-        """A text as it stands."""
+        """Return an expression for a fixed text."""
         return json.dumps(text, ensure_ascii=False) if text else '""'
 
     def mark(self, text: str) -> str:
-        """A mark: its token, or its characters."""
+        """Return an expression for a mark: its token, or its characters."""
         token = self._token_of(text) if self._token_of and text else None
         return self.literal(text) if token is None else f"<[{token}]>"
 
     def marks(self, text: str, known: tuple[str, ...]) -> str:
-        """A text with marks in it."""
+        """Return an expression for a text that contains marks."""
         pattern = "|".join(map(re.escape, sorted(filter(None, known), key=len, reverse=True)))
         pieces = re.split(f"({pattern})", text) if pattern else [text]
         return " ".join(
@@ -67,11 +67,11 @@ class GrammarWriter:
         )
 
     def schema(self, name: str, schema: Any) -> str:
-        """JSON of a schema. Raises InputError."""
+        """Return an expression for JSON that follows a schema. Raises InputError."""
         return self.include(name, schema_grammar(schema))
 
     def include(self, name: str, grammar: str) -> str:
-        """Another grammar's root, its rules renamed."""
+        """Add another grammar's rules under new names, and return its root."""
         names = {rule: f"{name}-{rule}" for rule in _RULE.findall(grammar)}
         renamed = "".join(names.get(piece, piece) for piece in _PIECE.findall(grammar))
         for line in renamed.splitlines():
@@ -84,9 +84,9 @@ class GrammarWriter:
         return f"{name}-root"
 
     def until(self, mark: str) -> str:
-        """Any text up to a mark, and the mark.
+        """Return an expression for any text up to a mark, and the mark.
 
-        Its states are how much of the mark the text ends with (Knuth, Morris and Pratt, SIAM J. Computing 6(2), 1977).
+        Each state is the length of the mark's prefix at the text's end (Knuth, Morris and Pratt, SIAM J. Computing 6(2), 1977).
         """
         name = self._untils.setdefault(mark, f"until-{len(self._untils)}")
         for n in range(len(mark)):
@@ -105,7 +105,7 @@ class GrammarWriter:
         return self._ended(name, mark)
 
     def _ended(self, name: str, mark: str) -> str:
-        """Up to a mark that is a token of its own, text that spells it is text."""
+        """End at the mark's token, if it is one; the same characters as ordinary text do not end it."""
         token = self._token_of(mark) if self._token_of else None
         if token is None:
             return f"{name}-0"
@@ -127,10 +127,10 @@ def calls_grammar(
     start: Start = "free",
     token_of: TokenOf | None = None,
 ) -> str:
-    """A grammar of an answer that is a call, or several where `many`.
+    """Return a grammar for an answer that is a call, or several if `many`.
 
-    start: where the prompt ends: inside reasoning, which then comes first, behind it, or where the model may reason.
-    Raises InputError for a schema that cannot be used.
+    start: where the answer begins: inside reasoning, which then comes first, behind it, or free to reason.
+    Raises InputError for an unusable schema.
     """
     w = GrammarWriter(token_of)
     calls = _any_calls(w, notation, functions, many=many)
@@ -146,7 +146,7 @@ def content_or_calls(
     start: Start = "free",
     token_of: TokenOf | None = None,
 ) -> str:
-    """A grammar of an answer that is content of a grammar, or calls; as `calls_grammar` else."""
+    """Return a grammar for an answer that is either content that follows `grammar`, or calls. Otherwise as `calls_grammar`."""
     w = GrammarWriter(token_of)
     calls = w.rule("calls", _any_calls(w, notation, functions, many=many))
     content = _content(w, notation, grammar)
@@ -169,7 +169,7 @@ def _content(w: GrammarWriter, notation: Notation, grammar: str) -> str:
 def lazy_grammar(
     notation: Notation, functions: Functions, *, many: bool = True
 ) -> tuple[str, str] | None:
-    """A grammar that holds from the mark on with which calls begin, and a pattern of that mark; None for forms without one."""
+    """Return a grammar that applies from the opening mark of calls, and a pattern of the mark; None if calls have no mark."""
     form = notation.calls
     if notation.channels or form.unmarked:
         return None
@@ -181,7 +181,7 @@ def lazy_grammar(
 def after_reasoning(
     notation: Notation, grammar: str, *, start: Start = "free", token_of: TokenOf | None = None
 ) -> str:
-    """A grammar of the content, with reasoning in front of it; one that speaks of the marks itself is left as it is."""
+    """Let reasoning come before the content of a grammar. A grammar that contains the marks itself is returned unchanged."""
     marks = notation.reasoning.close if notation.reasoning else notation.marks(tools=False)
     if not marks or any(mark in grammar for mark in marks):
         return grammar
@@ -191,7 +191,7 @@ def after_reasoning(
 
 
 def reasoning_first(w: GrammarWriter, notation: Notation, start: Start) -> str:
-    """Reasoning that may come before what is asked for, and does where the prompt has begun it."""
+    """Return an expression for reasoning before the answer: optional, or required if the prompt has begun it."""
     if notation.channels:
         marks = notation.marks(tools=False)
         before = w.marks("<|channel|>analysis<|message|>", marks)
@@ -206,7 +206,7 @@ def reasoning_first(w: GrammarWriter, notation: Notation, start: Start) -> str:
 
 
 def written_calls(w: GrammarWriter, form: CallForm, functions: Functions, *, many: bool) -> str:
-    """An expression for calls in a family's form."""
+    """Return an expression for calls in a family's form."""
     if isinstance(form, ObjectCalls):
         return _objects(w, form, functions, many=many)
     if isinstance(form, NamedCalls):
@@ -219,7 +219,7 @@ def written_calls(w: GrammarWriter, form: CallForm, functions: Functions, *, man
 
 
 def _each(w: GrammarWriter, functions: Functions, write: Callable[[str, Any, str], str]) -> str:
-    """One of the functions. write: makes the expression of a function, its parameters and a name for rules."""
+    """Return an expression for a call of any function. write: makes one from a name, a schema and a name for rules."""
     ways = [
         w.rule(f"call-{i}", write(name, schema or _NOTHING, f"args-{i}"))
         for i, (name, schema) in enumerate(functions.items())
@@ -275,7 +275,7 @@ def _named(w: GrammarWriter, form: NamedCalls, functions: Functions, *, many: bo
 
 
 _IDS = {"#": "[0-9] [0-9]?", "@": " ".join(["[a-zA-Z0-9]"] * 9)}
-"""What ids are, by their sign in `NamedCalls.written`."""
+"""Expressions for ids, by their sign in `NamedCalls.written`."""
 
 
 def _split_id(written: str) -> tuple[str, str, str]:
@@ -297,13 +297,13 @@ def _in_channels(w: GrammarWriter, functions: Functions) -> str:
 
 
 ValueWriter = Callable[[str, str, Any], str]
-"""Makes the expression of an argument: its key, a name for rules, and its schema."""
+"""Makes the expression of an argument from its key, a name for rules, and its schema."""
 
 
 def _arguments(
     w: GrammarWriter, rule: str, schema: Any, write: ValueWriter, between: str = ""
 ) -> str:
-    """The arguments in their order, those that are required and any of the others."""
+    """Return an expression for the arguments in order: all required ones, and any of the others."""
     known = schema.get("properties") if isinstance(schema, Mapping) else None
     known = known if isinstance(known, Mapping) else {}
     required = schema.get("required") if isinstance(schema, Mapping) else None
@@ -314,7 +314,7 @@ def _arguments(
     }
     if not between:
         return " ".join(each[key] if key in required else f"{each[key]}?" for key in known)
-    # what stands between arguments stands before each but the first that is there
+    # the separator comes before each argument except the first one present
     firsts = []
     for i, key in enumerate(known):
         rest = list(known)[i + 1 :]

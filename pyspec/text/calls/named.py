@@ -1,4 +1,4 @@
-"""Calls whose name stands between marks, with an object of arguments behind it: DeepSeek, Kimi, Mistral, Functionary, Solar."""
+"""Calls with a name between marks and then an object of arguments: DeepSeek, Kimi, Mistral, Functionary, Solar."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyspec.text.scan import Scan, Scanner
 class NamedCalls(CallForm):
     """NAME and marks, then an object.
 
-    open, close: what stands around a call. section: what may stand around all of them. head: what the text between `open` and
-    the object is, with groups `name` and perhaps `id`. written: how a call is written up to its object, with NAME, # for a
-    number and @ for an id. others: marks inside. behind: what may stand behind the object. listed: whether a list of objects
+    open, close: marks around a call. section: marks that may enclose all calls. head: pattern of the text between `open` and
+    the object, with groups `name` and perhaps `id`. written: how a call is written up to its object, with NAME, # for a
+    number and @ for an id. others: marks inside. behind: text that may follow the object. listed: whether a list of objects
     may follow `open` instead. short_ids: see `Calls`.
     """
 
@@ -33,16 +33,16 @@ class NamedCalls(CallForm):
 
     @property
     def opens(self) -> tuple[str, ...]:
-        """The marks with which calls begin."""
+        """The marks that begin calls."""
         return tuple(filter(None, (self.section[0], self.open)))
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks, which have to be seen where they are control tokens."""
+        """All marks; they must be shown even if they are control tokens."""
         return tuple(filter(None, (*self.section, self.open, self.close, *self.others)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls; False at what is no call."""
+        """Read calls; return False at anything else."""
         if mark == self.section[0] != self.open:
             yield from s.space()
             if not (yield from s.accept(self.open)):
@@ -83,19 +83,19 @@ class NamedCalls(CallForm):
 
 @dataclass(frozen=True)
 class SpokenCalls(NamedCalls):
-    """Functionary 3.2: whom each piece of the answer is for stands before it, and `all` is the user.
+    """Functionary 3.2: each piece of the answer begins with its recipient, a function or `all` for the user.
 
-    The prompt ends with the first mark, so an answer begins with a name.
+    The prompt ends with the first mark, so the answer begins with a recipient.
     """
 
     unmarked = True
 
     def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
-        """The name that the answer begins with, and its piece if that is a call."""
+        """Read the recipient at the answer's beginning, and its piece if that is a call."""
         return (yield from self.read(s, calls, self.open))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Whom the next piece is for; False where that is nobody who is known."""
+        """Read the next piece's recipient, and its call if it is a function; return False if the recipient is unknown."""
         head, end = yield from s.until(("\n",))
         name = head.strip()
         if not end or (name != "all" and name not in calls.functions):

@@ -19,10 +19,10 @@ _PYTHON = ("python", "ipython", "code_interpreter")
 
 @dataclass(frozen=True)
 class ObjectCalls(CallForm):
-    """Objects behind a mark: one, several, or a list of them.
+    """Objects after a mark: one, several, or a list.
 
-    open, close: what stands around them. name, arguments: the keys as the family writes them. listed: whether it writes a list.
-    keyed: whether an object's one key is the function's name. short_ids: see `Calls`.
+    open, close: marks around them. name, arguments: the keys that the family writes. listed: whether it writes a list.
+    keyed: whether an object's only key is the function's name. short_ids: see `Calls`.
     """
 
     open: str
@@ -35,34 +35,34 @@ class ObjectCalls(CallForm):
 
     @property
     def opens(self) -> tuple[str, ...]:
-        """The marks with which calls begin."""
+        """The marks that begin calls."""
         return (self.open,)
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks, which have to be seen where they are control tokens."""
+        """All marks; they must be shown even if they are control tokens."""
         return tuple(filter(None, (self.open, self.close)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls up to their closing mark; False at what is no call."""
+        """Read calls up to their closing mark; return False at anything else."""
         return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
 
 
 @dataclass(frozen=True)
 class BareCalls(ObjectCalls):
-    """Llama 3: an answer that begins with an object, or anything behind its python tag."""
+    """Llama 3: an object at the beginning of the answer, or a call after its python tag."""
 
     unmarked = True
 
     def begin(self, s: Scanner, calls: Calls) -> Scan[bool]:
-        """An object at the beginning of the answer, if it calls a function that there is."""
+        """Read an object at the beginning of the answer if it calls a known function."""
         yield from s.space()
         if (yield from s.peek()) != "{":
             return False
         return (yield from read_objects(s, calls, "", known=True))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Objects, `NAME.call(KEY=VALUE)`, or code where a function runs code."""
+        """Read objects, `NAME.call(KEY=VALUE)`, or code if there is a function that runs code."""
         yield from s.space()
         if (yield from s.peek()) == "{":
             return (yield from read_objects(s, calls, self.close))
@@ -93,7 +93,7 @@ def _read_builtin(s: Scanner, calls: Calls) -> Scan[bool]:
 
 
 def read_keywords(s: Scanner, calls: Calls) -> Scan[bool]:
-    """Arguments as Python writes them, `a=1, b='x')`, the bracket before them being read; True with the one behind them."""
+    """Read arguments in Python's form after the opening bracket, `a=1, b='x')`; return True at the closing bracket."""
     calls.add("{")
     before = ""
     while True:
@@ -118,7 +118,7 @@ def read_keywords(s: Scanner, calls: Calls) -> Scan[bool]:
 def read_objects(
     s: Scanner, calls: Calls, close: str, *, keyed: bool = False, known: bool = False
 ) -> Scan[bool]:
-    """One object, several or a list of them, and the closing mark where it is there. known: functions that there are, alone."""
+    """Read one object, several or a list, and the closing mark if there is one. known: accept only known functions."""
     yield from s.space()
     listed = bool((yield from s.accept("[")))
     while True:
@@ -144,7 +144,7 @@ def read_objects(
 
 
 class _ObjectReader:
-    """Reads one call; False before its first argument is given on, where it is none."""
+    """Reads one call; returns False before it emits any argument if the object is not a call."""
 
     def __init__(self, s: Scanner, calls: Calls, *, known: bool) -> None:
         self._s, self._calls, self._known = s, calls, known
@@ -201,7 +201,7 @@ def _read_keyed(s: Scanner, calls: Calls) -> Scan[bool]:
 
 
 def _read_key(s: Scanner) -> Scan[str | None]:
-    """A key and its colon."""
+    """Read a key and its colon."""
     key = yield from _read_text(s)
     yield from s.space()
     if not (yield from s.accept(":")):
@@ -211,7 +211,7 @@ def _read_key(s: Scanner) -> Scan[str | None]:
 
 
 def _read_text(s: Scanner) -> Scan[str]:
-    """A string; empty where it is none."""
+    """Read a string; return an empty text if there is none."""
     if (yield from s.peek()) != '"':
         return ""
     parts: list[str] = []
@@ -223,7 +223,7 @@ def _read_text(s: Scanner) -> Scan[str]:
 
 
 def read_arguments(s: Scanner, calls: Calls, name: str, given: str = "") -> Scan[bool]:
-    """Begin a call and give on its arguments: an object, one as a string, or null for none."""
+    """Begin a call and emit its arguments: an object, an object as a string, or null for none."""
     char = yield from s.peek()
     if char == "{":
         calls.begin(name, given)

@@ -24,11 +24,11 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class TaggedCalls(CallForm):
-    """A name, and an argument between tags after another.
+    """A name, then each argument between tags.
 
-    open, close: around one call, or around several. name_open, name_close: around the function's name, with which a call ends:
-    call_close. key_open, key_ends, value_open, value_close: around an argument's name and value. text_key: the one of
-    key_ends with which a value is text. lines: whether a value stands on lines of its own.
+    open, close: around one call, or around several. name_open, name_close: around the function's name. call_close: ends a
+    call. key_open, key_ends, value_open, value_close: around an argument's name and value. text_key: the one of `key_ends`
+    that marks a value as text. lines: whether a value stands on lines of its own.
     """
 
     open: str
@@ -45,17 +45,17 @@ class TaggedCalls(CallForm):
 
     @property
     def opens(self) -> tuple[str, ...]:
-        """The marks with which calls begin."""
+        """The marks that begin calls."""
         return tuple(filter(None, (self.open, self.name_open)))
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All marks, which have to be seen where they are control tokens."""
+        """All marks; they must be shown even if they are control tokens."""
         found = (self.open, self.close, self.name_open, self.key_open, *self.key_ends)
         return tuple(filter(None, (*found, self.value_open, self.value_close, self.call_close)))
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls; False at what is no call."""
+        """Read calls; return False at anything else."""
         if mark == self.open and self.name_open:
             yield from s.space()
             if not (yield from s.accept(self.name_open)):
@@ -90,7 +90,7 @@ class TaggedCalls(CallForm):
         return bool(end) and calls.end()
 
     def _next_tag(self, s: Scanner) -> Scan[str]:
-        """The tag of an argument, or of the call's end."""
+        """Read the tag of an argument, or of the call's end."""
         yield from s.space()
         return (yield from s.accept(self.key_open, self.call_close))
 
@@ -114,7 +114,7 @@ class TaggedCalls(CallForm):
         return True
 
     def _read_string(self, s: Scanner, calls: Calls) -> Scan[bool]:
-        """A value that is text, given on as it comes."""
+        """Read a text value and emit it as it arrives."""
         held, fresh = "", True
 
         def give(text: str) -> None:
@@ -133,7 +133,7 @@ class TaggedCalls(CallForm):
 
 
 def types_of(parameters: Any, key: str) -> set[str]:
-    """The JSON types that a function's parameter may have; none where that is not said."""
+    """Return the JSON types that a parameter's schema allows; empty if it does not say."""
     known = parameters.get("properties") if isinstance(parameters, Mapping) else None
     schema = known.get(key) if isinstance(known, Mapping) else None
     if not isinstance(schema, Mapping):
@@ -150,7 +150,7 @@ def types_of(parameters: Any, key: str) -> set[str]:
 
 
 def typed_value(text: str, types: set[str], *, lines: bool = False) -> str:
-    """A value's text as JSON, of one of the types where it can be; text stays text."""
+    """Return a value's text as JSON, of one of the types if possible, else as a string."""
     bare = text.strip()
     value = bare if _type(bare) else _loosely(bare)
     kind = _type(value)
@@ -163,7 +163,7 @@ def typed_value(text: str, types: set[str], *, lines: bool = False) -> str:
 
 
 def _type(text: str) -> str:
-    """The JSON type of a text; nothing where it is no JSON."""
+    """Return the JSON type of a text; empty if it is not JSON."""
 
     def refuse(name: str) -> None:
         raise ValueError(name)
@@ -175,14 +175,14 @@ def _type(text: str) -> str:
 
 
 def _loosely(text: str) -> str:
-    """A value as Python writes it, as JSON; a mere word is text."""
+    """Convert a Python constant, list or dict to JSON; empty for anything else."""
     if text not in ("True", "False", "None") and text[:1] not in ("{", "["):
         return ""
     s, parts = Scanner(), list[str]()
     s.feed(text)
     s.ended = True
     try:
-        next(read_loose(s, parts.append))  # all of it is there, so it does not wait
+        next(read_loose(s, parts.append))  # the text is complete, so it does not wait
     except StopIteration as end:
         return "".join(parts) if end.value and not s.rest.strip() else ""
     return ""

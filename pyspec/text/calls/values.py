@@ -1,4 +1,4 @@
-"""Calls whose values are nearly JSON: Gemma 4's, and LFM2's lists of calls in Python's manner."""
+"""Calls with values in almost-JSON: Gemma 4's, and LFM2's lists of Python-style calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GemmaCalls(CallForm):
     marks = (*opens, "<tool_call|>", QUOTE)
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read one call; False at what is none."""
+        """Read one call; return False at anything else."""
         yield from s.space()
         if not (yield from s.accept("call:")):
             return False
@@ -44,7 +44,7 @@ class PythonCalls(CallForm):
     marks = (*opens, "<|tool_call_end|>")
 
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
-        """Read calls up to their closing mark; False at what is none."""
+        """Read calls up to their closing mark; return False at anything else."""
         yield from s.space()
         yield from s.accept("[")
         while True:
