@@ -1,4 +1,4 @@
-"""`pyspec batch`: many prompts from files, answered at once, nothing lost."""
+"""`pyspec batch`: answers many prompts from files at once, and loses none."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class InputOptions(Reading):
 
 @dataclass(frozen=True)
 class BatchOptions(CacheOptions, SystemOptions):
-    """What is answered, and where the work is done."""
+    """How to answer, and where to run."""
 
     # fmt: off
     max_tokens: int = option("Answers", "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512,
@@ -84,7 +84,7 @@ class BatchOptions(CacheOptions, SystemOptions):
     exact: bool = option("Answers", "--exact", is_flag=True,
         help="Make each text independent of other records, their order and interruptions; turns drafts off.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
-        help="Answers at once; if not given, chosen by what decodes cost here and what memory holds.")
+        help="Answers at once; if not given, chosen from this machine's decode times and memory.")
     engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
         help="Where to run: in this process, or in Ray actors.")
     workers: int = option("Machine", "--workers", type=click.IntRange(min=1), default=1,
@@ -98,9 +98,9 @@ class BatchOptions(CacheOptions, SystemOptions):
         sampler: SamplerOptions,
         engine: EngineOptions,
     ) -> Any:
-        """The `Batch` that the options describe, or one that spreads the work over Ray."""
+        """Open the `Batch` that the options describe, or one that spreads the work over Ray."""
         hush_llama(engine.verbose)
-        # with a seed of its own, the same command gives the same answers
+        # with a fixed seed, the same command gives the same answers
         settings = Settings(
             sampler.sampling(seed=0),
             drafts.rule,
@@ -117,7 +117,7 @@ class BatchOptions(CacheOptions, SystemOptions):
             "parallel": self.parallel, "exact": self.exact, "memory": self.memory,
         }  # fmt: skip
         if self.engine == "ray":
-            if not local and models.threads is None:  # not this machine's: the cluster's share
+            if not local and models.threads is None:  # the actors use the cluster's cores
                 arguments |= {"n_threads": None, "n_threads_batch": None}
             for name, kept in (("--prompt-cache", self.prompt_cache), ("--memory", self.memory)):
                 if isinstance(kept, Path):
@@ -132,7 +132,7 @@ class BatchOptions(CacheOptions, SystemOptions):
 
 @dataclass(frozen=True)
 class ResultOptions:
-    """Where results go, and what is said of them."""
+    """Where results go, and how to report them."""
 
     # fmt: off
     output: str = option("Output", "-o", "--output", required=True, metavar="OUT.jsonl|OUT.csv|DIR/",
@@ -140,7 +140,7 @@ class ResultOptions:
     overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace whatever is at OUT.")
     retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Retry records that failed before.")
     counts: bool = option("Output", "--counts", is_flag=True,
-        help="Add all draft counts to each line; they differ from run to run.")
+        help="Add all draft counts to each line; they vary between runs.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print the summary as JSON on stdout.")
     # fmt: on
 
@@ -200,7 +200,7 @@ def batch(
 
 
 def _once_told() -> Callable[[str], None]:
-    """Says what lies where when it is first known; larger contexts, which long records ask for later, change little of it."""
+    """Return a function that prints the placement once. Larger contexts for later, longer records change little of it."""
     told: list[str] = []
 
     def tell_once(placed: str) -> None:
@@ -212,7 +212,7 @@ def _once_told() -> Callable[[str], None]:
 
 
 def _answer(answerer: Any, run: FileRun) -> int:
-    """Run to the end or to a signal; the exit code."""
+    """Run to the end or until a signal, and return the exit code."""
     with interruptible(answerer.cancel) as signals:
         try:
             with batch_progress(run.summary) as report:
@@ -228,11 +228,11 @@ def _answer(answerer: Any, run: FileRun) -> int:
     return FAILED_ITEMS if run.summary.failed else 0
 
 
-# -- what is said meanwhile --------------------------------------------------------------------------------------------
+# -- progress and summary ----------------------------------------------------------------------------------------------
 
 
 def _rate(summary: RunProgress, seconds: float) -> str:
-    """Tokens a second and accepted drafts, so far."""
+    """Format tokens per second and the share of accepted drafts so far."""
     rate = f"{summary.tokens / max(1e-3, seconds):.1f} tok/s"
     if not summary.verified:
         return rate
@@ -243,7 +243,7 @@ def _rate(summary: RunProgress, seconds: float) -> str:
 def batch_progress(
     summary: RunProgress, console: Console | None = None
 ) -> Iterator[Callable[[RecordResult], None]]:
-    """Gives the function that hears of each result."""
+    """Yield a function that reports each result."""
     if 0 < summary.kept < summary.records:
         tell(f"{summary.kept} of {summary.records} records are already done", err=True)
     start = monotonic()
@@ -263,7 +263,7 @@ def batch_progress(
 
 
 FIRST_FAILURES = 3
-"""Failed records that are named while a batch runs; the output has all of them."""
+"""How many failed records are named while a batch runs; the output lists all."""
 
 
 def _say_failure(console: Console, result: RecordResult, number: int) -> None:
@@ -276,7 +276,7 @@ def _say_failure(console: Console, result: RecordResult, number: int) -> None:
 
 
 def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What there is to say of a run; nothing of what it did not do."""
+    """Yield the rows of the summary; without any for work that was not done."""
     counts = [("done", "done"), ("kept", "before"), ("failed", "failed")]
     yield (
         "records",
@@ -298,7 +298,7 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
-    """The table at the end."""
+    """Print the table at the end."""
     console = console or Console(stderr=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")

@@ -47,7 +47,7 @@ EXAMPLES = [
 
 @dataclass(frozen=True)
 class TalkOptions(CacheOptions, DialogueOptions):
-    """The conversation, and how it is shown."""
+    """The conversation and how to show it."""
 
     # fmt: off
     saved: Path | None = option("Chat", "--load", type=click.Path(path_type=Path), help="Continue a saved chat.")
@@ -62,8 +62,8 @@ class TalkOptions(CacheOptions, DialogueOptions):
     def settings(
         self, drafts: DraftOptions, sampler: SamplerOptions, shown: ShownOptions
     ) -> ChatSettings:
-        """What `/set` changes, as it begins."""
-        sampling = sampler.sampling()  # refuses numbers that cannot be, as the rule does
+        """Return the initial values of what `/set` changes."""
+        sampling = sampler.sampling()  # refuses impossible numbers, as the verification rule does
         given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
         given["dry_sequence_breakers"] = sampling.dry_sequence_breakers
         given["reasoning"] = shown.reasoning

@@ -1,4 +1,4 @@
-"""Commands and options as all subcommands have them: grouped help, examples, completion, other programs' names."""
+"""The base of all subcommands: grouped help, examples, completion, and option names of other programs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from click.shell_completion import CompletionItem
 from pyspec.errors import InputEncoding
 
 _ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
-"""A one-letter option with a number behind it, such as -n64."""
+"""A one-letter option with a number attached, such as -n64."""
 
 _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
-"""Numbers that an option may have, as click appends them: an error says them where they matter."""
+"""The allowed range that click appends to an option's help; it is removed, since errors state it."""
 
 ENVIRONMENT = (
     ("PYSPEC_CACHE", "folder of fetched models and of what is known of files"),
@@ -39,9 +39,9 @@ ENVIRONMENT = (
 
 
 class Option(click.Option):
-    """An option of a group, with names of other programs that work and are not listed.
+    """An option of a group. aliases: names from other programs, which work but are not listed.
 
-    words: for an option whose value may be left out, the values there are; anything else is not its value.
+    words: the possible values, for an option whose value may be left out; a following word not among them is not its value.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Option(click.Option):
         self.words = tuple(words)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The names that are listed, and the sentence."""
+        """Return the listed names and the help text."""
         shown = copy.copy(self)
         shown.opts = [name for name in self.opts if name not in self.aliases]
         record = super(Option, shown).get_help_record(ctx)
@@ -70,14 +70,14 @@ class Option(click.Option):
 
 
 def option(group: str, *names: str, **settings: Any) -> Any:
-    """A field of a dataclass that is filled by an `Option` of this group; its name and default are the option's, too."""
+    """Return a dataclass field that becomes an `Option` of this group, with the field's name and default."""
     empty = False if settings.get("is_flag") else () if settings.get("multiple") else None
     metadata = {"names": names, "group": group, **settings}
     return field(default=settings.get("default", empty), metadata=metadata)
 
 
 def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """A subcommand of a function. An argument typed as a dataclass of options is made of those that were given."""
+    """Make a function a subcommand. Each argument typed as a dataclass of options is built from the given options."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         hints = get_type_hints(function).items()
@@ -98,10 +98,10 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 class Subcommand(click.Command):
-    """A subcommand whose `--help` has groups and examples, and that misreads no word.
+    """A subcommand with groups and examples in `--help`, and strict parsing of short options.
 
-    first: names of the options that most need, divided by blanks; `--help` lists these, `--help-all` all. Without it there
-    are so few that `--help` has all.
+    first: the most needed options, separated by blanks: `--help` lists these, `--help-all` all. Without it `--help` lists
+    all.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Subcommand(click.Command):
         self.first = frozenset(first.split())
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """With `--help-all`, where `--help` has a part of them."""
+        """Return the parameters, with `--help-all` if `--help` does not list all."""
         params = super().get_params(ctx)
         if not self.first:
             return params
@@ -126,7 +126,7 @@ class Subcommand(click.Command):
         )]  # fmt: skip
 
     def _listed(self, ctx: click.Context) -> list[click.Parameter]:
-        """The options of this help page."""
+        """Return the options for this help page."""
         params = self.get_params(ctx)
         if not self.first or ctx.meta.get(_ALL):
             return params
@@ -137,7 +137,7 @@ class Subcommand(click.Command):
         ]
 
     def make_parser(self, ctx: click.Context) -> Any:
-        """Click's parser, which would read -md as `-m d`; here such a word is one option or none."""
+        """Return a parser that takes a word such as -md as one option, not as `-m d` like click's."""
         parser: Any = super().make_parser(ctx)
         match_short, match_long = parser._match_short_opt, parser._match_long_opt  # noqa: SLF001 - no public seam
         by_name = {name: each for each in self.params for name in each.opts}
@@ -165,7 +165,7 @@ class Subcommand(click.Command):
         return parser
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options by group, in the order in which groups come up."""
+        """Write the options by group, in order of first appearance."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for each in self._listed(ctx):
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
@@ -178,7 +178,7 @@ class Subcommand(click.Command):
                 formatter.write_dl(records, col_max=min(34, formatter.width // 3 + 2))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, and with all options the terms of what is printed."""
+        """Write the examples, and on the page of all options the meaning of what is printed."""
         if self.examples:
             with formatter.section("Examples"):
                 for line, what in self.examples:
@@ -189,7 +189,7 @@ class Subcommand(click.Command):
 
 
 _ALL = "pyspec.all_options"
-"""Where a context keeps whether all options are listed."""
+"""Key in the context's meta for whether to list all options."""
 
 
 def _help_all(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
@@ -217,7 +217,7 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text itself. Raises InputEncoding where the shell passed other bytes."""
+        """Return the text. Raises InputEncoding if the shell passed bytes that are not UTF-8."""
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -240,7 +240,7 @@ class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
     name = "layers"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        """The number, -1 for all, or `auto`."""
+        """Return the number, -1 for all, or `auto`."""
         if value in ("auto", "all"):
             return value if value == "auto" else -1
         try:
@@ -255,20 +255,20 @@ LAYERS = Layers()
 def model_names(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of models that are here or known, and files; for `-m` and `--draft`."""
+    """Complete the names of local and known models, and files; for `-m` and `--draft`."""
     from pyspec.store.locate import names  # noqa: PLC0415 - only when a shell asks
 
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
 def tell(text: str | bytes, *, err: bool = False) -> None:
-    """Print a line that may hold names and words of others: nothing in it drives a terminal, or pretends to be of us in a log.
+    """Print a line that may hold untrusted text: escape what could control a terminal or forge a line in a log.
 
-    What goes to a file or a pipe is left as it is.
+    stdout to a file or a pipe is left unchanged.
     """
     from pyspec.display import safe  # noqa: PLC0415 - takes time that --help need not
 
@@ -279,7 +279,7 @@ def tell(text: str | bytes, *, err: bool = False) -> None:
 
 
 def _folded(text: str) -> str:
-    """Text for stderr, with lines that end between words on a terminal; one to copy a pip command from stays a line."""
+    """Wrap text for stderr between words on a terminal; a line with a pip command stays whole, to be copied."""
     if not sys.stderr.isatty():
         return text
     fold = partial(
@@ -292,7 +292,7 @@ def _folded(text: str) -> str:
 
 
 class _LogLine(logging.Formatter):
-    """A line of the log as `tell` would print it."""
+    """Formats log lines as `tell` prints them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         from pyspec.display import safe  # noqa: PLC0415 - as above
@@ -306,6 +306,6 @@ class _LogLine(logging.Formatter):
 
 
 def guard_log() -> None:
-    """Have what is logged printed as `tell` prints."""
+    """Print log records as `tell` prints."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_LogLine())

@@ -1,4 +1,4 @@
-"""`pyspec draft`: what drafts for a model, what `auto` does with it already, and one command to run."""
+"""`pyspec draft`: which models can draft for a target, what `auto` would use, and a command to run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from pyspec.store.heads import MTP, unused_heads, why_plain
 from pyspec.store.locate import resolve
 
 PAYS = 1.05
-"""How many times as fast as plain decoding a draft must make it to be worth its memory."""
+"""Speed relative to plain decoding from which a draft is worth its memory."""
 
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """Whether the drafts that are here are run, and how."""
+    """Whether and how to measure local drafts."""
 
     # fmt: off
     measure: bool = option("Measuring", "--measure", is_flag=True,
@@ -119,7 +119,7 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _drafts(target: Path) -> list[dict[str, Any]]:
-    """Its own head and those for exactly this target first, each file once; none where nothing can be drafted."""
+    """List drafts, each file once: the target's own head, then those made for it, then others. Empty if none can work."""
     if why_plain(target):
         return []
     rows = [*own_head(target), *made_for(target)]
@@ -132,7 +132,7 @@ def _drafts(target: Path) -> list[dict[str, Any]]:
 
 
 def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What `auto` tries first."""
+    """Return the draft that `auto` tries first."""
     if not rows or rows[0]["name"] == MTP:
         return rows[0] if rows else None
     own = {each.name for each in made_for(target) if each.path}
@@ -143,9 +143,9 @@ def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any] | None) -> str:
-    """One command that works as it stands: with the fastest measured, a small one here, a small one to fetch, or lookup.
+    """Return a command to run as it is: with the fastest measured draft, a small local one, one to fetch, or lookup.
 
-    One above a third of the target's size hardly pays, so that it is named once it was measured, no sooner.
+    A draft above a third of the target's size hardly pays, so it is named only after it was measured.
     """
     measured = [row for row in rows if "verdict" in row]
     best = max(measured, key=lambda row: row["times_plain"] or 0.0) if measured else None
@@ -166,7 +166,7 @@ def _chat(model: str | None, draft: str) -> str:
 
 
 def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> None:
-    """Add to the rows what was measured."""
+    """Measure local drafts and add the results to their rows."""
     here = [row for row in rows if row["path"]][: trial.limit]
     if not here:
         if plain := why_plain(target):
@@ -179,9 +179,9 @@ def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> N
 
 
 def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, Any]:
-    """What a draft brings, and the share of its first tokens that are accepted; or why it cannot run.
+    """Measure a draft's speed-up and the acceptance rate of its first tokens, or return why it cannot run.
 
-    What was learned goes into the pair's profile.
+    The result goes into the pair's profile.
     """
     from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415 - these load llama.cpp
     from pyspec.cli.profile import stored  # noqa: PLC0415
@@ -210,7 +210,7 @@ def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, 
 
 
 def trial_sentence(times_plain: float, accepted: float | None) -> str:
-    """Whether a draft pays, in one line."""
+    """Say in one line whether a draft pays."""
     pays = "pays" if times_plain >= PAYS else "does not pay here"
     said = f"{pays}: {times_plain:.2f} times as fast as without drafts"
     return said if accepted is None else f"{said}, {100 * accepted:.0f} % of first tokens accepted"

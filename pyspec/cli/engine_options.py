@@ -1,4 +1,4 @@
-"""How llama.cpp runs: its own options, under the names they have there, and its log."""
+"""llama.cpp's own options, under llama.cpp's names, and its log."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pyspec.errors import OptionError
 
 
 class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
-    """A word, which stands for what llama.cpp calls it."""
+    """A choice of words, each with the value that llama.cpp uses."""
 
     def __init__(self, codes: Mapping[str, Any]) -> None:
         super().__init__(list(codes), case_sensitive=False)
         self.codes = codes
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The word's value."""
+        """Return the word's value."""
         return self.codes[super().convert(value, param, ctx)]
 
 
@@ -59,7 +59,7 @@ def _override(text: str) -> tuple[str, Any]:
 _CACHE_TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7,
 }  # fmt: skip
-"""Types of KV caches, with ggml's numbers."""
+"""KV cache types with ggml's numbers."""
 
 _CACHE = CodedChoice(_CACHE_TYPES)
 _ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOOLS}
@@ -67,7 +67,7 @@ _ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOO
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How llama.cpp runs, each option by the name it has there."""
+    """How llama.cpp runs; each option has llama.cpp's name."""
 
     # fmt: off
     n_batch: int | None = option("Engine", "-b", "--batch-size", metavar="N", type=click.IntRange(1, 1 << 20),
@@ -127,7 +127,7 @@ class EngineOptions:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `SpeculativeLlama` and `Batch` for what was given. Raises OptionError."""
+        """The given options as keyword arguments of `SpeculativeLlama` and `Batch`. Raises OptionError."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         del given["verbose"]
         if overrides := dict(given.pop("kv_overrides")):
@@ -146,7 +146,7 @@ class EngineOptions:
 
     @property
     def said(self) -> str:
-        """What was given, as a page may tell it: without folders of this machine."""
+        """The given options as text for publication, without local folders."""
         given = {**self.arguments}
         if "lora_path" in given:
             given["lora_path"] = Path(given["lora_path"]).name
@@ -156,14 +156,14 @@ class EngineOptions:
 def hush_llama(verbose: bool) -> None:
     """Drop llama.cpp's log lines, or show them on stderr.
 
-    An answer that is cancelled makes llama.cpp log errors of its own; what went wrong is said in a sentence of ours.
+    They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
     """
     llama_cpp.llama_log_set(_show if verbose else _DROP, ctypes.c_void_p(0))
 
 
 _DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
-"""A function in C that does nothing with what it is given. One in Python would swallow signals: a KeyboardInterrupt that is
-raised in a callback goes no further, and llama.cpp logs all the time while it loads."""
+"""A C function that ignores its arguments. A Python callback would swallow KeyboardInterrupt, since an exception cannot leave a
+callback, and llama.cpp logs all the time while it loads."""
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]

@@ -48,7 +48,7 @@ from pyspec.token_view import TokenPaint, has_colour, print_legend
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 MAX_INPUT = 1 << 20
-"""Bytes of a prompt that are read unless --max-input says otherwise."""
+"""Largest prompt without --max-input, bytes."""
 
 EXAMPLES = [
     ('pyspec generate "Name three rivers."', "The default model"),
@@ -61,7 +61,7 @@ EXAMPLES = [
 
 @dataclass(frozen=True)
 class PromptOptions(CacheOptions, DialogueOptions):
-    """Where the prompt comes from, and what it belongs to."""
+    """Where the prompt comes from, and which conversation it continues."""
 
     # fmt: off
     more: str | None = option("Prompt", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt; same as PROMPT.")
@@ -73,7 +73,7 @@ class PromptOptions(CacheOptions, DialogueOptions):
     # fmt: on
 
     def text(self, prompt: str | None) -> str:
-        """The whole prompt, with the argument. Raises OptionError where there is none, or one twice."""
+        """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice."""
         if prompt is not None and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
         return prompt_text(self.more if prompt is None else prompt, self.file, self.max_input)
@@ -103,7 +103,7 @@ class ShapeOptions:
             raise OptionError(f"-n is {self.max_tokens}", hint)
 
     def gbnf(self) -> str | None:
-        """The grammar of it, or None. Raises InputError for one that cannot be read or is too large."""
+        """Return the answer's grammar, or None. Raises InputError if it is unreadable or too large."""
         named = [name for name in _READERS if getattr(self, name) is not None]
         if len(named) > 1:
             names = ", ".join("--" + name.replace("_", "-") for name in named)
@@ -115,7 +115,7 @@ class ShapeOptions:
 
 @dataclass(frozen=True)
 class OutputOptions(ShownOptions):
-    """What is printed, beside the text or instead of it."""
+    """What to print beside the text or instead of it."""
 
     # fmt: off
     tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
@@ -192,7 +192,7 @@ def generate(
 def _shape(
     model: LlamaChat, prompt: list[int], grammar: str | None, *, raw: bool
 ) -> Constraint | None:
-    """The grammar of the answer: of its content alone where the model reasons first."""
+    """Return the grammar of the answer; if the model reasons first, it covers only the content after that."""
     if grammar is None:
         return None
     shape = None if raw else model.llm.speech.shape(prompt, grammar)
@@ -202,7 +202,7 @@ def _shape(
 def _conversation(
     model: LlamaChat, asked: PromptOptions, raw: bool
 ) -> tuple[Conversation, Path | None]:
-    """What the prompt belongs to, and the file where that is kept. Raises InputError where nothing can go on."""
+    """Return the conversation and the file that keeps it. Raises InputError if there is nothing to continue."""
     if not asked.going_on:
         return Conversation(asked.system), new_path() if asked.log and not raw else None
     if raw:
@@ -220,7 +220,7 @@ def _conversation(
 
 
 def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
-    """Log the answer; a log that cannot be written is said and ends nothing."""
+    """Save the answer to the log; if that fails, only report it."""
     try:
         save(path, conversation, {}, model.target())
     except PyspecError as error:
@@ -231,7 +231,7 @@ def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
 def _writer(
     screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
 ) -> Iterator[Callable[[Piece], None]]:
-    """Gives what shows the pieces of the answer: a pipe gets the text as it is, unless all is printed later as a whole."""
+    """Yield a function that shows a piece of the answer. A pipe gets plain text; --json prints everything at the end."""
     shown = output.reasoning != HIDE
     if output.as_json:
         yield lambda _: None
@@ -264,7 +264,7 @@ def _answer(
     begun: Callable[[], None],
     write: Callable[[Piece], None],
 ) -> tuple[list[Piece], list[int]]:
-    """Show text as it comes; with the signals that came."""
+    """Show the answer as it streams in, and return its pieces and the signals received."""
     pieces: list[Piece] = []
     with interruptible(cancel) as signals:
         for piece in answer:
@@ -283,7 +283,7 @@ def _say(
     max_tokens: int,
     screen: Screen,
 ) -> None:
-    """Everything behind the answer."""
+    """Print everything after the answer."""
     if output.as_json:
         tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
         return
@@ -305,7 +305,7 @@ _TOLD, _CACHE = "named the next step", Stamp("", 0, 0, 0)
 
 
 def _name_next_step(screen: Screen) -> None:
-    """Say what to try next, after the first answer of the default model: once per cache, never where that cannot be kept."""
+    """After the default model's first answer, say what to try next: once per cache, and never if the cache is read-only."""
     if recall(_TOLD, _CACHE) is None:
         remember(_TOLD, _CACHE, NEXT)
         if recall(_TOLD, _CACHE) is not None:

@@ -1,4 +1,4 @@
-"""The command `pyspec`: its subcommands, and how errors end it."""
+"""The `pyspec` command: its subcommands and its handling of errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MODULES = {
     "bench": "pyspec.measure.bench_command", "quality": "pyspec.measure.quality_command",
     "info": "pyspec.cli.main", "completion": "pyspec.cli.main",
 }  # fmt: skip
-"""Where a subcommand lies that has no module of its own here; comparisons lie in bench/measure."""
+"""Modules of subcommands that have none of their own here; comparisons are in bench/measure."""
 
 _ELSEWHERE = {
     "run": "pyspec chat -m NAME",
@@ -54,7 +54,7 @@ _ELSEWHERE = {
     "logs": "pyspec chat -c",
     "help": "pyspec --help",
 }
-"""What other programs call it."""
+"""Commands of other programs, and ours for the same purpose."""
 
 _COMPLETE = "_PYSPEC_COMPLETE"
 
@@ -74,7 +74,7 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click has it, with the nearest name where there is no such command."""
+        """Resolve as click does, but suggest the nearest name for an unknown command."""
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-"):
             raise click.UsageError(f"there is no command {name!r}; {_suggestion(name)}", ctx)
@@ -129,7 +129,7 @@ def completion(shell: str | None) -> None:
     kind = get_completion_class(name if name in _SHELLS else "bash")
     if kind is not None:
         maker = kind(cli, {}, "pyspec", _COMPLETE)
-        # not maker.source(), which looks at the version of the bash on the PATH: it may be another shell's
+        # not maker.source(), which checks the version of the bash on the PATH, perhaps not the user's
         click.echo(maker.source_template % maker.source_vars())
 
 
@@ -159,7 +159,7 @@ def info() -> None:
 
 
 def _told(name: str, value: str) -> str:
-    """A name and what it is; on a terminal the lines of a long one stand under each other."""
+    """Format a name and its value; on a terminal, wrap a long value with an indent."""
     if not sys.stdout.isatty():
         return f"{name:<17} {value}"
     width = max(40, get_terminal_size().columns)
@@ -168,7 +168,7 @@ def _told(name: str, value: str) -> str:
 
 
 def _extra_buffers() -> str:
-    """What was found out about llama.cpp's own layouts of weights."""
+    """Return what is known of llama.cpp's own weight layouts on this machine."""
     from pyspec.store.machine import extra_buffers_known, has_amx  # noqa: PLC0415
 
     known = extra_buffers_known("auto")
@@ -178,7 +178,7 @@ def _extra_buffers() -> str:
 
 
 def _backends(system: str) -> list[str]:
-    """The backends compiled in with their features, as llama.cpp prints them."""
+    """Return the compiled-in backends with their features, as llama.cpp prints them."""
     groups: list[list[str]] = []
     for part in map(str.strip, system.split("|")):
         if " : " in part:
@@ -192,10 +192,10 @@ def _backends(system: str) -> list[str]:
 
 
 def open_closed() -> None:
-    """Put something on the descriptors 0 to 2 where the caller closed them.
+    """Reopen the descriptors 0 to 2 if the caller closed them.
 
-    Otherwise the next file that is opened would become stdout, and llama.cpp would write into it. Reading gives nothing;
-    writing to stdout fails as on a full disk, so that no answer is lost in silence; stderr goes nowhere.
+    Otherwise the next opened file would become stdout, and llama.cpp would write into it. Reading stdin gives nothing;
+    writing to stdout fails as on a full disk, so that no answer is lost silently; stderr goes nowhere.
     """
     for fd, name, how in (
         (0, "stdin", os.O_RDONLY),
@@ -215,7 +215,7 @@ def open_closed() -> None:
 
 
 def speak_utf8() -> None:
-    """Write UTF-8 to files and pipes, whatever the system's code page; on a terminal of another one, marks for the rest."""
+    """Write UTF-8 to files and pipes in any locale. On a terminal without UTF-8, replace what it cannot show."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in _UTF8:
             if stream.isatty():
@@ -228,7 +228,7 @@ _UTF8 = ("utf-8", "utf8", "utf_8")
 
 
 def silence(*fds: int) -> None:
-    """Send descriptors nowhere, so that Python does not try once more to write at exit."""
+    """Redirect descriptors to the null device, so that Python does not write to them again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for fd in fds:
         os.dup2(nowhere, fd)
@@ -236,7 +236,7 @@ def silence(*fds: int) -> None:
 
 
 def write_failed(error: OSError) -> str:
-    """The sentence for an OSError that nobody below has put into words."""
+    """Return a sentence for an OSError that no deeper layer handled."""
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     reason = "it is closed" if error.errno == errno.EBADF else error.strerror or str(error)
@@ -247,7 +247,7 @@ _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno,
 
 
 def not_loaded(error: BaseException) -> list[str]:
-    """What to say where llama.cpp's library or our extension failed as it was imported, and what mends it; else nothing."""
+    """Return what to say if llama.cpp's library or our extension failed to import, with the remedy; else an empty list."""
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     importing = [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]
     missing = isinstance(error, ModuleNotFoundError)
@@ -262,7 +262,7 @@ _LLAMA = "llama_cpp"
 
 
 def sentences(error: PyspecError) -> list[str]:
-    """An error in a line; a hint that says what to install in lines of its own, so that its command can be copied."""
+    """Format an error as one line. A hint with pip commands gets its own lines, so that they can be copied."""
     said, *hint = (
         [error.message, *error.hint.splitlines()] if "pip install" in error.hint else [str(error)]
     )
@@ -280,7 +280,7 @@ def main(args: list[str] | None = None) -> None:
         code = _run(list(sys.argv[1:] if args is None else args))
         sys.stdout.flush()
     except BrokenPipeError:
-        # the reader has gone: nothing more can be said, and Python shall not try at exit
+        # the reader is gone: nothing more can be written, and Python must not try at exit
         silence(1, 2)
         code = 141
     except OSError as error:

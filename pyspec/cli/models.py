@@ -1,4 +1,4 @@
-"""`pyspec models`: what is here, and what can be fetched, converted, added and removed."""
+"""`pyspec models`: list, fetch, convert, add, remove and inspect models."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _row(
     entry: Entry | None,
     found: LocalModel | None = None,
 ) -> dict[str, Any]:
-    """A model of the list: known by an entry of the manifest, here as a file, or both."""
+    """Describe a model of the list: a manifest entry, a local file, or both."""
     facts = facts_of(found.path) if found else None
     size = entry.size if entry else 0
     if found is not None:
@@ -137,7 +137,7 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
 
 
 def _measured_type(entry: Entry) -> str:
-    """The type that measures best here; of the other files only those stay that were there."""
+    """Measure all types and return the best. Files made only for this are removed again."""
     from pyspec.profiling.tensor_types import all_types, best_type, type_table  # noqa: PLC0415
 
     there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
@@ -157,13 +157,13 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
         return resolve(name, show)
     if hub_repo(name) is not None and not Path(name).exists():
         return fetch_repo(name, show)
-    resolve(name)  # raises for a name that is not known
+    resolve(name)  # raises for an unknown name
     raise ModelNotFound(f"{name} is already a file here; there is nothing to fetch")
 
 
 def _echo_path(path: Path, as_json: bool) -> None:
     facts = {"path": str(path), "size": path.stat().st_size}
-    # bytes: a name that is not UTF-8 comes out as it is
+    # as bytes, so that a name that is not UTF-8 is printed unchanged
     tell(json.dumps(facts | {"sha256": file_sha256(path)}) if as_json else os.fsencode(path))
 
 

@@ -1,4 +1,4 @@
-"""Options that several subcommands share, as one typed object a group, and the models that they open."""
+"""Options that several subcommands share, one typed object per group, and opening models with them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LEAST_CTX = 16
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
-    """A variable of a template: JSON where it reads as such, else text."""
+    """Parse KEY=VALUE; the value is JSON if it parses as such, else text."""
     key, is_there, value = text.partition("=")
     if not key.isidentifier() or not is_there:
         raise OptionError(f"cannot read --template-arg {text}", "write it as KEY=VALUE")
@@ -51,7 +51,7 @@ def _template_arg(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which models, by name or file, and where they run. None follows the rest: the default target, the cores, the target."""
+    """Which models to use, by name or file, and where they run. None means the default: default target, free cores, as target."""
 
     # fmt: off
     model: str | None = option("Models", "-m", "--model", metavar="NAME|FILE", shell_complete=model_names,
@@ -97,10 +97,10 @@ class ModelOptions:
     # fmt: on
 
     def find(self, workers: int = 1, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
-        """The target's file, fetched if need be, and what `SpeculativeLlama` and `Batch` are given with it.
+        """Return the target's file, fetched if needed, and the arguments of `SpeculativeLlama` and `Batch` for these options.
 
-        workers: share the threads that are not given; a single one adapts them to what other programs do. at_once: texts that
-        have a whole context each. Raises OptionError and the like.
+        workers: processes that share the cores if no threads are given; a single one adapts its threads to other programs.
+        at_once: sequences with a whole context each. Raises OptionError and the like.
         """
         if 0 < self.ctx < _LEAST_CTX:
             raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_LEAST_CTX}")
@@ -127,12 +127,12 @@ class ModelOptions:
         return path, arguments
 
     def steady(self) -> ModelOptions:
-        """The same with a fixed number of threads: what is measured shall not change meanwhile."""
+        """Return the same options with a fixed number of threads, so that it does not change during a measurement."""
         return replace(self, threads=self.threads or default_threads())
 
 
 def files_among(*words: str) -> list[Path]:
-    """The model files among words for a draft or a companion whose names were resolved."""
+    """Return the model files among resolved values of --draft and --companion."""
     paths = (Path(word.removeprefix("lookup+")) for word in words)
     return [path for path in paths if path.is_file()]
 
@@ -141,7 +141,7 @@ WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
 
 
 def _found(word: str, progress: Any) -> str:
-    """A draft's word with its name turned into a path."""
+    """Replace the model name in a value of --draft or --companion by its path."""
     front, plus, name = word.partition("+")
     if word in WORDS:
         return word
@@ -183,12 +183,12 @@ class DraftOptions:
 
     @property
     def margin(self) -> Margin:
-        """The margin rule with the numbers given. Raises OptionError."""
+        """The margin rule with the given numbers. Raises OptionError."""
         return Margin.of(self)
 
     @property
     def rule(self) -> Verification:
-        """The rule in force, or that the pair's verdict says; numbers that cannot be are refused with each."""
+        """The verification rule; for auto, that of the pair's verdict. Impossible margin numbers are refused with any rule."""
         margin = self.margin
         if self.verify == AUTO_RULE:
             return PairRule()
@@ -196,7 +196,7 @@ class DraftOptions:
 
     @property
     def speculation(self) -> Speculation:
-        """All of it, for a call to what was opened with these options."""
+        """All draft options, as a call's `speculation` argument."""
         rule = self.rule
         return Speculation(
             True, None if isinstance(rule, PairRule) else rule, self.length, self.draft_max
@@ -207,7 +207,7 @@ class DraftOptions:
 
 
 def _breaker(text: str) -> str:
-    """A text with what no shell lets one type, as llama.cpp's programs read it."""
+    """Replace backslash escapes for newline and tab, as llama.cpp's programs do."""
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
@@ -230,11 +230,11 @@ class SamplerOptions:
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
         help="Source of random numbers: pyspec's, which target and draft share (coupled), or llama.cpp's.")
     dry_multiplier: float = option("Sampling", "--dry-multiplier", default=Sampling.dry_multiplier,
-        help="DRY: make tokens less likely that prolong a repetition of earlier text; 0 for off.")
+        help="DRY: penalty for tokens that continue a repetition of earlier text; 0 for off.")
     dry_base: float = option("Sampling", "--dry-base", default=Sampling.dry_base,
-        help="DRY: by how much each token of the repetition adds to that.")
+        help="DRY: factor by which the penalty grows with each repeated token.")
     dry_allowed_length: int = option("Sampling", "--dry-allowed-length", default=Sampling.dry_allowed_length,
-        help="DRY: longest repetition that costs nothing, tokens.")
+        help="DRY: longest repetition without a penalty, tokens.")
     dry_penalty_last_n: int = option("Sampling", "--dry-penalty-last-n", default=Sampling.dry_penalty_last_n,
         help="DRY: how many tokens to look back, prompt included; -1 for all.")
     dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
@@ -244,15 +244,15 @@ class SamplerOptions:
     xtc_probability: float = option("Sampling", "--xtc-probability", default=Sampling.xtc_probability,
         help="XTC: how often to exclude the likeliest tokens, 0 to 1.")
     xtc_threshold: float = option("Sampling", "--xtc-threshold", default=Sampling.xtc_threshold,
-        help="XTC: probability a token must reach to be excluded; the least likely of those is kept. No effect above 0.5.")
+        help="XTC: exclude tokens of at least this probability, except the least likely of them. No effect above 0.5.")
     dynatemp_range: float = option("Sampling", "--dynatemp-range", default=Sampling.dynatemp_range,
-        help="Dynamic temperature: up to this much below --temp where the model is sure, above it where it is not; 0 for off.")
+        help="Dynamic temperature: up to this much below --temp if the model is sure, above it if not; 0 for off.")
     dynatemp_exponent: float = option("Sampling", "--dynatemp-exp", default=Sampling.dynatemp_exponent,
-        help="Dynamic temperature: power of the entropy that it follows.")
+        help="Dynamic temperature: exponent applied to the entropy.")
     # fmt: on
 
     def sampling(self, seed: int | None = None) -> Sampling:
-        """The sampler's options, with this seed or a random one where none was given. Raises OptionError."""
+        """Return the sampling options. Without --seed, use `seed`, or else a random one. Raises OptionError."""
         if not 0 <= self.temperature < math.inf:
             raise OptionError(f"--temp is {self.temperature}", "use 0 for greedy, or up to about 2")
         chosen = self.seed if self.seed is not None else seed
@@ -268,7 +268,7 @@ class SamplerOptions:
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """What the model is told before anything else."""
+    """The system prompt."""
 
     # fmt: off
     system: str | None = option("Conversation", "-s", "--system", aliases=("-sys", "--system-prompt"), type=TEXT,
@@ -277,17 +277,17 @@ class SystemOptions:
 
 
 def _memory(text: str) -> bool | Path:
-    """Whether to remember, or where."""
+    """Parse --memory: on, off or a folder."""
     return {"on": True, "off": False}.get(text, Path(text))
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where what was read is kept for the next process."""
+    """Where to keep processed prompts and earlier texts for later processes."""
 
     # fmt: off
     prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
-        help="Keep the processed prompt in this file and reuse it next time; of several prompts, the beginning they share.")
+        help="Keep the processed prompt in this file and reuse it next time; with several prompts, only their common beginning.")
     memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default="on",
         help="Draft from earlier texts too: those of this process (on), or also those of other processes with the same DIR.")
     # fmt: on
@@ -295,7 +295,7 @@ class CacheOptions:
 
 @dataclass(frozen=True)
 class DialogueOptions(SystemOptions):
-    """What an answer or a chat goes on from, and whether it is kept."""
+    """Which conversation to continue, and whether to keep this one."""
 
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
@@ -306,7 +306,7 @@ class DialogueOptions(SystemOptions):
 
 @dataclass(frozen=True)
 class ShownOptions:
-    """How much is said behind an answer, and in which colours."""
+    """What to print after an answer, and in which colours."""
 
     # fmt: off
     stats: bool | None = option("Output", "--stats/--no-stats", default=None,
@@ -331,7 +331,7 @@ def open_model(
     engine: EngineOptions = _AS_IT_IS,
     memory: bool | Path = False,
 ) -> SpeculativeLlama:
-    """Find and load what the options name."""
+    """Find and load the models that the options name."""
     asked = {
         "verification": drafts.rule,
         "length": drafts.length,

@@ -1,4 +1,4 @@
-"""`pyspec profile`: what this machine and a draft are worth."""
+"""`pyspec profile`: measures how much drafts gain on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)
 
 MARGIN = DraftOptions(verify="margin")
-"""What is opened for measuring; each mode sets its own rule and length."""
+"""Draft options for measuring; each mode sets its own rule and length."""
 
 
 MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices tensor_split"
@@ -44,7 +44,7 @@ MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices ten
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """What is measured for how long, and what becomes of it."""
+    """What to measure, for how long, and what to keep."""
 
     # fmt: off
     questions: Path | None = option("Measuring", "--questions", type=FILE,
@@ -56,11 +56,11 @@ class ProfileOptions:
     kmax: int = option("Measuring", "--draft-max", type=click.IntRange(1, 32), default=16,
         help="Longest draft to measure, tokens.")
     temperature: float = option("Measuring", "--temp", type=click.FloatRange(min=0.0), default=0.0,
-        help="Temperature of the answers to learn from; 0 and higher values are stored separately.")
+        help="Temperature of the measured answers; results for 0 and for higher values are stored separately.")
     seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=1.0), default=50.0,
         help="Time to measure, roughly.")
     forget: bool = option("Measuring", "--forget", is_flag=True,
-        help="Instead, remove what was measured for this target, such as on a busy machine.")
+        help="Instead, remove what was measured for this target, for example on a busy machine.")
     types: bool = option("Measuring", "--types", is_flag=True,
         help="Instead, measure speed, size and loss of each tensor type of the default model, or another that pyspec converts.")
     save: bool = option("Output", "--save/--no-save", default=True, help="Keep the profile for later runs.")
@@ -106,7 +106,7 @@ def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) 
 
 
 def next_command(found: PairFigures, models: ModelOptions) -> str:
-    """The command that uses what was found: with the draft where it pays, else with what does."""
+    """Return the command that the result suggests: with the draft if it pays, else lookup or none."""
     words = ["pyspec", "generate"]
     if models.model:
         words += ["-m", models.model]
@@ -119,7 +119,7 @@ def next_command(found: PairFigures, models: ModelOptions) -> str:
 
 
 WORTH_LOOKING = 0.05
-"""Share of positions where the text's own continuation must be right for lookup to be worth naming."""
+"""Share of positions that lookup must predict correctly before it is suggested."""
 
 
 def _types(models: ModelOptions, *, as_json: bool) -> None:
@@ -143,7 +143,7 @@ def _forget(models: ModelOptions) -> None:
 
 
 def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, others: float) -> None:
-    """What was asked to be kept of it. others: processors that other programs took, where that disturbed the measurement."""
+    """Save what the options ask for. others: processors that other programs used, if that disturbed the measurement, else 0."""
     for warning in found.figures.warnings:
         tell(f"warning: {warning}", err=True)
     if asked.plot:
@@ -158,7 +158,7 @@ def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, othe
 
 
 def stored(llm: SpeculativeLlama, found: Measurement, others: float) -> str:
-    """Keep the profile, or say why it is not kept."""
+    """Store the profile, or say why not."""
     if others:
         why = f"other programs took {others:.1f} processors meanwhile"
         return f"not stored: {why}; run it again when the machine is quiet"

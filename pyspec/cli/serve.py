@@ -1,4 +1,4 @@
-"""`pyspec serve`: OpenAI's interface over HTTP, and a page to chat in."""
+"""`pyspec serve`: OpenAI's and Anthropic's HTTP APIs, and a chat page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
 
 _BACKLOG = 2048
-"""Connections that may wait to be accepted."""
+"""Backlog of connections waiting to be accepted."""
 
 EXAMPLES = [
     ("pyspec serve", "The default model on http://127.0.0.1:8080, with a chat page"),
@@ -55,7 +55,7 @@ _KEY = "PYSPEC_API_KEY"
 
 
 def _keys_in(path: str) -> str:
-    """A file of keys, one a line."""
+    """Read a file of keys, one per line."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -67,7 +67,7 @@ def _keys_in(path: str) -> str:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where the server listens, who may use it, and how much it takes on."""
+    """Where the server listens, who may use it, and its limits."""
 
     # fmt: off
     host: str = option("Server", "--host", default="127.0.0.1", help="Address to listen on.")
@@ -76,9 +76,9 @@ class ServerOptions:
     api_key: str | None = option("Server", "--api-key", envvar=_KEY,
         help="Key that clients must send; PYSPEC_API_KEY sets it too.")
     api_key_file: str | None = option("Server", "--api-key-file", metavar="FILE", type=_keys_in,
-        help="Keys in a file, one a line: what the holder of one says drafts for no other.")
+        help="File of keys, one per line. Texts sent with one key never draft for another.")
     allow_host: tuple[str, ...] = option("Server", "--allow-host", metavar="NAME", multiple=True,
-        help="Another name that requests may call the server by, as behind a proxy; may be repeated.")
+        help="Another host name that requests may use, such as behind a proxy; may be repeated.")
     origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
         help="Another web origin whose pages may use the server; * for any.")
     alias: str | None = option("Server", "--alias", help="The model's name for clients; if not given, the file's name.")
@@ -93,19 +93,19 @@ class ServerOptions:
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
         help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
-        help="How long one decode may take while answers run or wait; after that /health and /health/live say that it hangs.")
+        help="How long one decode may take while answers run or wait; after that /health and /health/live report a hang.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
-        help="Models in memory at once; the least recently used makes room. 0: as many as -m names. If it is more than that, "
-        "clients may ask for every model that `pyspec models` lists as here.")
+        help="Most models in memory at once; the least recently used is unloaded. 0: as many as -m names. If higher than that, "
+        "clients may ask for any model that `pyspec models` lists as here.")
     models_memory: float | None = option("Server", "--models-memory", metavar="GB", type=click.FloatRange(0.0, min_open=True),
-        help="What several models may take together, weights and KV caches; the least recently used make room. If not given, "
-        "three quarters of this machine's memory, or of its devices' where layers are put there.")
+        help="Most memory for all models, weights and KV caches; the least recently used are unloaded. If not given, three "
+        "quarters of this machine's memory, or of its devices' if layers are put there.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        # click takes an empty variable for none
+        # click treats an empty variable as unset
         given = os.environ.get(_KEY) if self.api_key is None else self.api_key
         if given is not None and not given.strip():
             raise OptionError(
@@ -114,19 +114,19 @@ class ServerOptions:
 
     @property
     def keys(self) -> str | None:
-        """All keys, one a line; None for none."""
+        """All keys, one per line; None if there are none."""
         return "\n".join(filter(None, (self.api_key, self.api_key_file))) or None
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the server."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
     def serving(self, file: str) -> ServerSettings:
-        """What the server says of itself, and its limits; file: the model's name where no other is given."""
+        """Return the server's settings. file: the model's name if no --alias is given."""
         return ServerSettings(
             model=self.alias or file,
             api_key=self.keys,
@@ -141,7 +141,7 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class ServedModels(ModelOptions):
-    """The models of a server: each -m is one more. Clients call one that was given as a file by the file's name."""
+    """The models of a server, one per -m. Clients call a model given as a file by the file's name."""
 
     # fmt: off
     model: tuple[str, ...] = option("Models", "-m", "--model", metavar="NAME|FILE", multiple=True,  # type: ignore[assignment]
@@ -150,24 +150,24 @@ class ServedModels(ModelOptions):
 
     @property
     def first(self) -> str | None:
-        """The one that answers where a request names none; None for the default target."""
+        """The model for requests that name none; None for the default target."""
         return served_name(self.model[0]) if self.model else None
 
     def of(self, name: str | None) -> ModelOptions:
-        """The same options for one model, by what clients call it."""
+        """Return the same options for one model, by the name that clients use."""
         named = {served_name(word): word for word in self.model}
         values = {each.name: getattr(self, each.name) for each in fields(ModelOptions)}
         return ModelOptions(**{**values, "model": named.get(name or "", name)})
 
     def names(self, *, catalogue: bool) -> list[str]:
-        """What may be asked for: these, and if asked every target that is here."""
+        """Return the names that clients may ask for: these models, and with `catalogue` every local target."""
         here = [found.name for found, _, _ in found_here(load_manifest())] if catalogue else []
         return list(dict.fromkeys([*map(served_name, self.model), *here]))
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Makes the models of a server ready, by the options that it was begun with."""
+    """Loads the models of a server with the options it was started with."""
 
     server: ServerOptions
     told: SystemOptions
@@ -179,7 +179,7 @@ class Loader:
 
     @property
     def several(self) -> bool:
-        """Whether more than one model may be asked for. Raises OptionError for what only one can have."""
+        """Whether clients may ask for more than one model. Raises OptionError for options that do not fit that."""
         server = self.server
         if max(server.models_max, len(self.models.model)) < 2:
             if server.models_memory is not None:
@@ -195,14 +195,14 @@ class Loader:
 
     @property
     def memory(self) -> float:
-        """Bytes that several models may take together."""
+        """Bytes that all models may take together."""
         asked, models = self.server.models_memory, self.models
         if asked is not None:
             return 1e9 * asked
         return room_of_models(models.n_gpu_layers, models.devices)
 
     def needs(self, name: str | None) -> int:
-        """About how many bytes a model takes, by what clients call it. Raises NoMemory where that is more than was allowed."""
+        """Estimate the bytes that a model takes. Raises NoMemory if that exceeds --models-memory."""
         path, given = self._find(name)
         others = files_among(given["draft"], given["companion"])
         kinds = Placement(type_k=self.engine.type_k, type_v=self.engine.type_v)
@@ -222,10 +222,10 @@ class Loader:
         return nbytes
 
     def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
-        """A model that is ready to answer, by what clients call it; None for the default target."""
+        """Load a model and make it ready to answer. name: the name that clients use, None for the default target."""
         server, memory, several = self.server, self.cache.memory, self.several
         path, arguments = self._find(name)
-        if several and isinstance(memory, Path):  # tokens of one say nothing to another
+        if several and isinstance(memory, Path):  # one model's tokens mean nothing to another
             memory = memory / path.stem
         rule = self.drafts.rule
         batch = Batch(
@@ -252,7 +252,7 @@ class Loader:
 
 
 def _called(word: str, path: Path) -> str:
-    """What a model by itself is called: as its file is known, but one of ollama's as it was asked for."""
+    """Return the name of the only model: its file's known name, or for ollama's files the name asked for."""
     return name_of(path) if path.suffix == ".gguf" or Path(word).exists() else word
 
 
@@ -300,7 +300,7 @@ def serve(
         config = uvicorn.Config(
             app,
             http=GuardedProtocol,
-            log_config=None,  # what is logged goes where all else of pyspec goes
+            log_config=None,  # log where the rest of pyspec logs
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=3,
@@ -311,7 +311,7 @@ def serve(
 
 
 def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:
-    """Say where the server is reached, and by whom if by anyone."""
+    """Print the server's address, and a warning if anyone may use it."""
     shown = f"[{server.host}]" if ":" in server.host else server.host
     tell(
         f"{model} on http://{shown}:{port}: draft {facts['draft']}, "
@@ -323,12 +323,12 @@ def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: in
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the address before models are loaded. Raises OptionError."""
+    """Bind the address before models are loaded. Raises OptionError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:  # who comes before the models are loaded waits
+    try:  # clients that connect before the models are loaded wait
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        # Python names the address once more
+        # Python's text repeats the address
         reason = (error.strerror or str(error)).partition(" (while ")[0]
         raise OptionError(
             f"cannot listen on {host} port {port}: {reason}", "give another --port"

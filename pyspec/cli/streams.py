@@ -1,4 +1,4 @@
-"""What commands share of stdin, stdout, stderr and signals: joined prompts, tables, progress, and how an answer is interrupted.
+"""Handling of stdin, stdout, stderr and signals for all commands: joined prompts, tables, progress, interrupts.
 
 Progress is a bar on a terminal, plain lines elsewhere.
 """
@@ -36,13 +36,13 @@ from pyspec.store.files import utf8
 from pyspec.tables import TextTable, print_table
 
 _PATIENCE_S = 2.0
-"""How long stdin may give nothing beside a prompt before that is said."""
+"""How long to wait silently for stdin if there is a prompt already."""
 
 
 def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
-    """The prompt, the file and what is piped to stdin, those that there are, with a blank line between.
+    """Join the prompt, the file and piped stdin, as far as given, with blank lines between.
 
-    `-` as prompt or file is stdin. Raises OptionError where there is nothing, InputEncoding, or InputTooLong above
+    `-` as prompt or file means stdin. Raises OptionError if there is no prompt, InputEncoding, or InputTooLong above
     `limit` bytes each.
     """
     dashes = (prompt == "-") + (str(file) == "-")
@@ -61,7 +61,7 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int) -> str:
 
 
 def _piped() -> bool:
-    """Whether something may come; a terminal, or a device such as /dev/null, has nothing to say."""
+    """Whether stdin may bring text: not if it is a terminal, or a device such as /dev/null."""
     try:
         return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
     except (OSError, ValueError):  # no descriptor
@@ -69,7 +69,7 @@ def _piped() -> bool:
 
 
 def _say_waiting(stream: Any) -> None:
-    """Wait for a first byte. Not by `select`, which on Windows takes sockets alone."""
+    """Wait for the first byte, and say so after a while. Not with `select`, which takes only sockets on Windows."""
     sentence = "waiting for the rest of the prompt on stdin (</dev/null for none)"
     timer = threading.Timer(_PATIENCE_S, tell, (sentence,), {"err": True})
     timer.daemon = True
@@ -81,7 +81,7 @@ def _say_waiting(stream: Any) -> None:
 
 
 def file_text(path: Path, limit: int | None = None) -> str:
-    """A text file. Raises OptionError where it cannot be read, InputEncoding, or InputTooLong above `limit` bytes."""
+    """Read a text file. Raises OptionError if that fails, InputEncoding, or InputTooLong above `limit` bytes."""
     try:
         with path.open("rb") as stream:
             return _text(stream, limit, str(path))
@@ -91,7 +91,7 @@ def file_text(path: Path, limit: int | None = None) -> str:
 
 
 def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
-    """All of a stream, without BOM and CR at line ends."""
+    """Read a whole stream, without BOM and CR at line ends."""
     data = stream.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
         raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")
@@ -102,7 +102,7 @@ def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
 
 
 def stdout_console() -> Console:
-    """For tables and figures. Piped output keeps whole lines: a script that reads a table must not find names folded."""
+    """Return the console for tables and figures. Piped output is not wrapped, so that scripts can read it."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
 
@@ -110,14 +110,14 @@ def stdout_console() -> Console:
 def print_listing(
     head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
 ) -> None:
-    """A line a model on stdout; a narrow terminal gets columns in the order of `first`, so many in any case."""
+    """Print one line per model. A narrow terminal gets the leading columns of `first` that fit, at least `needed`."""
     words = [name for name in head if name not in ("GB", "share")]
     cells = [[safe(cell) for cell in row] for row in rows]
     print_table(TextTable(head, cells, words, first, needed), stdout_console(), markdown=False)
 
 
 def console_of(color: str, *, stderr: bool = False) -> Console:
-    """For answers and notes, as `--color` says: auto, always or never."""
+    """Return the console for answers or notes. color: auto, always or never, as in `--color`."""
     wanted = {"always": True, "never": False}.get(color)
     no_color = None if wanted is None else not wanted
     return Console(
@@ -126,22 +126,22 @@ def console_of(color: str, *, stderr: bool = False) -> Console:
 
 
 def screen_of(color: str) -> Screen:
-    """Answers on stdout, notes on stderr."""
+    """Return a screen with answers on stdout and notes on stderr."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character is no reason to end
+        if hasattr(stream, "reconfigure"):  # a missing character must not end the program
             stream.reconfigure(errors="replace")
     return Screen(console_of(color), console_of(color, stderr=True))
 
 
 LINE_S = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 
 
 @contextmanager
 def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int, str], None]]:
-    """Gives what is told how much is done, of how much, and what: a bar on a terminal, elsewhere a line now and then.
+    """Yield a function that shows progress, (done, total, what): a bar on a terminal, elsewhere a line now and then.
 
-    What took place before the first was done, such as loading models, is no part of the pace.
+    The time before the first step, such as for loading models, does not count in the rate.
     """
     console = console or Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
@@ -169,17 +169,16 @@ def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int,
 
 
 BOTH = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []))
-"""What ends an answer: Ctrl-C at a terminal, SIGTERM from a supervisor, or CTRL_BREAK, which it sends on Windows."""
+"""Signals that end an answer: Ctrl-C, a supervisor's SIGTERM, or on Windows its CTRL_BREAK."""
 
 
 @contextmanager
 def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
-    """While inside, the first signal calls `cancel` at once; a second within 2 s raises KeyboardInterrupt, or SystemExit.
+    """In the body, the first signal calls `cancel` at once; a second within 2 s raises KeyboardInterrupt, or SystemExit.
 
-    Where the main thread is in a call that does not end, a second one ends the program.
-    The list that comes with `with` has those that arrived.
-    Python runs its own handlers only between bytecodes, and a decode may take seconds. So the signal's number travels through the
-    wakeup descriptor to a thread that is free to act: decodes release the GIL. For the main thread only.
+    If the main thread is stuck in a C call, the second signal ends the program. Yields the list of received signals.
+    Python runs signal handlers only between bytecodes, and a decode may take seconds. Therefore the wakeup descriptor passes the
+    signal's number to a thread, which can run because decodes release the GIL. Use it in the main thread only.
     """
     reader, writer = socket.socketpair()  # Windows has no pipes that do not block
     writer.setblocking(False)
@@ -198,7 +197,7 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         last[0] = monotonic()
 
-    # in this order, and back: a signal that is handled while nobody watches would cancel nothing
+    # watcher first, and undone in reverse: a signal handled while nobody watches would cancel nothing
     old_writer = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     watcher.start()
     old_handlers = {number: signal.signal(number, handle) for number in BOTH}
@@ -214,16 +213,16 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
 
 
 def exit_code(seen: Sequence[int]) -> int:
-    """What a program ends with that these signals ended: 130 after Ctrl-C alone, else 143."""
+    """Return the exit code after these signals: 130 if all were Ctrl-C, else 143."""
     return 130 if set(seen) <= {signal.SIGINT} else 143
 
 
 _IN_C_S, _JUST_S = 1.0, 0.25
-"""How long the main thread has to hear of a second signal; in a call that does not end it never does."""
+"""How long the main thread may take to handle a second signal, and the tolerance for one it has just handled, seconds."""
 
 
 def _watch(reader: socket.socket, cancel: Callable[[], None], heard: Sequence[float]) -> None:
-    """Cancel at the first signal; end the program where the main thread does not hear of another one within 2 s."""
+    """Cancel at each signal. End the program if the main thread does not handle a second one that came within 2 s."""
     last = float("-inf")
     while numbers := reader.recv(16):
         for number in (number for number in numbers if number in BOTH):

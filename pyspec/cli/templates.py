@@ -1,4 +1,4 @@
-"""`pyspec models info NAME --template`: the chat templates of a model file, and what they make of three turns."""
+"""`pyspec models info NAME --template`: shows the chat templates of a model file and a rendering of three turns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TURNS = (
 
 
 def in_ascii(text: str, limit: int = 100) -> str:
-    """`text` in at most `limit` printable ASCII characters; nothing in it can steer a terminal."""
+    """Return `text` in at most `limit` printable ASCII characters, so that it cannot control a terminal."""
     shown = text[: limit + 1].encode("unicode_escape").decode("ascii")
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
 
 def show_beginning(metadata: Mapping[str, Any]) -> None:
-    """The template in a few lines, only shown: a template from a file is a program."""
+    """Show the beginning of the template without rendering it, since it is an untrusted program."""
     template = metadata.get(KEY)
     if isinstance(template, str):
         tell(
@@ -35,7 +35,7 @@ def show_beginning(metadata: Mapping[str, Any]) -> None:
 
 
 def show_templates(path: Path) -> None:
-    """Each template as it is, what the one in force makes of three turns, and how many tokens that is."""
+    """Show each template, and how the one in force renders three turns, with the token count."""
     from pyspec.cli.engine_options import hush_llama  # noqa: PLC0415 - loads llama.cpp
     from pyspec.target import TargetLlama  # noqa: PLC0415 - as above
 
