@@ -1,4 +1,4 @@
 """The chat: a conversation, the model that answers it, its commands and how it looks."""
 
 TWICE_S = 2.0
-"""A second Ctrl-C within so many seconds means leaving, in an answer as at the prompt."""
+"""A second Ctrl-C within this time, in seconds, quits, during an answer as well as at the prompt."""

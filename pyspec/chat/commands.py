@@ -1,4 +1,4 @@
-"""The commands of the chat in one table: how each is written, does and is completed."""
+"""The chat commands in one table: syntax, action and completion of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = (
 class Command:
     """One command.
 
-    usage: how its argument is written. words: what completes it; takes_file: file names do.
+    usage: how its argument is written. words: completions of the argument. takes_file: whether file names complete it too.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Command:
 
 
 def execute(chat: Chat, line: str) -> None:
-    """Run a line that begins with /. Raises InputError for what is no command."""
+    """Run a line that begins with /. Raises InputError for an unknown command."""
     name, _, argument = line[1:].strip().partition(" ")
     command = find(name)
     if command is None:
@@ -55,7 +55,7 @@ def execute(chat: Chat, line: str) -> None:
 
 
 def _refuse_path(line: str) -> None:
-    """Say what to do with a picture, or with a file that was dropped into the terminal."""
+    """Raise InputError for a picture, or for the path of a file dropped into the terminal, with what to do instead."""
     files.refuse_picture(line)
     if any(map(_is_there, (unquoted(line), line.split(maxsplit=1)[0]))):
         raise InputError(
@@ -71,10 +71,10 @@ def _is_there(path: str) -> bool:
 
 
 def unquoted(argument: str) -> str:
-    """A file's name without what a terminal puts around or into that of a dropped file; one that is there as it is, stays."""
+    """Remove the quoting that a terminal adds to the path of a dropped file, unless a file with the quoted name exists."""
     if os.name != "posix":
         return argument.strip('"')
-    with suppress(ValueError):  # an apostrophe of its own
+    with suppress(ValueError):  # the name itself has an apostrophe
         words = shlex.split(argument)
         if len(words) == 1 and not _is_there(argument):
             return words[0]
@@ -82,7 +82,7 @@ def unquoted(argument: str) -> str:
 
 
 def find(name: str) -> Command | None:
-    """The command of a name, or None."""
+    """Return the command of this name, or None."""
     return next((command for command in COMMANDS if command.name == name), None)
 
 
@@ -106,7 +106,7 @@ def _choice(argument: str, *words: str) -> str:
 
 
 def _help(chat: Chat, _argument: str) -> None:
-    """Each command in a line, with its other names beside it."""
+    """List each command on a line, with its other names."""
     rows = []
     for _, group in groupby(COMMANDS, key=lambda command: command.run):
         alike = list(group)
@@ -124,7 +124,7 @@ def _clear(chat: Chat, _argument: str) -> None:
     chat.conversation.exchanges.clear()
     chat.pending, chat.file = "", None
     if chat.log is not None:
-        chat.log = files.new_path()  # what was said so far stays in the log
+        chat.log = files.new_path()  # the old conversation stays in the log
     chat.screen.note("the conversation is empty; the system prompt stays")
 
 
@@ -143,7 +143,7 @@ def _save(chat: Chat, argument: str) -> None:
 
 
 def _may_replace(chat: Chat, path: Path) -> None:
-    """Raises InputError unless the user agrees that a saved chat is replaced; other files never are."""
+    """Raise InputError unless the user agrees to replace a saved chat. Other files are never replaced."""
     files.load(path)
     if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
         raise InputError(f"{path} was not changed", "name another file")
@@ -164,11 +164,11 @@ def _load(chat: Chat, argument: str) -> None:
 
 
 _REMINDER = 12
-"""Lines of the last answer that are shown to remind of where one was."""
+"""Lines of the last answer to show as a reminder."""
 
 
 def show_last(chat: Chat) -> None:
-    """Remind of where a conversation was: its last question, and the end of its last answer."""
+    """Show the last question and the end of the last answer as a reminder."""
     if not chat.conversation.exchanges:
         return
     last = chat.conversation.exchanges[-1]
@@ -210,7 +210,7 @@ def _set(chat: Chat, argument: str) -> None:
 
 
 def _chosen(name: str, *words: str) -> Callable[[Chat, str], None]:
-    """What changes a setting that has a command of its own, or says what it is and may be."""
+    """Return the action of a command for one setting: change it, or show its value and the choices."""
 
     def choose(chat: Chat, argument: str) -> None:
         if argument:
@@ -222,7 +222,7 @@ def _chosen(name: str, *words: str) -> Callable[[Chat, str], None]:
 
 
 def _used(role: str) -> Callable[[Chat, str], None]:
-    """What loads another model for a role, or says which one there is."""
+    """Return the action of a command that loads another model for a role, or shows the current one."""
 
     def use(chat: Chat, argument: str) -> None:
         if argument:
@@ -233,7 +233,7 @@ def _used(role: str) -> Callable[[Chat, str], None]:
 
 
 def _model(chat: Chat, argument: str) -> None:
-    """Load another target, or say what is loaded. What was said stays, as text."""
+    """Load another target, or show what is loaded. The conversation stays, as text."""
     if argument:
         chat.model.use(model=unquoted(argument), draft="auto")
         chat.conversation.forget_tokens()
@@ -301,4 +301,4 @@ COMMANDS = (
     Command("compare", _compare, "answer again without drafts and compare speeds; rule: answer again with near misses (or "
             "strictly) and compare texts", "[rule]", ("rule",)),
 )  # fmt: skip
-"""Every command."""
+"""All commands."""

@@ -1,4 +1,4 @@
-"""The conversation, exchanges of question and answer as messages and as a prompt that fits, and the model that answers it."""
+"""The conversation of a chat, the prompt made from it, and the model that answers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from pyspec.tokens import Token
 
 
 class SavedModel(msgspec.Struct):
-    """The target a conversation was held with; the hash is empty where a large file was not hashed."""
+    """The target of a conversation; the hash is empty for a large file that was not hashed."""
 
     name: str
     sha256: str
     path: str = ""
 
     def is_of(self, other: SavedModel) -> bool:
-        """Whether both are known to be one target, wherever its file lies."""
+        """Whether both are known to be the same target, wherever the file is."""
         return bool(self.sha256) and self.sha256 == other.sha256
 
 
@@ -50,8 +50,8 @@ FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, 
 class Exchange:
     """A question, and its answer once there is one.
 
-    answer.tokens: without the one that ended it; none where they are not known, as those of another model. asked: what it was
-    made with, None where that is not known, as of a saved one. seed: of the sampler.
+    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. asked: the options
+    of the answer; None if unknown, as in a loaded chat. seed: the sampler's seed.
     """
 
     user: str
@@ -62,7 +62,7 @@ class Exchange:
 
 @dataclass
 class Conversation:
-    """A system text and whole exchanges, oldest first."""
+    """A system prompt and exchanges, oldest first."""
 
     system: str | None = None
     exchanges: list[Exchange] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Conversation:
         return self.exchanges[-1].answer if self.exchanges else None
 
     def forget_tokens(self) -> None:
-        """Keep answers as text alone: another model has other tokens, and another speed."""
+        """Keep only the text of answers: another model has other tokens, and another speed."""
         for exchange in self.exchanges:
             if exchange.answer is not None:
                 exchange.answer = replace_fields(exchange.answer, tokens=(), speculation={})
@@ -88,17 +88,17 @@ class Conversation:
         return turns
 
     def question(self) -> list[Message]:
-        """The turns up to the newest question, its answer left out."""
+        """Return the turns up to the newest question, without its answer."""
         turns = self.messages()
         return turns[:-1] if self.last_answer is not None else turns
 
 
 def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[list[int], int]:
-    """The prompt for the newest question, and how many of the oldest exchanges were dropped for it.
+    """Make the prompt for the newest question; return it and how many of the oldest exchanges were dropped.
 
-    With `trim`, exchanges go when less than an eighth of the context is left for the answer, and
-    then until three eighths are: dropping few at a time would have the rest read again each turn.
-    The system turn and the newest question stay. Raises ContextOverflow where they do not fit.
+    With `trim`, exchanges are dropped when less than an eighth of the context is left for the answer,
+    until three eighths are free: dropping few at a time would reread the rest in every turn.
+    The system turn and the newest question stay. Raises ContextOverflow if they do not fit.
     """
     prompt = encode(talk.messages())
     dropped = 0
@@ -113,7 +113,7 @@ def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[
 
 
 def _turn(answer: Result) -> Message:
-    """The turn for a template; as generated, so that what the context holds stays a prefix."""
+    """Return an answer as a turn, with its tokens as generated, so that the KV cache stays a valid prefix."""
     message = Message(role="assistant", content=answer.text)
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
@@ -123,16 +123,16 @@ def _turn(answer: Result) -> Message:
 
 
 def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
-    """An answer as a conversation keeps it: without the tokens that ended it."""
+    """Return an answer without the tokens that ended it, as a conversation keeps it."""
     tokens, text = answer.tokens, answer.text
     kept = whole(tokens, piece) if answer.reasoning else spoken(tokens, text, piece)
     return replace_fields(answer, tokens=kept)
 
 
 def why_cut(answer: Result, most: int, n_ctx: int, longer: str, wider: str) -> str:
-    """Why an answer that did not end by itself ended, and what to do about it; "" where it did.
+    """Say why an answer was cut and what to do about it; empty if it ended by itself.
 
-    most: tokens that were asked for, 0 for no limit; longer, wider: what allows more of them, and more context.
+    most: the token limit, 0 for none. longer, wider: what to do for more tokens, and for more context.
     """
     where = " inside its reasoning" if answer.reasoning_cut else ""
     if answer.finish_reason == "length" and most > 0:
@@ -143,7 +143,7 @@ def why_cut(answer: Result, most: int, n_ctx: int, longer: str, wider: str) -> s
 
 
 def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) -> tuple[Token, ...]:
-    """The tokens that make up `text`: without what ended it, be it a token or a stop string."""
+    """Return the tokens that make up `text`, without the token or stop string that ended it."""
     size, most = 0, len(text.encode("utf-8", "replace"))
     for n, token in enumerate(tokens):
         data = piece(token.id)
@@ -154,7 +154,7 @@ def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) ->
 
 
 def whole(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> tuple[Token, ...]:
-    """The tokens of an answer with its reasoning: without the control token that ended it."""
+    """Return the tokens of an answer with reasoning, without the control token that ended it."""
     return tuple(tokens[:-1] if tokens and not piece(tokens[-1].id) else tokens)
 
 
@@ -162,22 +162,22 @@ def whole(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> tuple[Token
 
 
 _QUICK_HASH = 1 << 30
-"""Bytes of a target that are hashed in a few seconds."""
+"""Largest file that is hashed in a few seconds, bytes."""
 
 
 def _utf8(text: str) -> str:
-    """A file's name as JSON can hold it; one that is not UTF-8 is then found no more by it."""
+    """Make a file name fit for JSON. A name that is not UTF-8 no longer finds the file."""
     return text.encode("utf-8", "replace").decode()
 
 
 class LlamaChat:
-    """A model to talk with, over one context for all turns.
+    """A model to chat with; one context serves all turns.
 
-    opener: loads it; `use` calls it again with model=, draft= or companion=. check: takes the same, and raises where a name is of
-    nothing. prompt_cache: a file in which what was read is kept when the model is closed.
-    name: the target's; draft, companion: names of what drafts and judges, or none; n_ctx: tokens the context holds; stats: the
-    block of the last answer, None for nothing. thinking: False asks the template for no reasoning, where it can be asked.
-    One answer at a time; `cancel` alone may come from another thread.
+    opener: loads the model; `use` calls it again with model=, draft= or companion=. check: takes the same arguments, and raises
+    if a model does not exist. prompt_cache: a file that keeps the processed context when the model is closed.
+    name: the target's name. draft, companion: their names, or none. n_ctx: size of the context in tokens. stats: counts of the
+    last answer, None if nothing was decoded. thinking: False asks the template for no reasoning, if it supports that.
+    One answer at a time; only `cancel` may be called from another thread.
     """
 
     def __init__(
@@ -190,41 +190,41 @@ class LlamaChat:
         self._open({})
         self._cancelled = False
         self.thinking = True
-        self._begun = time()  # a template's date stays, so that prompts go on as they began
+        self._begun = time()  # a fixed date for the template, so that prompts keep their prefix
 
     def target(self) -> SavedModel:
-        """Says which target a conversation is held with. Large files that nobody hashed yet are not hashed for this."""
+        """Identify the target for a saved chat. Large files that were never hashed are not hashed for this."""
         path = Path(self.llm.model_path)
         small = path.stat().st_size <= _QUICK_HASH
         digest = file_sha256(path) if small else known_sha256(path)
         return SavedModel(_utf8(name_of(path)), digest, _utf8(str(path.absolute())))
 
     def is_text(self, token: int) -> bool:
-        """Whether an id stands for bytes of text: not out of range, not a control token."""
+        """Whether an id is in range and not a control token."""
         return 0 <= token < self.llm.n_vocab() and bool(self.llm.piece(token))
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
+        """Return the bytes of a token."""
         return self.llm.piece(token)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of the messages, open for the next answer."""
+        """Tokenize the messages as a prompt for the next answer."""
         quiet = None if self.thinking else self.llm.speech.quiet
         return self.template.prompt(messages, arguments=quiet, now=self._begun)
 
     @property
     def obeys(self) -> bool:
-        """Whether the model does not reason where `thinking` is False, as far as its template can say so."""
+        """Whether `thinking = False` turns reasoning off, as far as the template shows; true if the model does not reason."""
         speech = self.llm.speech
         return bool(speech.quiet) or not (speech.notation.reasoning or speech.notation.channels)
 
     def cancel(self) -> None:
-        """End the answer in flight; safe from any thread."""
-        self._cancelled = True  # the engine forgets its own flag where a new call of `steps` begins
+        """End the current answer; safe from any thread."""
+        self._cancelled = True  # the engine resets its own flag at each call of `steps`
         self.llm.cancel()
 
     def describe(self) -> list[tuple[str, str]]:
-        """Names and values that say what is loaded."""
+        """Return names and values that describe what is loaded."""
         return [
             ("target", self.name),
             ("file", self.llm.model_path),
@@ -235,7 +235,7 @@ class LlamaChat:
         ]
 
     def close(self) -> None:
-        """Free the models; what was learned of them is kept for the next process."""
+        """Free the models, and keep what was learned for the next process."""
         if self.stats is not None and self.llm.is_open:
             self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
             keep_learned(self.llm, self.llm.assembly.sides, self.llm.taught())
@@ -243,7 +243,7 @@ class LlamaChat:
         self.llm.close()
 
     def _keep_times(self) -> None:
-        """Keep what decodes took, those included that no round has shown; nothing where others used the machine."""
+        """Keep decode times, after measuring those that no round has shown; not if other programs used the machine."""
         threads = self.llm.assembly.loop.threads
         if threads is not None and not threads.steady:
             return
@@ -253,9 +253,9 @@ class LlamaChat:
         keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
 
     def use(self, **other: str) -> None:
-        """Open again with another model, draft or companion, and read the context anew; on an error, with the former ones.
+        """Reopen with another model, draft or companion; the context is read again. On an error, reopen the former ones.
 
-        A name of nothing leaves all as it is.
+        If a name does not exist, nothing changes.
         """
         wanted = self._other | other
         self._check(**wanted)
@@ -283,9 +283,9 @@ class LlamaChat:
         *,
         chat: bool = True,
     ) -> Generator[Piece, None, None]:
-        """Answer a prompt of tokens; the last piece has a finish_reason.
+        """Answer a tokenized prompt; the last piece has a finish_reason.
 
-        chat: whether the prompt is one of messages, which the template's stop strings end, too.
+        chat: whether the prompt was made from messages, so that the template's stop strings apply.
         """
         self._cancelled, self.stats = False, None
         stop = (*options.stop, *self.template.stop) if chat else options.stop
@@ -300,7 +300,7 @@ class LlamaChat:
             self._cache.restore(prompt)
 
         def reading(done: int, total: int) -> None:
-            if self._cancelled:  # before the engine had begun
+            if self._cancelled:  # cancelled before the engine started
                 self.llm.cancel()
             if options.progress is not None:
                 options.progress(done, total)

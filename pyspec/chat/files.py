@@ -1,4 +1,4 @@
-"""Files of the chat: conversations, written atomically and read with every token checked; texts; the log behind `-c`."""
+"""Files of the chat: saved conversations, written atomically and read with every token checked; texts; the log for `-c`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspec.store.files import show, utf8, write_whole
 from pyspec.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
-"""Bytes of a text that is read, or of a line that is typed."""
+"""Largest text file to read, or line to type, bytes."""
 
 _MAX_SESSION = 1 << 26
 
@@ -28,7 +28,7 @@ _PICTURE = re.compile(r"\.(png|jpe?g|gif|webp|bmp|tiff?|heic|pdf)$", re.IGNORECA
 
 
 class SavedToken(msgspec.Struct, array_like=True):
-    """[id, source, gap, preferred, confirmed] of a generated token, as `Token` has them."""
+    """[id, source, gap, preferred, confirmed] of a generated token, as in `Token`."""
 
     id: int
     source: int
@@ -38,7 +38,7 @@ class SavedToken(msgspec.Struct, array_like=True):
 
 
 class SavedMessage(msgspec.Struct, omit_defaults=True):
-    """One turn; tokens are those the answer was generated as."""
+    """One turn. tokens: those of the answer as generated."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -49,7 +49,7 @@ class SavedMessage(msgspec.Struct, omit_defaults=True):
 
 
 class SavedChat(msgspec.Struct):
-    """What a file holds. settings: names and texts as `/set` takes them."""
+    """The content of a file. settings: names and values as in `/set`."""
 
     kind: Literal["pyspec-chat"]
     format: Literal[1]
@@ -62,9 +62,9 @@ class SavedChat(msgspec.Struct):
 def save(
     path: Path, conversation: Conversation, settings: dict[str, str], model: SavedModel
 ) -> None:
-    """Write a conversation, for the owner's eyes; at every moment the file is the old or the new.
+    """Write a conversation atomically, readable by its owner only.
 
-    Raises InputError where the folder refuses, or where the file there is no saved chat.
+    Raises InputError if it cannot be written, or if the existing file is not a saved chat.
     """
     try:
         if is_there(path):
@@ -87,7 +87,7 @@ def save(
 
 
 def is_there(path: Path) -> bool:
-    """Whether a name is taken. Raises InputError for one that cannot be."""
+    """Whether a name is taken. Raises InputError for an impossible name."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -95,7 +95,7 @@ def is_there(path: Path) -> bool:
     except (
         OSError,
         ValueError,
-    ) as error:  # too long, a NUL byte, a folder that may not be looked into
+    ) as error:  # too long, a NUL byte, an unreadable folder
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"cannot write {show(str(path), 300)}: {reason}", "name another file"
@@ -127,11 +127,11 @@ def load(path: Path) -> SavedChat:
 
 
 def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
-    """The saved conversation, and whether it was held with this very target.
+    """Return the saved conversation, and whether this is its target.
 
-    Tokens count only with the same target, and where they are plain text that says what the
-    message says: a file is no way to slip control tokens into a prompt. Raises InputError where
-    turns do not alternate.
+    Saved tokens are used only with the same target, and only if they are plain text equal to the
+    message's: a file must not slip control tokens into a prompt. Raises InputError if turns do
+    not alternate.
     """
     same = saved.model.is_of(model.target())
     conversation = Conversation()
@@ -155,7 +155,7 @@ def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
 
 
 def held_with(saved: SavedChat, model: LlamaChat) -> str:
-    """What to say where a conversation is gone on with by a model of another name."""
+    """Say that a conversation continues with a model of another name; empty if the name is the same."""
     if saved.model.name == model.name:
         return ""
     return f"this conversation was held with {saved.model.name}, not with {model.name}"
@@ -181,13 +181,13 @@ def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:
 
 
 def refuse_picture(name: str) -> None:
-    """Raise InputError for a file that is called like one of pictures."""
+    """Raise InputError for a file with a picture's extension."""
     if _PICTURE.search(name):
         raise InputError("images are not understood here", "describe what is in it")
 
 
 def read_text(path: Path) -> str:
-    """A text file: UTF-8, at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
+    """Read a UTF-8 text file of at most 1 MiB. Raises InputError, InputTooLong or InputEncoding."""
     refuse_picture(path.name)
     return utf8(_read(path, MAX_TEXT), str(path))
 
@@ -207,14 +207,14 @@ def _read(path: Path, limit: int) -> bytes:
 
 
 FOLDER = "PYSPEC_CHATS"
-"""Environment variable with the log's folder; empty for none."""
+"""Environment variable for the log's folder; empty for no log."""
 
 MOST = 500
-"""Chats that are kept; the oldest go."""
+"""Most logged chats; the oldest are deleted."""
 
 
 def state_path(variable: str, name: str) -> Path | None:
-    """Where the user's things are kept: where the variable says, nowhere if it is empty, else in the platform's folder."""
+    """Return a path for user state: from the variable, None if that is empty, else in the platform's folder."""
     named = os.environ.get(variable)
     if named is None:
         return platformdirs.user_state_path("pyspec", appauthor=False) / name
@@ -222,18 +222,18 @@ def state_path(variable: str, name: str) -> Path | None:
 
 
 def log_folder() -> Path | None:
-    """Where chats are logged, or None where they are not."""
+    """Return the folder of the chat log, or None for no log."""
     return state_path(FOLDER, "chats")
 
 
 def new_path() -> Path | None:
-    """A name for a new chat, sorted by time; None where nothing is logged or the folder cannot be made."""
+    """Return a path for a new chat, sorted by time; None if there is no log or its folder cannot be made."""
     folder = log_folder()
     if folder is None:
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:  # a home that cannot be written to is no reason not to talk
+    except OSError:  # a read-only home must not prevent a chat
         return None
     _prune(folder)
     moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
@@ -241,7 +241,7 @@ def new_path() -> Path | None:
 
 
 def newest() -> Path:
-    """The chat that was written last. Raises InputError where none is kept."""
+    """Return the most recently written chat. Raises InputError if there is none."""
     if not (chats := _all(log_folder())):
         raise InputError("there is nothing to continue", "ask something first, without -c")
     return chats[-1]
@@ -264,6 +264,6 @@ def _prune(folder: Path) -> None:
 
 
 def last_model() -> str | None:
-    """The file of the model that the newest chat was held with, if it is there."""
+    """Return the file of the newest chat's model, if it still exists."""
     model = load(newest()).model.path
     return model if model and Path(model).is_file() else None

@@ -1,4 +1,4 @@
-"""Where entries come from, a line editor on a terminal or a stream of bytes, and the loop that answers them."""
+"""Reads entries from a line editor on a terminal or a stream of bytes, and runs the loop that answers them."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
 try:
     import termios
-except ImportError:  # no POSIX: prompt_toolkit alone looks after the console
+except ImportError:  # without POSIX, prompt_toolkit alone handles the console
     termios = None  # type: ignore[assignment]
 
 PROMPT, MORE = ">>> ", "... "
 QUOTE = '"""'
 HISTORY = "PYSPEC_CHAT_HISTORY"
-"""Environment variable with the history's file; empty for none."""
+"""Environment variable for the history file; empty for no history."""
 
 
 @dataclass(frozen=True)
 class TypedText:
-    """What was entered; `literal` texts were quoted and are never commands."""
+    """An entry. literal: it was quoted, and is never a command."""
 
     text: str
     literal: bool = False
 
     @property
     def is_command(self) -> bool:
-        """Whether it begins with a slash."""
+        """Whether it begins with a slash and was not quoted."""
         return self.text.startswith("/") and not self.literal
 
 
 def is_open(text: str) -> bool:
-    """Whether an entry goes on after this line: open quotes, or a backslash at its end."""
+    """Whether an entry continues after this text: quotes are open, or it ends with a backslash."""
     begun = text.lstrip()
     if begun.startswith(QUOTE):
         return QUOTE not in begun[len(QUOTE) :]
@@ -60,7 +60,7 @@ def is_open(text: str) -> bool:
 
 
 def typed(text: str) -> TypedText:
-    """The entry of complete lines, without the marks that joined them."""
+    """Return the entry of complete lines, without quotes and trailing backslashes."""
     begun = text.strip()
     if begun.startswith(QUOTE):
         inside, _, after = begun[len(QUOTE) :].partition(QUOTE)
@@ -69,9 +69,9 @@ def typed(text: str) -> TypedText:
 
 
 def script_entries(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
-    """Entries from bytes, one a line; for scripts. Empty ones are left out.
+    """Yield the entries of a script, one per line, without empty ones.
 
-    Raises InputEncoding with the line, and InputTooLong for a line of more than `limit` bytes.
+    Raises InputEncoding, which names the line, or InputTooLong for a line of more than `limit` bytes.
     """
     lines = _lines(stream, limit)
     for line in lines:
@@ -91,7 +91,7 @@ def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
 
 
 def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
-    """One entry: everything that a stream holds, never a command, since it may be somebody else's text.
+    """Yield a whole stream as one entry. It is never a command, since it may be untrusted text.
 
     Raises InputEncoding, or InputTooLong above `limit` bytes.
     """
@@ -110,7 +110,7 @@ class CommandCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """What may stand where the cursor is."""
+        """Yield completions at the cursor."""
         before = document.text_before_cursor
         if not before.startswith("/") or "\n" in before:
             return
@@ -131,7 +131,7 @@ def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
 
 
 class TerminalReader:
-    """Entries from a line editor with history, completion, many lines, and $EDITOR."""
+    """Reads entries with a line editor that has history, completion, multi-line input and $EDITOR."""
 
     def __init__(self) -> None:
         self._session: PromptSession[str] = PromptSession(
@@ -147,11 +147,11 @@ class TerminalReader:
         )
 
     def read(self) -> TypedText:
-        """The next entry, empty ones included. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
+        """Return the next entry, which may be empty. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
         return typed(self._session.prompt())
 
     def confirm(self, question: str) -> bool:
-        """Whether a question is answered by yes; Ctrl-C and Ctrl-D mean no."""
+        """Ask a question and return whether the answer is yes; Ctrl-C and Ctrl-D mean no."""
         try:
             asked: PromptSession[str] = PromptSession(
                 f"{question} [y/N] ", history=InMemoryHistory()
@@ -179,17 +179,17 @@ def _history() -> History:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
-        return InMemoryHistory()  # a home that cannot be written to is no reason not to talk
+        return InMemoryHistory()  # a read-only home must not prevent a chat
     return FileHistory(str(path))
 
 
 _RESTORED = "\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
-"""Bracketed paste off, cursor shown, plain colours: what an editor that was torn down did not undo."""
+"""Bracketed paste off, cursor shown, plain colours: what an interrupted editor leaves to undo."""
 
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Puts the terminal back into the state it had, however the block is left."""
+    """Restore the terminal's state however the block is left."""
     if termios is None or not sys.stdin.isatty():
         yield
         return
@@ -210,10 +210,10 @@ _INTERRUPTED = 130
 
 
 def run(chat: Chat, entries: Iterator[TypedText], *, interactive: bool = False) -> int:
-    """Talk until the entries end or a command leaves; the exit code.
+    """Answer entries until they end or a command quits, and return the exit code.
 
     0 after Ctrl-D or /exit on a terminal; for a script, the code of the last entry that failed. 130
-    after Ctrl-C twice, or once where nobody is at a prompt. Raises InputError for unreadable input.
+    after Ctrl-C twice, or once if not interactive. Raises InputError for unreadable input.
     """
     while not chat.leaving:
         try:

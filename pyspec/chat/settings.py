@@ -1,4 +1,4 @@
-"""The settings of a chat, by the names that `/set` takes, and their texts."""
+"""The settings of a chat by their `/set` names, and their values as text."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pyspec.sampling import DRY_BREAKERS, Sampling
 Parse = Callable[[str], Any]
 
 SHOW, HIDE, UNASKED = "show", "hide", "off"
-"""What is done with reasoning: shown, not shown, or not asked for."""
+"""What to do with reasoning: show it, hide it, or ask the model for none."""
 
 SILENT, BRIEF, FULL = "off", "brief", "on"
-"""How much is said after an answer."""
+"""How many statistics to print after an answer."""
 
 
 def _number(kind: type[int | float], low: float, high: float) -> Parse:
@@ -69,12 +69,12 @@ def _length(text: str) -> str:
 
 
 def _setting(default: Any, parse: Parse, none: str = "") -> Any:
-    """A field that `/set` changes: how its text is read, and the word for None."""
+    """Return a field that `/set` changes. parse: reads its text. none: the word for None."""
     return field(default=default, metadata={"parse": parse, "none": none})
 
 
 def _sampled(name: str) -> Any:
-    """A field of `Sampling` that may be here what it may be there."""
+    """Return a field with the default and range of a field of `Sampling`."""
     allowed = RANGES[name]
     kind = int if allowed.whole else float
     return _setting(getattr(Sampling, name), _number(kind, allowed.low, allowed.high))
@@ -85,9 +85,9 @@ _PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """Everything that is not the conversation, by the names that `/set` takes.
+    """All settings of a chat, by their `/set` names.
 
-    seed: None draws one for each answer. noise: whose random numbers draw. dry_sequence_breakers: a list as JSON has it. trim:
+    seed: None draws one for each answer. noise: source of random numbers. dry_sequence_breakers: set as a JSON list. trim:
     drop the oldest turns when the context is full. reasoning: `show` it dimmed, `hide` it, or ask the model for none with `off`.
     stats: `brief` for a sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between
     words. tokens: colour answers by where their tokens came from.
@@ -128,27 +128,27 @@ class ChatSettings:
 
     @property
     def margin(self) -> Margin:
-        """The margin rule with the numbers set."""
+        """The margin rule with the current numbers."""
         return Margin.of(self)
 
     @property
     def rule(self) -> Verification | None:
-        """The rule in force; None: what the model was opened with, which a verdict of the pair says."""
+        """The verification rule; None for the one the model was opened with, which follows the pair's verdict."""
         return {AUTO: None, "strict": Strict()}.get(self.verify, self.margin)
 
     def sampling(self, seed: int) -> Sampling:
-        """How one answer's tokens are chosen."""
+        """Return the sampling options for one answer."""
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()
         own = {name: getattr(self, name) for name in known}
         return Sampling(**{**own, "temperature": self.temp, "seed": seed})
 
 
 FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
-"""What is known of each setting."""
+"""The metadata of each setting."""
 
 
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
-    """`settings` with one of them set from its text. Raises OptionError, naming the setting."""
+    """Return `settings` with one value set from text. Raises OptionError, which names the setting."""
     if name not in FIELDS:
         raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
     known = FIELDS[name]
@@ -160,7 +160,7 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
 
 
 def values(settings: ChatSettings) -> dict[str, str]:
-    """Every setting as the text that `changed` takes."""
+    """Return all settings as text that `changed` accepts."""
     return {name: _text(getattr(settings, name), known["none"]) for name, known in FIELDS.items()}
 
 
@@ -175,7 +175,7 @@ def _text(value: Any, none: str) -> str:
 
 
 def apply(settings: ChatSettings, saved: Mapping[str, str]) -> tuple[ChatSettings, list[str]]:
-    """`settings` with saved texts put in, and a sentence for each that cannot be used."""
+    """Return `settings` with saved values, and a sentence for each value that was refused."""
     refused = []
     for name, value in saved.items():
         try:

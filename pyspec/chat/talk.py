@@ -1,4 +1,4 @@
-"""One chat: what it holds, and the acts that commands and questions come down to."""
+"""The state of a chat, and the actions behind commands and questions."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from pyspec.tokens import common_prefix
 # -- the chat ----------------------------------------------------------------------------------------------------------
 
 Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
-"""Makes Ctrl-C and SIGTERM call a function while inside, and lists those that came; a second one raises KeyboardInterrupt."""
+"""Makes Ctrl-C and SIGTERM call a function in the body, and lists the signals; a second one raises KeyboardInterrupt."""
 
 Confirm = Callable[[str], bool]
-"""Asks a question that is answered by yes or no."""
+"""Asks a yes-or-no question."""
 
 TERMINATED = 143
 _SIGTERM = 15
@@ -48,9 +48,10 @@ _SIGTERM = 15
 class Chat:
     """A conversation with a model, on a screen.
 
-    pending: text that goes in front of the next question. interrupted_at: when Ctrl-C came last.
-    exit_code: of the last error, for scripts. log: where the chat is kept without being asked, None for nowhere;
-    file: where it was saved to or loaded from. confirm: asks the user; None where nobody is there to answer.
+    pending: text to put in front of the next question. interrupted_at: time of the last Ctrl-C.
+    exit_code: of the last error, for scripts. log: file that keeps the chat automatically, None for no log.
+    file: file last saved to or loaded from. confirm: asks the user; None if no user is present.
+    kept: whether the log was written.
     """
 
     model: LlamaChat
@@ -68,12 +69,12 @@ class Chat:
     kept: bool = False
 
     def fail(self, error: PyspecError) -> None:
-        """Say what went wrong."""
+        """Print an error and keep its exit code."""
         self.screen.error(str(error))
         self.exit_code = error.exit_code
 
     def keep(self) -> None:
-        """Write the chat to its log. One that cannot be written is said once, and ends nothing."""
+        """Write the chat to its log. A failure is reported once and turns the log off."""
         if self.log is None or not self.conversation.exchanges:
             return
         try:
@@ -84,14 +85,14 @@ class Chat:
             self.screen.note(f"this chat is not kept: {error}")
 
     def send(self, text: str) -> None:
-        """Answer a question; where nothing was answered, it is as if it had not been asked."""
+        """Answer a question. If no answer comes, the conversation stays as before."""
         question = f"{self.pending}\n\n{text}" if self.pending else text
         self.conversation.exchanges.append(Exchange(question))
         if self._answer_last(self._seed(0)):
             self.pending = ""
 
     def regen(self) -> None:
-        """Answer the last question again, with another seed; where nothing comes, keep the old."""
+        """Answer the last question again with another seed. If no answer comes, keep the old one."""
         self._answered("nothing was answered yet")
         if self.settings.temp == 0:
             self.screen.note("temperature is 0, so the answer is the same; /set temp 0.8 varies it")
@@ -105,13 +106,13 @@ class Chat:
                 self.conversation.exchanges.append(old)
 
     def undo(self) -> Exchange:
-        """Take the last exchange back, and return it."""
+        """Remove the last exchange and return it."""
         if not self.conversation.exchanges:
             raise InputError("there is nothing to take back", "ask something first")
         return self.conversation.exchanges.pop()
 
     def compare_speed(self) -> None:
-        """Answer the last question again without drafts, and say how fast both came; the first answer stays."""
+        """Answer the last question again without drafts, and compare the speeds; the first answer stays."""
         old = self._answered("nothing was answered yet, so there is nothing to compare")
         if "none" in (self.model.draft, old.speculation.get("draft")):
             raise InputError(
@@ -123,9 +124,9 @@ class Chat:
             self.screen.say(f"--- {_speeds(old, new)}; {_difference(old, new)}")
 
     def compare(self) -> None:
-        """Answer the last question again by the other rule and show both; the first one stays.
+        """Answer the last question again with the other rule and show both; the first answer stays.
 
-        No speeds: lookup drafts the second answer from the first.
+        Speeds are not compared, since lookup drafts the second answer from the first.
         """
         old = self._answered("nothing was answered yet, so there is nothing to compare")
         rule = str(old.speculation.get("verification", "as loaded"))
@@ -138,7 +139,7 @@ class Chat:
         self.screen.say(f"--- {other.name}: {_difference(old, new)}")
 
     def _again(self, **speculation: Any) -> Result:
-        """Answer the last question as it was answered, whatever was set since, but for these fields of `Speculation`."""
+        """Answer the last question with its original options, except for these fields of `Speculation`."""
         last = self.conversation.exchanges[-1]
         asked = last.asked or self._options(last.seed, self.settings.rule)
         again = replace(asked, speculation=replace(asked.speculation, **speculation))
@@ -150,14 +151,14 @@ class Chat:
         return answer
 
     def _seed(self, fallback: int) -> int:
-        """The seed the user fixed, moved on for another try; else one of chance."""
+        """Return the user's fixed seed, or `fallback` if that is larger; without a fixed seed, a random one."""
         fixed = self.settings.seed
         if fixed is None:
             return int.from_bytes(os.urandom(4), "little")
         return max(fixed, fallback) & 0xFFFFFFFF
 
     def _answer_last(self, seed: int) -> bool:
-        """Answer the newest question; where nothing came, take it back and return False."""
+        """Answer the newest question. If no answer comes, remove the question and return False."""
         exchange = self.conversation.exchanges[-1]
         try:
             prompt, dropped = fit(
@@ -193,7 +194,7 @@ class Chat:
         )
 
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:
-        """Show an answer as it comes. An error ends it; what had come is kept."""
+        """Show an answer as it streams in. After an error, keep what came before it."""
         said: list[Piece] = []
         pieces, paint = self.model.answer(prompt, options), self._paint()
         try:
@@ -218,7 +219,7 @@ class Chat:
         return unended(result_of(said, self.model.stats), self.model.piece)
 
     def _paint(self) -> TokenPaint | None:
-        """What colours an answer's tokens, where that is wanted and there are colours."""
+        """Return what colours an answer's tokens, if the user wants that and the terminal has colours."""
         if not (self.settings.tokens and has_colour(self.screen.out)):
             return None
         return TokenPaint(self.model.piece, colour=True)
