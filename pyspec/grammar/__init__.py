@@ -1,1 +1,1 @@
-"""What an answer has to look like: grammars of strangers, bounded, and run where they can harm nobody."""
+"""Grammars that constrain answers. They are untrusted, so they are bounded and run in isolated processes."""

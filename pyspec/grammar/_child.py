@@ -1,15 +1,14 @@
-"""Runs grammars for a process that must not die of them: one process has the vocabulary, and a fork of it each grammar.
+"""Runs grammars outside the process that decodes: one child process loads the vocabulary, and a fork of it runs each grammar.
 
     _child.py masks PATH OVERRIDES_HEX
 
-Standard input is a socket. With each byte on it comes a descriptor, the socket of one grammar; a fork serves that until it is
-closed. First the other side sends a line of JSON, {"grammar", "root", "trigger"}, and is told which tokens may come
-first; then it sends accepted tokens, an int32 each, and is told after each which may come next. Or it sends {"schema"}, and is
-told the grammar of that. PATH is empty where only schemas come. A reply is a head (`HEAD`: kind, microseconds of work, bytes
-that follow) and a body: of kind M a bit a token, 1 where it is barred, of kind F nothing, since no token is barred, of kind G
-a grammar, and of kind E why there is none of these.
+Standard input is a socket. Each byte on it carries a descriptor, the socket of one grammar; a fork serves that until it is
+closed. First the client sends a line of JSON, {"grammar", "root", "trigger"}, and receives the mask of the first token. Then it
+sends each accepted token as an int32, and receives the mask of the next. Or it sends {"schema"}, and receives its grammar. PATH
+is empty if there will be only schemas. A reply is a head (`HEAD`: kind, microseconds of work, size of the body) and a body. Kind
+M: a bit per token, 1 if it is barred. Kind F: empty, no token is barred. Kind G: a grammar. Kind E: the reason of a failure.
 
-A fork ends itself where a step takes too long, all of them together do, or memory runs out. Run by path; imports no pyspec.
+A fork ends itself if one step or all together take too long, or memory runs out. Run by path; imports no pyspec.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ OTHER = Path(__file__).parents[1] / "store" / "_child.py"
 HEAD = struct.Struct("<cII")
 
 PARSE_S, STEP_S = 2.0, 1.0
-"""Until the first mask, and from one to the next."""
+"""Time limits for the first mask, and for each further one."""
 
 FIRST_S, MEAN_S = 10.0, 0.25
-"""All steps together may take the first and as often the second."""
+"""Time limit for all steps together: the first, plus the second for each step."""
 
 SLOW_S = 0.25
-"""A step that takes longer is no ordinary one: from then on others go before this process."""
+"""After a step longer than this, the process lowers its own priority."""
 
 MOST_BYTES = 1 << 20
-"""Of a grammar."""
+"""Longest grammar, bytes."""
 
 ROOM = 512 << 20
-"""Bytes that a grammar may take."""
+"""Memory that a grammar may take, bytes."""
 
 _CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 
 
 class Grammar:
-    """One grammar in llama.cpp, and which tokens it allows."""
+    """A grammar in llama.cpp, and the tokens it allows."""
 
     def __init__(self, lc: Any, vocab: Any, asked: dict[str, Any]) -> None:
         self._lc = lc
@@ -73,11 +72,11 @@ class Grammar:
         return bool(self._sampler)
 
     def accept(self, token: int) -> None:
-        """The text goes on with this token."""
+        """Continue the text with this token."""
         self._lc.llama_sampler_accept(self._sampler, token)
 
     def barred(self) -> Any:
-        """Which tokens may not come next, [n_vocab] booleans."""
+        """Return which tokens may not come next, as [n_vocab] booleans."""
         candidates = self._all.copy()
         pointer = candidates.ctypes.data_as(ctypes.POINTER(self._lc.llama_token_data))
         array = self._lc.llama_token_data_array(
@@ -88,24 +87,24 @@ class Grammar:
 
 
 class Patience:
-    """Lets the system end this process where a step of work, or all of it, takes too long."""
+    """Has the system end this process if one step, or all together, take too long."""
 
     def __init__(self) -> None:
         self._start = self.spent = 0.0
         self._left = FIRST_S
-        # the first step, which may be anything, gives way while it is at work; C does not keep a thread from that
+        # the first step may take long, so a thread lowers the priority during it; C code does not block threads
         self._aside = threading.Timer(SLOW_S, os.setpriority, (os.PRIO_PROCESS, os.getpid(), 10))
         self._aside.daemon = True
         self._aside.start()
 
     def begin(self, most: float) -> None:
-        """A step begins that may take so many seconds."""
+        """Begin a step that may take `most` seconds."""
         self._left += MEAN_S
         self._start = perf_counter()
         signal.setitimer(signal.ITIMER_REAL, max(1e-3, min(most, self._left)))
 
     def end(self) -> int:
-        """It has ended; returns the microseconds that it took."""
+        """End the step and return its duration in microseconds."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._aside.cancel()
         spent = perf_counter() - self._start
@@ -116,7 +115,7 @@ class Patience:
 
 
 def serve(lc: Any, vocab: Any, connection: socket.socket) -> None:
-    """One grammar or one schema, until nobody asks any more."""
+    """Serve one grammar or one schema until the client is done."""
     stream = connection.makefile("rwb")
     asked = json.loads(stream.readline())
     patience = Patience()
@@ -129,18 +128,18 @@ def serve(lc: Any, vocab: Any, connection: socket.socket) -> None:
 
 
 def convert(schema: str) -> tuple[bytes, bytes]:
-    """The reply to a schema: its grammar, or why it has none."""
+    """Return the reply to a schema: its grammar, or why there is none."""
     converter = import_module("llama_cpp.llama_grammar").json_schema_to_gbnf
     try:
         text = converter(schema).encode()
-    except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's
+    except Exception as error:  # noqa: BLE001 - an untrusted schema may break the converter in any way
         return b"E", f"{type(error).__name__}: {str(error)[:200]}".encode(errors="replace")
     return (b"G", text) if len(text) <= MOST_BYTES else (b"E", b"its grammar is too long")
 
 
 def serve_masks(lc: Any, vocab: Any, asked: Any, stream: Any, patience: Patience) -> None:
-    """One grammar's masks."""
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the process lives
+    """Serve the masks of one grammar."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
     os.dup2(errors.fileno(), 2)
     grammar = Grammar(lc, vocab, asked)
     if not grammar:
@@ -167,7 +166,7 @@ def reply(stream: Any, kind: bytes, spent: int, body: bytes) -> None:
 
 
 def main(path: str, overrides: str) -> None:
-    """Load the vocabulary, then fork for each socket that comes, until the other side has gone."""
+    """Load the vocabulary, then fork for each socket received, until the parent is gone."""
     control = socket.socket(fileno=os.dup(0))
     other = runpy.run_path(str(OTHER))
     lc = other["bindings"]()
@@ -176,11 +175,11 @@ def main(path: str, overrides: str) -> None:
     vocab = lc.llama_model_get_vocab(model) if model else None
     if path and not model:
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # meant for the process that asks, which may have answers to end
+    ):  # signals are for the parent, which may have answers to finish
         signal.signal(number, signal.SIG_IGN)
     while True:
         data, handles, _, _ = socket.recv_fds(control, 1, 1)
@@ -193,7 +192,7 @@ def main(path: str, overrides: str) -> None:
 
 
 def load(lc: Any, path: str, overrides: bytes) -> Any:
-    """The model without its weights, or null; overrides: an array of llama.cpp's structs, or nothing."""
+    """Load a model without its weights; null on failure. overrides: an array of llama.cpp's structs, or empty."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
     params.vocab_only, params.n_gpu_layers, params.use_extra_bufts = True, 0, False
@@ -205,18 +204,18 @@ def load(lc: Any, path: str, overrides: bytes) -> Any:
 
 
 def begin(other: dict[str, Any], lc: Any, vocab: Any, handle: int) -> None:
-    """Serve one grammar in this fork, and end it."""
+    """Serve one grammar in this fork, then end the fork."""
     status = 1
     try:
         pages = Path("/proc/self/statm")
-        if pages.exists():  # other systems do not say what is in use
+        if pages.exists():  # other systems do not tell the memory in use
             used = int(pages.read_text("ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
             other["limit"](AS=used + ROOM)
         with socket.socket(fileno=handle) as connection:
             serve(lc, vocab, connection)
         status = 0
     except (OSError, ValueError, MemoryError):
-        pass  # the other side sees that it has ended
+        pass  # the client sees that the fork has ended
     finally:
         os._exit(status)
 

@@ -1,7 +1,7 @@
-"""Grammars that answers follow: GBNF, and GBNF made of JSON schemas.
+"""Grammars that answers follow: GBNF, and GBNF made from JSON schemas.
 
-The converter of schemas recurses, and so does llama.cpp's parser of grammars. So what strangers send is bounded before it gets
-there, and grammars run in processes of their own (`masks.py`).
+Both the converter of schemas and llama.cpp's grammar parser recurse. Therefore untrusted input is bounded before it reaches them,
+and grammars run in separate processes (`masks.py`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pyspec.grammar.masks import ISOLATED, GrammarHost, convert_schema
 
 MOST_RULES = 10_000
 MOST_DEPTH = 128
-"""Levels of brackets."""
+"""Deepest nesting of brackets."""
 
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\n\r]*', re.DOTALL)
-"""What brackets and rules may stand in without being any. Each ends somewhere, if only with the text: a search that failed at
-its end would begin anew at each character."""
+"""Literals, classes, tokens and comments, in which brackets and `::=` do not count. Each alternative may end with the text: if it
+could fail there, the search would restart at every character."""
 
 
 def bounded(text: str) -> str:
-    """The GBNF text, if its size and depth are such that parsing it cannot exhaust the stack. Raises InputError."""
+    """Return the GBNF text if it is small and flat enough to be parsed without exhausting the stack. Raises InputError."""
     if len(text) > MOST_BYTES:
         raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in set(text)):
@@ -45,7 +45,7 @@ def bounded(text: str) -> str:
 
 
 def check_grammar(grammar: Any, llama: Any) -> None:
-    """Raise InputError for a `LlamaGrammar` that llama.cpp cannot use; added to a sampler chain it would end the process."""
+    """Raise InputError for a `LlamaGrammar` that llama.cpp cannot use; in a sampler chain it would end the process."""
     text, root = bounded(grammar._grammar), grammar._root
     if ISOLATED:
         GrammarHost.of(llama).check(text, root)
@@ -60,23 +60,23 @@ def check_grammar(grammar: Any, llama: Any) -> None:
 
 
 SCHEMA_DEPTH = 64
-"""Levels of a schema."""
+"""Deepest nesting of a schema."""
 
 SCHEMA_BYTES = 1 << 16
-"""Bytes of a schema."""
+"""Longest schema, bytes."""
 
 SMALL_SCHEMA = 1024
-"""Bytes that the converter turns into a grammar in some hundredths of a second whatever they say."""
+"""Size in bytes up to which the converter takes at most some hundredths of a second for any schema."""
 
 MOST_REPEATS = 10_000
-"""Of anything in a schema: the converter writes them all out."""
+"""Most repetitions in a schema: the converter writes each one out."""
 
 _BOUNDS = {"minItems", "maxItems", "minLength", "maxLength"}
 _REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 
 
 class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
-    """A grammar that an answer follows, from its first `trigger` on where there is one. Raises InputError as `bounded` does."""
+    """A grammar that an answer follows, from the first match of `trigger` if given. Raises InputError as `bounded` does."""
 
     def __init__(self, grammar: str, trigger: str | None = None) -> None:
         super().__init__(_grammar=bounded(grammar))
@@ -84,7 +84,7 @@ class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
 
 
 def schema_grammar(schema: Any) -> str:
-    """GBNF of a JSON schema. Raises InputError where it is too deep, too large or says what cannot be had."""
+    """Return the GBNF of a JSON schema. Raises InputError if it is too deep, too large or cannot be converted."""
     if not isinstance(schema, (dict, bool)):
         raise InputError("the JSON schema is not an object")
     _check_depth(schema)
@@ -95,7 +95,7 @@ def schema_grammar(schema: Any) -> str:
         return convert_schema(text)
     try:
         return str(json_schema_to_gbnf(text))
-    except Exception as error:  # noqa: BLE001 - whatever the converter stumbles over, the schema is somebody's
+    except Exception as error:  # noqa: BLE001 - an untrusted schema may break the converter in any way
         raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
 
 

@@ -1,8 +1,8 @@
-"""Which tokens a grammar allows, found out where neither its time nor its memory harms anybody.
+"""Token masks of grammars, computed in separate processes so that an expensive grammar harms nothing else.
 
-llama.cpp's grammars can take exponential time and memory, at the first token or at the thousandth, and nothing can interrupt
-them. So each runs in a process of its own (`_child.py`), which works out the next mask while the target decodes. Whoever
-samples waits for a mask a little and then gives the answer up; a scheduler goes on with others meanwhile.
+llama.cpp's grammars can take exponential time and memory, at the first token or at the thousandth, and cannot be interrupted.
+Therefore each runs in its own process (`_child.py`), which computes the next mask while the target decodes. The sampler waits
+for a mask for a short time and then gives up the answer; a scheduler continues with other sequences meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyspec.store.check import command_of, environment_of
 from pyspec.store.files import show
 
 ISOLATED = hasattr(os, "fork") and hasattr(socket, "send_fds")
-"""Whether grammars run elsewhere: where a process cannot be copied (Windows), they run in this one."""
+"""Whether grammars run in separate processes. Without fork (Windows) they run in this one."""
 
 _SCRIPT = Path(__file__).with_name("_child.py")
 _START_S = 30.0
@@ -45,11 +45,11 @@ _VERDICTS = 256
 SIMPLER = "give GBNF that begins at root, has no left recursion and is not too ambiguous"
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
-"""`llama_token_data`."""
+"""The layout of `llama_token_data`."""
 
 
 class GrammarHost:
-    """The process with one model's vocabulary, of which each grammar gets a copy; started by the first. path: "" for schemas."""
+    """The process with a model's vocabulary, forked for each grammar and started for the first. path: "" for schemas only."""
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, GrammarHost]] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
@@ -64,7 +64,7 @@ class GrammarHost:
 
     @classmethod
     def of(cls, llama: Any) -> GrammarHost:
-        """The one of a `llama_cpp.Llama`."""
+        """Return the host of a `llama_cpp.Llama`."""
         with cls._guard:
             found = cls._all.get(llama)
             if found is None:
@@ -73,12 +73,12 @@ class GrammarHost:
             return found
 
     def open(self, grammar: str, root: str = "root", trigger: str | None = None) -> MaskProcess:
-        """A process for one grammar, at work on its first mask. trigger: the text from which on the grammar holds."""
+        """Start a process for one grammar and its first mask. trigger: pattern of the text from which the grammar applies."""
         asked = {"grammar": grammar, "root": root, "trigger": trigger}
         return self.ask(asked, "the grammar cannot be parsed")
 
     def ask(self, asked: dict[str, str | None], problem: str) -> MaskProcess:
-        """A process for one question; problem: what to say where it has no answer."""
+        """Start a process for one request. problem: the error message if it fails."""
         line = json.dumps(asked)
         mine, other = socket.socketpair()
         with other:
@@ -111,7 +111,7 @@ class GrammarHost:
         self._end = weakref.finalize(self, _end, self._child, mine)
 
     def check(self, grammar: str, root: str = "root") -> None:
-        """Raise InputError for a grammar that llama.cpp cannot use, or whose first mask takes too long; remembered."""
+        """Raise InputError if llama.cpp cannot use a grammar, or its first mask takes too long. The verdict is cached."""
         key = hashlib.sha256(f"{root}\0{grammar}".encode()).hexdigest()
         why = self._verdicts.get(key)
         if why is None:
@@ -136,7 +136,7 @@ def _end(child: subprocess.Popen[bytes], control: socket.socket) -> None:
 
 
 class MaskProcess:
-    """One grammar's process. error: why it gives no masks any more, or the empty string. pace: seconds a mask takes lately."""
+    """The process of one grammar. error: why it gives no more masks, or empty. pace: recent mean seconds per mask."""
 
     def __init__(self, connection: socket.socket, problem: str) -> None:
         connection.setblocking(False)
@@ -146,14 +146,14 @@ class MaskProcess:
         self._due = 1
         self.error, self.pace = "", 0.0
         self.barred: npt.NDArray[np.bool_] | None = None
-        """Which tokens may not come next, a bit each, filled up to whole bytes; None where all may."""
+        """Which tokens may not come next, padded to a multiple of eight; None if all may."""
 
     def fileno(self) -> int:
-        """To wait for several with `select`."""
+        """Return the descriptor, so that `select` can wait for several processes."""
         return self._connection.fileno()
 
     def accept(self, token: int) -> None:
-        """The text goes on with this token."""
+        """Continue the text with this token."""
         self._due += 1
         try:
             self._connection.send(int(token).to_bytes(4, "little"))
@@ -162,13 +162,13 @@ class MaskProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether the mask of the text so far has come, or will never come."""
+        """Whether the mask for the text so far has arrived, or never will."""
         while self._due and not self.error and self._read():
             pass
         return not self._due or bool(self.error)
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most until it is ready; returns whether it is."""
+        """Wait until it is ready, at most `seconds`, and return whether it is."""
         end = monotonic() + seconds
         while not self.ready:
             left = end - monotonic()
@@ -177,14 +177,14 @@ class MaskProcess:
         return True
 
     def begun(self, hint: str = SIMPLER) -> None:
-        """Wait for the first reply. Raises InputError where none comes."""
+        """Wait for the first reply. Raises InputError if none comes."""
         if not self.wait(_START_S):
             self._fail()
         if self.error:
             raise InputError(self.error, hint)
 
     def _read(self) -> bool:
-        """Take what has come; returns whether anything has."""
+        """Read what has arrived, and return whether anything did."""
         try:
             data = self._connection.recv(1 << 18)
         except BlockingIOError:
@@ -234,16 +234,16 @@ class MaskProcess:
 _SCHEMAS = GrammarHost("")
 
 
-@lru_cache(maxsize=128)  # an agent has one for each of its tools
+@lru_cache(maxsize=128)  # an agent sends one for each tool
 def convert_schema(schema: str) -> str:
-    """GBNF of a JSON schema, made by llama-cpp-python's converter in a process of its own. Raises InputError."""
+    """Convert a JSON schema to GBNF with llama-cpp-python's converter in a separate process. Raises InputError."""
     with _SCHEMAS.ask({"schema": schema}, "the JSON schema cannot be used") as process:
         process.begun("make it simpler")
         return process.text
 
 
 class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
-    """A grammar in a sampler chain whose masks come from its process. patience: seconds that a row waits for its mask."""
+    """A sampler that applies the masks of a grammar's process. patience: seconds that a row waits for its mask."""
 
     def __init__(self, process: MaskProcess, patience: float | None = None) -> None:
         super().__init__(self._bar)
@@ -268,13 +268,13 @@ class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is u
         if not process.wait(self._patience):
             process._fail()  # noqa: SLF001 - its own
         if process.error:
-            candidates["logit"] = -np.inf  # nothing is chosen, which the caller sees
+            candidates["logit"] = -np.inf  # no token is chosen, which the caller notices
         elif process.barred is not None:
             candidates["logit"][process.barred[candidates["id"]]] = -np.inf
 
 
 def read_candidates(array: Any) -> npt.NDArray[Any]:
-    """The candidates of a `llama_token_data_array`, to be read and written."""
+    """Return a writable view of the candidates of a `llama_token_data_array`."""
     size = array.contents.size
     block = (llama_cpp.llama_token_data * size).from_address(
         ctypes.addressof(array.contents.data.contents)
@@ -283,7 +283,7 @@ def read_candidates(array: Any) -> npt.NDArray[Any]:
 
 
 def wait_all(processes: Iterable[MaskProcess], seconds: float) -> None:
-    """Wait until all of them are ready, so long at most."""
+    """Wait until all processes are ready, at most `seconds`."""
     end = monotonic() + seconds
     while waited := [process for process in processes if not process.ready]:
         left = end - monotonic()
