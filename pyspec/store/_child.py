@@ -1,10 +1,10 @@
-"""What may end a process, done in a child: trial loads and conversions. Run by path; imports no pyspec.
+"""Does in a child process what may end a process: trial loads and conversions. Run by path; imports no pyspec.
 
     _child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
     _child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
-    _child.py time PATH LOADING_JSON                         how long decodes take where its layers lie
+    _child.py time PATH LOADING_JSON                         time decodes where the run will put the layers
 
-These end with one line, a JSON object {"ok", "error"}; before it `quantize` prints `tensor I N` for each tensor and `time`
+Each ends with one line, a JSON object {"ok", "error"}. Before it, `quantize` prints `tensor I N` for each tensor, and `time`
 prints `rows N MS` for each width, the fastest of several decodes.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 
 
 def bindings() -> ModuleType:
-    """llama_cpp's module of C calls without the package around it, which takes longer to import than the trial itself."""
+    """Import llama_cpp's module of C calls without the package, which takes longer to import than the trial itself."""
     spec = util.find_spec("llama_cpp")
     if spec is None:
         raise ImportError("llama-cpp-python is not installed")
@@ -38,7 +38,7 @@ def bindings() -> ModuleType:
 
 
 def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: None) -> list[str]:
-    """Has llama.cpp's log lines go to `on_line`, and those that are errors into the list that is returned."""
+    """Send llama.cpp's log lines to `on_line`, and return a list that collects the errors among them."""
     errors: list[str] = []
 
     def log(level: int, text: bytes, _data: object) -> None:
@@ -54,20 +54,20 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
 
 
 _CALLBACKS: list[object] = []
-"""llama.cpp calls them for as long as the process lives."""
+"""Callbacks that llama.cpp may call as long as the process lives."""
 
 _KEPT: list[object] = []
-"""What parameters point to."""
+"""Objects that parameters point to."""
 
 
 def say(line: str) -> None:
-    """Writes one line to the parent, flushed."""
+    """Write one line to the parent and flush."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def limit(**most: int) -> None:
-    """No core file, and at most so many bytes of what the system calls AS, address space, and FSIZE, of a file."""
+    """Forbid core files and set limits in bytes by their system names: AS for address space, FSIZE for file size."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
         import resource  # noqa: PLC0415 - absent on Windows
 
@@ -82,23 +82,23 @@ def limit(**most: int) -> None:
 
 
 ROWS = (1, 8, 64)
-"""Rows of the decodes: an answer's step, a verified draft, a prompt. Each takes other kernels."""
+"""Rows of the decodes: a plain step, a verified draft, a prompt. Each uses different kernels."""
 
 SILENT = 4
-"""Rows of one more decode, none of them with logits, as those of a prompt that is read in pieces."""
+"""Rows of one more decode without logits, like a prompt read in pieces."""
 
 MOST_CONTEXT = 8192
-"""Tokens of context that are tried; more only takes longer."""
+"""Largest context to try, tokens; more only takes longer."""
 
 MOST_SECONDS = 1.0
-"""For turning a line into tokens, which takes microseconds unless it has no end; memory grows by gigabytes meanwhile."""
+"""Time limit for tokenizing a line. It takes microseconds, unless it never ends and uses up gigabytes of memory."""
 
 TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
-"""Words, a letter that is not ASCII, NUL, and what stands for damaged text."""
+"""Words, non-ASCII letters, NUL, and the replacement character."""
 
 
 def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: bool) -> Any:
-    """The model, or null; check: its numbers are looked through."""
+    """Load the model; null on failure. check: whether llama.cpp checks the values of the weights."""
     lc.llama_backend_init()
     params = lc.llama_model_default_params()
     place(lc, params, loading)
@@ -112,7 +112,7 @@ def load_model(lc: ModuleType, path: str, loading: dict[str, Any], *, check: boo
 
 
 def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
-    """Has layers go where `loading` says; what `params` then points to lives as long as the process."""
+    """Set where layers go. What `params` then points to lives as long as the process."""
     params.n_gpu_layers = loading["n_gpu_layers"]
     params.split_mode, params.main_gpu = loading["split_mode"], loading["main_gpu"]
     if loading["tensor_split"]:
@@ -128,7 +128,7 @@ def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
 
 
 def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
-    """llama.cpp's array of header values that replace the file's; it lives as long as the process."""
+    """Return llama.cpp's array of header values that replace the file's. It lives as long as the process."""
     array = (lc.llama_model_kv_override * (len(pairs) + 1))()  # an empty key ends it
     kinds = {
         bool: ("BOOL", "val_bool"),
@@ -145,7 +145,7 @@ def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
 
 
 def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of ggml's, which llama.cpp's library need not show itself: Windows looks into one file alone."""
+    """Return a function of ggml. llama.cpp's own library may not export it: Windows searches only one file."""
     folder = Path(lc.__file__ or "").parent / "lib"
     load = import_module("llama_cpp._ctypes_extensions").load_shared_library
     for library in (lc._lib, *(partial(load, each, folder) for each in ("ggml", "ggml-base"))):  # noqa: SLF001
@@ -156,7 +156,7 @@ def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> An
 
 
 def add_server(lc: ModuleType, server: str) -> bool | None:
-    """Makes devices of an RPC server; whether it has some, None where this build has no RPC. A server must answer there."""
+    """Add the devices of an RPC server, which must be reachable. Return whether it has any; None if this build lacks RPC."""
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     registry = ggml_function(lc, "ggml_backend_reg_by_name", pointer, text)(b"RPC")
     proc = ggml_function(lc, "ggml_backend_reg_get_proc_address", pointer, pointer, text)
@@ -170,7 +170,7 @@ def add_server(lc: ModuleType, server: str) -> bool | None:
 
 
 def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
-    """Loads the model and decodes; returns what went wrong, or the empty string."""
+    """Load the model and decode; return what went wrong, or the empty string."""
     model = load_model(lc, path, loading, check=True)
     if not model:
         return "llama.cpp cannot load it"
@@ -183,9 +183,9 @@ def trial(lc: ModuleType, path: str, loading: dict[str, Any]) -> str:
 
 
 def run(lc: ModuleType, model: Any, loading: dict[str, Any]) -> str:
-    """Makes a context as the run will, and decodes."""
+    """Make a context as the run will, and decode."""
     seconds = 0.0 if loading["n_gpu_layers"] else loading["seconds"] * loading["n_threads"]
-    with at_most(seconds):  # a recurrent state may be as large as its file says
+    with at_most(seconds):  # the file may claim a huge recurrent state
         context = make_context(lc, model, loading)
     if not context:
         return "llama.cpp cannot make a context for it"
@@ -198,7 +198,7 @@ def run(lc: ModuleType, model: Any, loading: dict[str, Any]) -> str:
 
 
 def adapt(lc: ModuleType, model: Any, context: Any, path: str, scale: float) -> bool:
-    """Puts a LoRA adapter on the context; whether that went well."""
+    """Apply a LoRA adapter to the context, and return whether that worked."""
     adapter = lc.llama_adapter_lora_init(model, os.fsencode(path))
     if not adapter:
         return False
@@ -207,14 +207,14 @@ def adapt(lc: ModuleType, model: Any, context: Any, path: str, scale: float) -> 
 
 
 def tokenize(lc: ModuleType, vocab: Any) -> None:
-    """Turns texts into tokens: llama.cpp ends the process where the vocabulary contradicts itself."""
+    """Tokenize some texts: llama.cpp ends the process if the vocabulary contradicts itself."""
     kind = lc.llama_vocab_type(vocab)
     if kind == lc.LLAMA_VOCAB_TYPE_NONE:
         return
     spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
     room = (lc.llama_token * 256)()
     with at_most(MOST_SECONDS):
-        # what cannot be spelled is refused where texts come in
+        # `GuardedTokenizer` refuses text that cannot be spelled
         for text in (b"", TEXT if spells else b""):
             for special in (False, True):
                 lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
@@ -222,8 +222,8 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Let the system end this process if what is inside takes more of the processor's time; 0 is no limit."""
-    if not hasattr(signal, "setitimer"):  # Windows: the parent's patience is all there is
+    """Have the system end this process if the body takes more CPU time than this; 0 for no limit."""
+    if not hasattr(signal, "setitimer"):  # on Windows only the parent's time limit applies
         yield
         return
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -242,7 +242,7 @@ def has_bytes(lc: ModuleType, vocab: Any) -> bool:
 
 
 def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
-    """A context as the run will make it, as far as kernels depend on it."""
+    """Make a context as the run will, as far as kernels depend on it."""
     params = lc.llama_context_default_params()
     params.n_ctx = max(sum(ROWS) + SILENT, min(loading["n_ctx"], MOST_CONTEXT))
     params.n_batch = params.n_ubatch = max(ROWS)
@@ -259,7 +259,7 @@ def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
 
 
 def decode(lc: ModuleType, model: Any, context: Any, loading: dict[str, Any]) -> str:
-    """Decodes 1, 8 and 64 rows, or as many as it has positions for, and looks for logits that are not finite."""
+    """Decode 1, 8 and 64 rows, as far as the positions suffice, and check that logits are finite."""
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
     done, most = 0, loading["positions"] or sum(ROWS) + SILENT
     for n in (rows for rows in ROWS if done + rows <= most):
@@ -283,7 +283,7 @@ def decode(lc: ModuleType, model: Any, context: Any, loading: dict[str, Any]) ->
 
 
 def batch_of(lc: ModuleType, n: int, start: int, n_vocab: int) -> Any:
-    """So many rows of one sequence from position `start` on, with logits for a draft's rows or for the last of a prompt's."""
+    """Make a batch of `n` rows of one sequence from position `start`. Above 8 rows, only the last has logits."""
     batch = lc.llama_batch_init(n, 0, 1)
     batch.n_tokens = n
     for i in range(n):
@@ -293,9 +293,9 @@ def batch_of(lc: ModuleType, n: int, start: int, n_vocab: int) -> Any:
 
 
 def run_trial(path: str, address_space: str, loading: str) -> None:
-    """Runs the trial and reports; an address space of 0 is not limited."""
+    """Run the trial and report; an address space of 0 means no limit."""
     limit(**({"AS": int(address_space)} if int(address_space) else {}))
-    # threads that spin for each other take seconds for milliseconds of work where others have the processor
+    # on a busy machine, spinning threads turn milliseconds of work into seconds
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     lc = bindings()
     errors = errors_of(lc)
@@ -303,20 +303,20 @@ def run_trial(path: str, address_space: str, loading: str) -> None:
     if error and errors:
         error = f"{error}: {errors[0]}"
     say(json.dumps({"ok": not error, "error": error}))
-    os._exit(0)  # the verdict stands; freeing gigabytes first would only take time
+    os._exit(0)  # the result is known, and freeing gigabytes takes time
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
 TIMED_ROWS = (1, 4, 8, 64)
-"""An answer's step, two verifies, a prompt."""
+"""A plain step, two verifies, a prompt."""
 
 TURNS = 6
 
 
 def run_time(path: str, loading: str) -> None:
-    """Times decodes of all widths in turn, so that a slow moment does not fall on one of them, and reports the fastest."""
+    """Time decodes of all widths in turn, so that a slow moment does not hit only one, and report the fastest."""
     limit()
     lc = bindings()
     errors_of(lc)
@@ -334,7 +334,7 @@ def run_time(path: str, loading: str) -> None:
 
 
 def fastest(lc: ModuleType, model: Any, context: Any) -> list[float]:
-    """Milliseconds of a decode of each width."""
+    """Return the milliseconds of the fastest decode of each width."""
     n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
     batches = [batch_of(lc, n, 0, n_vocab) for n in TIMED_ROWS]
     times: list[list[float]] = [[] for _ in TIMED_ROWS]
@@ -355,7 +355,7 @@ _STEP = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")
 
 
 def quantize(source: str, out: str, ftype: str, threads: str) -> None:
-    """Converts one file and reports."""
+    """Convert one file and report."""
 
     def on_line(line: str) -> None:
         if step := _STEP.match(line):

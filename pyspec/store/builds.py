@@ -1,4 +1,4 @@
-"""Builds of llama-cpp-python: which cards this machine has, found without anybody's library, and how to get what uses them."""
+"""Builds of llama-cpp-python: finds this machine's graphics cards without vendor libraries, and says which build uses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspec._version import LLAMA_CPP_VERSIONS
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
-"""llama-cpp-python's own index of wheels: a page for each of cpu, cu121 to cu125 and metal, not each with every version."""
+"""llama-cpp-python's own wheel index: pages for cpu, cu121 to cu125 and metal, not all with every version."""
 
 FLAGS = {
     "NVIDIA": "-DGGML_CUDA=on",
@@ -20,36 +20,36 @@ FLAGS = {
     "Apple": "-DGGML_METAL=on",
     "RPC": "-DGGML_RPC=on",
 }
-"""What llama.cpp is built with for whose devices; Vulkan serves those of all three makers of cards."""
+"""Build flags of llama.cpp by maker of the device; Vulkan works for all three makers of cards."""
 
 _PAGES = {"NVIDIA": "cu124", "Apple": "metal"}
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _OTHER_BUS = re.compile(r"[0-9a-f]{4}:(?!00:)[0-9a-f]{2}:")
-# integrated graphics of Intel's lie on the first bus; a card that is not there is one
+# Intel's integrated graphics are on the first PCI bus; a device on another bus is a card
 
 
 def reinstall(device: str, system: str = sys.platform) -> str:
-    """The command that replaces llama-cpp-python by a build for these devices."""
+    """Return the command that replaces llama-cpp-python by a build for these devices."""
     if system == "win32":
         return f'$env:CMAKE_ARGS="{FLAGS[device]}"; {anew()}'
     return f'CMAKE_ARGS="{FLAGS[device]}" {anew()}'
 
 
 def anew() -> str:
-    """The command that installs llama-cpp-python once more.
+    """Return the command that reinstalls llama-cpp-python without pip's cache.
 
-    Pip keeps built wheels by name and version alone, so that it would take the one of the processor again.
+    Pip caches built wheels by name and version only, so it would reuse the CPU build.
     """
     return f"pip install --force-reinstall --no-cache-dir --no-deps {pinned()}"
 
 
 def pinned() -> str:
-    """llama-cpp-python in the version that this pyspec takes, as pip has it."""
+    """Return pip's requirement for the llama-cpp-python version of this pyspec."""
     return f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
 
 
 def advice(maker: str, system: str = sys.platform) -> str:
-    """How to have the cards of this maker used: what to do, each with its command in a line of its own."""
+    """Say how to get a build for this maker's cards, with each command on a line of its own."""
     lines = ["To build one that can:", reinstall(maker, system)]
     if page := _PAGES.get(maker):
         wheel = f"{anew()} --only-binary :all: --index-url {WHEELS}/{page}"
@@ -60,7 +60,7 @@ def advice(maker: str, system: str = sys.platform) -> str:
 def cards(
     root: Path = Path("/"), system: str = sys.platform, machine: str = platform.machine()
 ) -> list[str]:
-    """Makers of the cards that this machine has for sure, the likeliest to be fast first.
+    """Return the makers of the graphics cards that this machine surely has, the likely fastest first.
 
     root: where /dev, /proc and /sys are.
     """
@@ -77,7 +77,7 @@ def cards(
 
 
 def _maker(device: Path) -> str:
-    """Who made a display device of PCI; "" where that is unknown, or it may be part of the processor."""
+    """Return the maker of a PCI display device; empty if unknown, or if it may be part of the processor."""
     try:
         maker = _VENDORS.get((device / "vendor").read_text(encoding="ascii").strip(), "")
         own = maker != "Intel" or _OTHER_BUS.match(device.resolve().name)

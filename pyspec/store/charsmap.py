@@ -1,8 +1,8 @@
-"""The table by which a unigram tokenizer writes characters in another way, held against what llama.cpp ends the process for.
+"""Checks the character normalization table of a unigram tokenizer for faults that make llama.cpp end the process.
 
-It is a double array (Kanda 2018, as SentencePiece compiles it) and the texts that its leaves point to. llama.cpp walks it for
-each place of a text and throws, through C, where a step leads out of the array or a text has no end. Which text leads there
-nobody knows before, so all of it is walked here.
+The table is a double array (Kanda 2018, as SentencePiece compiles it) and the texts that its leaves point to. llama.cpp walks it
+at each position of a text, and throws through C if a step leaves the array or a text has no end. It is unknown which inputs do
+that, so the whole table is walked here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 LARGEST = 1 << 20
-"""Bytes; SentencePiece's own tables have a quarter of that."""
+"""Largest table, bytes; SentencePiece's own are a quarter of that."""
 
 DEEPEST = 255
-"""Bytes of the longest entry: each place of a text may cost as many steps."""
+"""Longest entry, bytes: each position of a text may cost as many steps."""
 
 _HAS_TEXT, _WIDE, _VALUE = 1 << 8, 1 << 9, 0x7FFFFFFF
 
 
 def fault_of(table: bytes) -> str:
-    """What is wrong with a table, the empty string for nothing."""
+    """Return what is wrong with a table, or the empty string."""
     if len(table) < 5:
         return "is too short"
     if len(table) > LARGEST:
@@ -34,9 +34,9 @@ def fault_of(table: bytes) -> str:
 
 
 def _walk(nodes: Any, last_end: int) -> str:
-    """All places that any text reaches, a byte at a time; last_end: where the last of the texts ends.
+    """Visit all nodes that any text reaches, one byte per step. last_end: where the last text ends.
 
-    A node is reached by the byte that it names alone, so it belongs to one place, its number with that byte's bits turned.
+    A node is reached only by the byte it names, so only from one place: its index XOR that byte.
     """
     labels, bases = (nodes & 0xFF).astype(np.int64), _bases(nodes)
     steps = np.flatnonzero((labels != 0) & (nodes <= _VALUE))
@@ -60,5 +60,5 @@ def _walk(nodes: Any, last_end: int) -> str:
 
 
 def _bases(nodes: Any) -> Any:
-    """How far each node's children are."""
+    """Return each node's offset to its children."""
     return ((nodes >> 10) << ((nodes & _WIDE) >> 6)).astype(np.int64)

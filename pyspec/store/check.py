@@ -1,8 +1,8 @@
-"""Decides whether a model file may be loaded into this process, and how; what may end a process is done in a child.
+"""Decides whether and how a model file may be loaded into this process. Whatever may end a process runs in a child.
 
-The first time a file is seen its header is read by our own reader, then llama.cpp loads it in a child process as the run
-will, and decodes. An acceptance is remembered for that state of the file, this machine and that llama-cpp-python; a
-rejection is not, since its cause may be the machine's state. Conversions go to children, too: what runs there is `_child.py`.
+When a file is seen for the first time, our own reader reads its header. Then llama.cpp loads it in a child process as the run
+will, and decodes. An acceptance is remembered for this state of the file, this machine and this llama-cpp-python. A rejection is
+not, since its cause may be the machine's state. Conversions run in children too. The child's code is `_child.py`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ log = logging.getLogger("pyspec")
 
 _BASE_SECONDS = 60.0
 _DEVICE_SECONDS = 900.0  # a first load compiles shaders or PTX for the card
-_DECODE_SECONDS = 8.0  # of a processor, for some decodes
+_DECODE_SECONDS = 8.0  # CPU time for some decodes
 _BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
-_BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve much of it
+_BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve a lot
 _STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
 _PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers take (Q4_0)
 _NO_ROOM = (
@@ -58,12 +58,12 @@ _BEYOND = ("head", "type_k", "type_v", "overrides")
 
 @dataclass(frozen=True)
 class Loading:
-    """How the run will load a model; the trial does the same.
+    """How the run will load a model; the trial load does the same.
 
-    n_gpu_layers: 0 for none. devices: names of those that layers may go to, () for all; split_mode, main_gpu, tensor_split
-    and offload_kqv as llama.cpp has them. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: only the vocabulary
-    is wanted, and the file need not have weights. embedding: embeddings alone are. head: the next-token head is loaded.
-    type_k, type_v: of the KV cache. overrides: header values that replace the file's. lora: an adapter's file and scale.
+    n_gpu_layers: 0 for none. devices: names of devices for layers, () for all. split_mode, main_gpu, tensor_split and
+    offload_kqv: as in llama.cpp. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: load only the vocabulary; the
+    file may lack weights. embedding: only compute embeddings. head: load the next-token head. type_k, type_v: types of the
+    KV cache. overrides: header values that replace the file's. lora: an adapter's file and scale.
     """
 
     n_gpu_layers: int = 0
@@ -86,7 +86,7 @@ class Loading:
 
     @property
     def what(self) -> str:
-        """What is done with the model, as far as other code then runs."""
+        """What is done with the model, as far as that selects other code."""
         beyond = [
             f"{n} {getattr(self, n)}" for n in _BEYOND if getattr(self, n) not in (None, False, ())
         ]
@@ -99,7 +99,7 @@ class Loading:
 
     @property
     def place(self) -> str:
-        """Where layers go, as far as their kernels depend on it: how many is left out."""
+        """Where layers go, as far as kernels depend on it; the number of layers is left out."""
         if not self.n_gpu_layers:
             return "the CPU"
         names = ",".join(self.devices) or "all devices"
@@ -109,10 +109,10 @@ class Loading:
 def check_model(
     path: str | os.PathLike[str], trust: bool = False, loading: Loading = Loading()
 ) -> bool:
-    """Returns whether its weights may go to extra buffers, if the model may be loaded at all.
+    """Check whether a model may be loaded, and return whether its weights may go to extra buffers.
 
     With `trust` only the header is read; files that ship with pyspec are not checked. Raises ModelNotFound, ModelUnreadable
-    or ModelInvalid for the file itself, ModelRejected when the trial load failed or died.
+    or ModelInvalid for the file itself, ModelRejected if the trial load failed or died.
     """
     path = Path(path)
     extra = extra_buffers(loading.extra_buffers)
@@ -129,15 +129,15 @@ def check_model(
         if known == _verdict(works, before):
             return works
     works = _trial(read_header(path, weights=not loading.vocab_only), loading, extra)
-    if stamps(path) == before:  # else it changed while it was tried
+    if stamps(path) == before:  # else it changed during the trial
         remember(kind, before[0], _verdict(works, before))
     return works
 
 
 def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -> tuple[bool, bool]:
-    """`check_model` for layers that nobody asked to be on devices, and whether they may go there.
+    """Run `check_model` for automatic placement on devices; also return whether layers may go there.
 
-    A file that fails there alone is a good one: the device may be full, or its driver older than this build.
+    A file that fails only on a device is still good: the device may be full, or its driver older than this build.
     """
     try:
         return check_model(path, trust, loading), True
@@ -156,14 +156,14 @@ def ships(path: Path) -> bool:
 
 
 def _verdict(extra: bool, of: list[Stamp]) -> str:
-    """What is remembered of a file that went well, and of its other parts."""
+    """Return what is remembered of an accepted file and its other parts."""
     return f"{'with' if extra else 'without'} extra buffers {of[1:]}"
 
 
 def extra_buffers(option: str = "auto") -> bool:
     """Whether this build of llama.cpp may put weights into extra buffers on this machine.
 
-    A processor with AMX is tried once, with a shipped model; others count as able until a file's trial shows otherwise.
+    With AMX, this is tried once with a shipped model; other processors pass until a file's trial fails.
     """
     known = extra_buffers_known(option)
     if known is not None:
@@ -183,7 +183,7 @@ def _dies_only_with_extra(path: Path) -> bool:
 
 
 def _trial(header: Header, loading: Loading, extra: bool) -> bool:
-    """Tries the file; returns whether it went well with extra buffers, or only without. Raises ModelRejected."""
+    """Try the file; return True if it works with extra buffers, False if only without. Raises ModelRejected."""
     outcome = _run(header, loading, extra)
     if outcome.ok:
         return extra
@@ -214,14 +214,14 @@ def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
 
 
 def _blame() -> None:
-    """A file lives without extra buffers alone: that is the machine's fault unless a good file lives with them."""
+    """After a file worked only without extra buffers: blame the machine, unless a good file works with them."""
     probe = shipped_file(_PROBE)
     if probe is None or _dies_only_with_extra(probe):
         remember_extra_buffers(False)
 
 
 def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
-    """One trial in a child. On a GPU the address space is left alone: drivers reserve all of it."""
+    """Run one trial in a child. With a GPU the address space is not limited: drivers reserve all of it."""
     size = sum(part.stat().st_size for part in header.parts)
     memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)
     if loading.n_gpu_layers:
@@ -249,7 +249,7 @@ _START = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-# It ends when its stdin does, and so with a parent that was killed; work in C does not keep a thread from that.
+# It ends when its stdin closes, even if the parent was killed; C code does not block the watching thread.
 _WATCH = (
     "import os, stat, threading; stat.S_ISFIFO(os.fstat(0).st_mode) and "
     "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
@@ -258,7 +258,7 @@ _ENV = {
     "GGML_NO_BACKTRACE": "1",  # else an abort starts a debugger
     "PYTHONFAULTHANDLER": "0",
 }
-_NO_GPU = {  # where the work is done on the CPU, starting a GPU only costs time
+_NO_GPU = {  # for work on the CPU, starting a GPU only costs time
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
     "GGML_VK_VISIBLE_DEVICES": "",
@@ -274,12 +274,12 @@ _WINDOWS_ENDS = {
     0xC0000374: signal.SIGSEGV,  # the heap
     0xC0000409: signal.SIGABRT,  # fast fail
 }
-"""Exit codes of programs that crashed on Windows, which has no signals for that; no child of ours ends so by itself."""
+"""Exit codes of crashes on Windows, which has no signals for them; our children never exit with these on their own."""
 
 
 @dataclass(frozen=True)
 class ChildExit:
-    """How a child ended: its report's error ("" when fine), the signal it died of, if any, the seconds it was given."""
+    """How a child ended: its report's error (empty on success), the signal that killed it, if any, and its time limit."""
 
     error: str
     signal: int | None = None
@@ -293,7 +293,7 @@ class ChildExit:
 
     @property
     def reason(self) -> str:
-        """The failure in a few words."""
+        """The reason of a failure in a few words."""
         if self.timed_out:
             return "it did not end in time"
         if self.signal == getattr(signal, "SIGPROF", None) is not None:
@@ -311,9 +311,9 @@ def _signal_name(number: int) -> str:
 
 
 def command_of(task: str, script: Path | None = None, *, watching: bool = False) -> list[str]:
-    """The command that does a task of `_child.py`, or of another script, with this process's import path.
+    """Return the command for a task of `_child.py`, or of another script, with this process's import path.
 
-    watching: it reads nothing from its stdin, a pipe, and ends with it.
+    watching: the child ends when its stdin, a pipe, closes; it cannot read from it.
     """
     path = json.dumps([p or str(Path.cwd()) for p in sys.path])
     start = _WATCH + _START if watching else _START
@@ -321,7 +321,7 @@ def command_of(task: str, script: Path | None = None, *, watching: bool = False)
 
 
 def environment_of(*, gpu: bool) -> dict[str, str]:
-    """The environment of a child."""
+    """Return the environment of a child."""
     return {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
 
 
@@ -334,7 +334,7 @@ def run_child(
     gpu: bool = False,
     script: Path | None = None,
 ) -> ChildExit:
-    """Does a task of `_child.py`, or of another script; its last line of output is `{"ok": bool, "error": str}`.
+    """Run a task of `_child.py`, or of another script, whose last line of output is `{"ok": bool, "error": str}`.
 
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted; it sees no GPU unless `gpu`.
@@ -344,7 +344,7 @@ def run_child(
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
             [*command_of(task, script, watching=True), *arguments],
-            stdin=subprocess.PIPE,  # it ends when this process is gone and cannot end it
+            stdin=subprocess.PIPE,  # the child ends with it, even if this process is killed
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment_of(gpu=gpu),
@@ -363,7 +363,7 @@ def run_child(
             status = child.wait()
         finally:
             timer.cancel()
-            child.kill()  # nothing, where it has ended
+            child.kill()  # no effect if it has ended
             child.wait()
         errors.seek(0)
         if timed_out.is_set():

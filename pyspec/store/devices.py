@@ -1,4 +1,4 @@
-"""The devices that llama.cpp found beside the processor: graphics cards, Metal, and machines that answer by its RPC."""
+"""llama.cpp's devices other than the CPU: graphics cards, Metal, and machines that run its RPC server."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pyspec.store.gguf import Header
 from pyspec.store.machine import this_machine
 
 _KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
-"""What ggml_backend_dev_type counts from 0 on."""
+"""Names of ggml_backend_dev_type's values from 0 on."""
 
 AUTO = "auto"
-"""What `n_gpu_layers` may be beside a number."""
+"""A value of `n_gpu_layers` besides numbers."""
 
 _SPARE, _SPARE_SHARE = 1 << 30, 0.1
-# bytes of a device left free, at most this share of it: for its kernels' own buffers and for other programs
+# bytes to leave free on a device, at most this share of it: for kernels' own buffers and other programs
 
 _LAYERED = ("GPU", "integrated GPU", "RPC")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
@@ -31,9 +31,9 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 
 @dataclass(frozen=True)
 class Device:
-    """One device, as ggml names it; kind is GPU, integrated GPU, RPC, accelerator or CPU.
+    """A device with ggml's name for it. kind: GPU, integrated GPU, RPC, accelerator or CPU.
 
-    free and total are bytes, both 0 where the device does not say.
+    free, total: bytes, both 0 if the device does not say.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Device:
 
     @property
     def takes_layers(self) -> bool:
-        """Whether llama.cpp puts layers there; an accelerator only speeds up the processor's."""
+        """Whether llama.cpp can put layers there; an accelerator only speeds up those on the CPU."""
         return self.kind in _LAYERED
 
     def __str__(self) -> str:
@@ -55,14 +55,14 @@ class Device:
 
 @cache
 def _ggml(name: str, restype: Any, *argtypes: Any) -> Any:
-    from llama_cpp import llama_cpp  # noqa: PLC0415 - who only lists models need not load it
+    from llama_cpp import llama_cpp  # noqa: PLC0415 - listing models does not need it
 
     llama_cpp.llama_backend_init()
     return ggml_function(llama_cpp, name, restype, *argtypes)
 
 
 def devices() -> list[Device]:
-    """All devices of this build, the processor among them, with what is free of their memory now."""
+    """Return all devices of this build, including the CPU, with their free memory."""
     size, text, pointer = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
     get = _ggml("ggml_backend_dev_get", pointer, size)
     found = []
@@ -86,9 +86,9 @@ def devices() -> list[Device]:
 
 
 def layer_devices(names: Sequence[str] = ()) -> list[Device]:
-    """The devices that layers may go to: those named, or all, in llama.cpp's order (others' machines first).
+    """Return the devices that can take layers: the named ones, or all, in llama.cpp's order (RPC first).
 
-    An integrated card counts only where there is no other. Raises OptionError for a name that there is not.
+    An integrated card counts only if there is no other. Raises OptionError for an unknown name.
     """
     found = [each for each in devices() if each.takes_layers]
     if names:
@@ -103,7 +103,7 @@ def layer_devices(names: Sequence[str] = ()) -> list[Device]:
 
 
 def buffer_names(found: Iterable[Device]) -> dict[str, str]:
-    """By the name of its buffers, as llama.cpp logs it, the name of each device."""
+    """Return each device's name by the name of its buffers, as llama.cpp logs it."""
     pointer = ctypes.c_void_p
     buffer_type = _ggml("ggml_backend_dev_buffer_type", pointer, pointer)
     name_of = _ggml("ggml_backend_buft_name", ctypes.c_char_p, pointer)
@@ -111,12 +111,12 @@ def buffer_names(found: Iterable[Device]) -> dict[str, str]:
 
 
 def device_array(found: Sequence[Device]) -> Any:
-    """The list that llama.cpp takes as a model's devices; it has to live as long as the parameters."""
+    """Return llama.cpp's array of devices. It must live as long as the parameters that point to it."""
     return (ctypes.c_void_p * (len(found) + 1))(*(each.address for each in found))
 
 
 def require_devices(names: Sequence[str] = ()) -> None:
-    """Raise OptionError, with what to install, where layers were asked for and there is no device for them."""
+    """Raise OptionError, which says what to install, if no device can take layers."""
     if layer_devices(names):
         return
     makers = cards()[:1] or [maker for maker in FLAGS if maker not in ("Apple", "RPC")]
@@ -131,7 +131,7 @@ _TOLD = "a card that this build cannot use"
 
 
 def missed_card() -> str:
-    """What to install where this machine has a card and this build has no devices; empty where all is well."""
+    """Say what to install if this machine has a card and this build has no devices; else empty."""
     found = cards()
     if not found or layer_devices():
         return ""
@@ -140,7 +140,7 @@ def missed_card() -> str:
 
 
 def missed_card_once() -> str:
-    """As `missed_card`, and empty where this was said of this machine and build before."""
+    """Like `missed_card`, but only once per machine and build."""
     here = this_machine()
     if recall(_TOLD, here) is not None:
         return ""
@@ -153,38 +153,38 @@ def missed_card_once() -> str:
 
 
 def room_on(device: Device) -> int:
-    """Bytes that may be taken; none where the device does not say what is free."""
+    """Return how many bytes may be used; 0 if the device does not say what is free."""
     return int(device.free - min(_SPARE, _SPARE_SHARE * device.total))
 
 
 def count_layers(header: Header) -> int:
-    """Layers that can be placed, the output among them."""
+    """Count the layers that can be placed, including the output."""
     blocks = header.of_arch("block_count")
     return (blocks if isinstance(blocks, int) else 0) + 1
 
 
 def rough_layers(header: Header, devices: Sequence[Device]) -> int:
-    """Layers that fit by sizes alone: a trial only has to meet the kernels of the device, and 0 where no room is left."""
+    """Estimate from sizes how many layers fit, 0 without room. This is for trials, which only have to run the kernels."""
     size = sum(each.nbytes for each in header.tensors)
     room = sum(max(0, room_on(each)) for each in devices)
     most = count_layers(header)
     return max(1, min(most, int(0.5 * most * room / max(1, size)))) if room else 0
 
 
-# -- chosen by users ---------------------------------------------------------------------------------------------------
+# -- user options ------------------------------------------------------------------------------------------------------
 
 
 def parse_devices(text: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Names of devices from `CUDA0,CUDA1` or a list of them; none for all there are."""
+    """Parse device names from `CUDA0,CUDA1` or a list; empty for all."""
     words = text.split(",") if isinstance(text, str) else text or ()
     return tuple(word.strip() for word in words if word.strip())
 
 
 def add_rpc_servers(servers: str | Iterable[str]) -> None:
-    """Make devices of llama.cpp's RPC servers, `HOST:PORT` each, for the rest of this process.
+    """Use llama.cpp's RPC servers, each `HOST:PORT`, as devices for the rest of this process.
 
-    They have no authentication: for networks that can be trusted. One process at a time is served, and where a server dies
-    llama.cpp ends this process. Raises OptionError for what is no address, cannot be reached, or where this build has no RPC.
+    They have no authentication: use trusted networks only. A server serves one process at a time, and if it dies, llama.cpp
+    ends this process. Raises OptionError for an invalid or unreachable address, or a build without RPC.
     """
     for server in parse_devices(servers):
         if not _SERVER.fullmatch(server):
@@ -194,8 +194,8 @@ def add_rpc_servers(servers: str | Iterable[str]) -> None:
 
 
 def _reach(server: str) -> None:
-    """llama.cpp aborts where nobody listens, so that is found out here."""
-    import socket  # noqa: PLC0415 - for --rpc alone
+    """Test the connection: llama.cpp aborts if nobody listens."""
+    import socket  # noqa: PLC0415 - only for --rpc
 
     host, _, port = server.rpartition(":")
     try:
@@ -227,5 +227,5 @@ _SERVERS: list[str] = []
 
 
 def rpc_servers() -> tuple[str, ...]:
-    """The servers whose devices this process has, in the order in which llama.cpp numbers them."""
+    """Return the RPC servers added to this process, in llama.cpp's order."""
     return tuple(_SERVERS)

@@ -1,4 +1,4 @@
-"""What can draft for a target: files beside it, models here of its vocabulary, what the manifest has, known ones to fetch."""
+"""Finds drafts for a target: files beside it, local models with its vocabulary, manifest entries, known ones to fetch."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 
 
 LARGEST = 0.35
-"""Share of the target's size above which no draft is taken unasked: its steps would cost as much as they gain."""
+"""Largest draft, as a share of the target's size, to use unasked: steps of a larger one would cost what they gain."""
 
 LARGEST_KNOWN = 0.5
-"""Share of the target's size above which a draft to fetch is not named."""
+"""Largest draft, as a share of the target's size, to suggest for fetching."""
 
 LARGE = 10**9
-"""Bytes of a target from which on drafts are worth a hint."""
+"""Size of a target in bytes from which a draft is worth a hint."""
 
 PATIENCE_S = 0.05
-"""How long a start may look into files that were never looked into, seconds."""
+"""How long a start may spend on reading new files' headers, seconds."""
 
 MOST_TRIED = 4
-"""Files that a start tries as drafts at most: each trial loads one in a child."""
+"""Most files that a start tries as drafts: each trial loads one in a child."""
 
 BESIDE = "beside it"
-"""Where a file is that no program and no name knows, in the target's folder."""
+"""Origin of a file in the target's folder that is otherwise unknown."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that could draft for a target: its name, where it is, its size in bytes, and what to know about it.
+    """A model that could draft for a target.
 
-    share: of the target's size, about what one step costs next to one of the target's. path: None for one to fetch. memory: bytes
-    with 4096 tokens of context, 0 where it is not known. licence: of one to fetch.
+    origin: where it is. size: bytes. share: of the target's size, roughly the cost of its step relative to the target's. note:
+    what to know about it. path: None for one to fetch. memory: bytes with 4096 tokens of context, 0 if unknown. licence: of one
+    to fetch.
     """
 
     name: str
@@ -66,9 +67,9 @@ class Candidate:
 
 
 def candidates(target: Path) -> list[Candidate]:
-    """What can draft for a target: files beside it, models here whose vocabulary fits, smallest first, then known ones to fetch.
+    """List drafts for a target: files beside it, local models with a fitting vocabulary, smallest first, then ones to fetch.
 
-    A model larger than the target is none, nor is the target itself in another type. Empty where the target is not known.
+    Models larger than the target are left out, and the target itself in another type. Empty if the target is unreadable.
     """
     facts = facts_of(target)
     if facts is None:
@@ -82,7 +83,7 @@ def candidates(target: Path) -> list[Candidate]:
 
 
 def own_head(target: Path) -> list[Candidate]:
-    """The target's own next-token head (MTP), which no other draft goes before; empty where none can draft."""
+    """Return the target's own next-token head (MTP), which is preferred to any other draft; empty if it has none."""
     facts = facts_of(target)
     if facts is None or facts.kind != "model" or not has_head(target):
         return []
@@ -91,7 +92,7 @@ def own_head(target: Path) -> list[Candidate]:
 
 
 def _is_itself(other: Facts, target: Facts) -> bool:
-    """Whether a file is the target's model in another type, as name and size say."""
+    """Whether a file is the target's model in another type, judged by name and size."""
     same = other.name == target.name != "" and other.architecture == target.architecture
     return same and other.kind == "model" and other.size > LARGEST * target.size
 
@@ -104,10 +105,9 @@ def _candidate(found: LocalModel, facts: Facts, target: Facts) -> Candidate:
 
 
 def drafts_here(target: Path) -> Iterator[LocalModel]:
-    """The files on this machine that `auto` tries, best first: those beside the target, then the smallest of its vocabulary.
+    """Yield the local files that `auto` tries, best first: those beside the target, then the smallest with its vocabulary.
 
-    Headers that were never read are read, a tenth of a second each, for as long as `PATIENCE_S`: a later start knows the
-    rest.
+    New headers take a tenth of a second each and are read for `PATIENCE_S` at most; a later start reads the rest.
     """
     facts = facts_of(target)
     if facts is None:
@@ -122,7 +122,7 @@ def drafts_here(target: Path) -> Iterator[LocalModel]:
 
 
 def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
-    """Heads that were made for this target and are on this machine; their vocabulary does not tell."""
+    """Return local heads that are known to be made for this target; a vocabulary cannot show that."""
     manifest = load_manifest()
     wanted = {known.name.removeprefix("hf:") for known in known_drafts(facts, manifest)}
     here = [f for f, _, _ in found_here(manifest) if not wanted.isdisjoint((f.name, *f.aliases))]
@@ -131,14 +131,14 @@ def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
 
 
 def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts]]:
-    """Each file once."""
+    """Remove duplicates of files."""
     return list({each.path.resolve(): (each, facts) for each, facts in reversed(found)}.values())[
         ::-1
     ]
 
 
 def facts_if_same_tokens(target: Path, path: Path) -> Facts | None:
-    """The facts of a file that is known to speak the target's tokens, by llama.cpp's test; None for others."""
+    """Return the facts of a file whose vocabulary fits the target's by llama.cpp's test; None for others."""
     ours, theirs = facts_of(target), facts_of(path)
     return theirs if ours is not None and theirs is not None and _fit(ours, theirs) else None
 
@@ -151,7 +151,7 @@ def _fit(one: Facts, other: Facts) -> bool:
 def _fitting(
     target: Path, facts: Facts, largest: int, end: float = float("inf")
 ) -> Iterator[tuple[LocalModel, Facts]]:
-    """Models here of at most so many bytes and the target's tokens, smallest first; none is looked into after `end`."""
+    """Yield local models of at most `largest` bytes with the target's tokens, smallest first, until the time `end`."""
     if facts.vocabulary is None:
         return
     for found in _small(target, largest):
@@ -163,7 +163,7 @@ def _fitting(
 
 
 def _small(target: Path, largest: int) -> list[LocalModel]:
-    """What is here, is no companion, and has at most so many bytes; smallest first."""
+    """Return local models of at most `largest` bytes, smallest first, without companions."""
     sized = []
     for found, entry, _ in found_here(load_manifest()):
         if entry is not None and entry.role not in ("target", "draft"):
@@ -178,9 +178,9 @@ def _small(target: Path, largest: int) -> list[LocalModel]:
 
 
 def beside(target: Path, facts: Facts) -> list[tuple[LocalModel, Facts]]:
-    """Files that lie with a target, in its folder, repository or manifest, and draft for it: EAGLE-3 heads first.
+    """Return drafts kept with a target, in its folder, repository or manifest: heads such as EAGLE-3 first.
 
-    In a folder they are told by their names, since other models' drafts may lie there, too.
+    In a folder they are recognised by their names, since it may also hold other models' drafts.
     """
     near = [found for found in _neighbours(target) if not _same(found.path, target)]
     known = [(found, other) for found in near if (other := facts_of(found.path)) is not None]
@@ -196,7 +196,7 @@ def _neighbours(target: Path) -> list[LocalModel]:
     with suppress(OSError):
         files = sorted(target.absolute().parent.glob("*.gguf"))
         found = [known.get(path, LocalModel(path.stem, path, BESIDE)) for path in files]
-        # what another repository keeps in the same folder belongs to another model
+        # files of another repository in the same folder belong to another model
         near += [each for each in found if not each.home and is_draft_file("", each.path.name)]
     return near
 
@@ -209,7 +209,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> bool:
-    """Whether a neighbour is a draft for this target; a head's name may say of which size its target is."""
+    """Whether a neighbour drafts for this target; a head's name may state the size of its target."""
     if other.kind in STATE_KINDS:
         if other.kind == MTP and other.architecture != facts.architecture:
             return False
@@ -221,7 +221,7 @@ def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> 
 
 
 def _speaks(facts: Facts, other: Facts) -> bool:
-    """Whether a file is a model of the target's tokens."""
+    """Whether a file is a model with the target's tokens."""
     return other.kind == "model" and _fit(facts, other)
 
 
@@ -229,7 +229,7 @@ def _speaks(facts: Facts, other: Facts) -> bool:
 
 
 def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
-    """The drafts that the manifest's families have for a target of these facts: those made for it, then the smallest first."""
+    """Return the drafts that the manifest's families list for a target: those made for it, then the smallest first."""
     found = [
         draft
         for family in manifest.family
@@ -248,12 +248,12 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
 
 
 def _plain(name: str) -> str:
-    """A name of small letters, digits and dashes, one of them in front."""
+    """Reduce a name to lower-case letters, digits, dots and dashes, with a dash in front."""
     return "-" + re.sub(r"[^a-z0-9.]+", "-", name.lower())
 
 
 def without_drafts(target: Path) -> str:
-    """A sentence for a model of a family that no draft is known for as GGUF; empty for others."""
+    """Return a sentence for a model whose family has no known GGUF draft; empty for others."""
     facts = facts_of(target)
     families = [f for f in load_manifest().family if facts is not None and is_of(facts, f)]
     if not families or any(family.drafts for family in families):
@@ -266,9 +266,9 @@ _TOLD = "told of a draft to fetch"
 
 
 def suggestion(target: Path) -> str:
-    """What one should know of a large model that lookup alone drafts for: heads that stay unused, the command to fetch a draft.
+    """Return a hint for a large model that has only lookup drafts: unused heads, or the command to fetch a draft.
 
-    Empty where there is nothing to know, or it was said.
+    Empty if there is no hint, or it was given before.
     """
     if size_of(target) < LARGE:
         return ""
@@ -295,7 +295,7 @@ def _to_fetch(target: Path) -> str:
 
 
 def is_of(facts: Facts, family: Family) -> bool:
-    """Whether a model is of a family, by architecture, size of vocabulary, and the texts that tell families apart."""
+    """Whether a model belongs to a family, by architecture, vocabulary size, and distinguishing tokens."""
     if facts.architecture not in family.architectures or (
         family.n_vocab and facts.n_vocab not in family.n_vocab
     ):
@@ -309,16 +309,16 @@ def is_of(facts: Facts, family: Family) -> bool:
     return not family.vocabulary or not {words.before, words.upto}.isdisjoint(family.vocabulary)
 
 
-# -- of the manifest, for one target -----------------------------------------------------------------------------------
+# -- manifest entries for one target -----------------------------------------------------------------------------------
 
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def known_as(path: Path, manifest: Manifest) -> Entry | None:
-    """The manifest's entry whose weights the file holds, converted ones included, or None.
+    """Return the manifest entry whose weights the file holds, also if converted, or None.
 
-    Files of another size than any entry are not hashed, so this is quick for large models.
+    Only files with the size of an entry are hashed, so this is quick for large models.
     """
     if path.parent == models_dir() and (record := read_provenance(path)) is not None:
         entry = manifest.get(record.source)
@@ -331,7 +331,7 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
 
 
 def made_for(target: Path) -> list[Candidate]:
-    """The drafts that the manifest has for exactly this target, here or to fetch."""
+    """Return the manifest's drafts for exactly this target, local or to fetch."""
     size = size_of(target)
     return [
         Candidate(
@@ -343,7 +343,7 @@ def made_for(target: Path) -> list[Candidate]:
 
 
 def offers_for(target: Path, role: str) -> list[Entry]:
-    """The drafts or companions (`role`) that the manifest has for a target file."""
+    """Return the manifest's drafts or companions (`role`) for a target file."""
     manifest = load_manifest()
     offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]
     if not offers:

@@ -1,4 +1,4 @@
-"""Of the types that a known model may be converted to, the one that decodes fastest on this machine."""
+"""Finds the tensor type of a known model that decodes fastest on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DEVICE_S = 900.0  # a first load compiles shaders or PTX for the card
 
 
 class Home(NamedTuple):
-    """Where a model will lie: `layers` as asked, on devices of these names, in what they call themselves."""
+    """Where a model will be placed. layers: as given by the user. described: the devices' own descriptions."""
 
     layers: int | str
     devices: tuple[str, ...]
@@ -43,12 +43,12 @@ class Home(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What is remembered for this place alone."""
+        """The part of a cache key for this place."""
         return f", {self.layers} layers on {self.described}"
 
 
 def place_of(layers: int | str, names: Sequence[str]) -> Home | None:
-    """Where a model will lie that is loaded with these `n_gpu_layers` and devices; None for the processor."""
+    """Return the place of a model loaded with these `n_gpu_layers` and devices; None for the CPU."""
     found = layer_devices(names) if layers else []
     described = " + ".join(each.description for each in found)
     return Home(layers, tuple(names), described) if found else None
@@ -60,11 +60,11 @@ def fetch_best(
     layers: int | str = 0,
     devices: Sequence[str] = (),
 ) -> Path:
-    """The entry's file in the type that the manifest asks for; of several, in the one that decodes fastest where it will lie.
+    """Return the entry's file in the type that the manifest lists; of several, the one that decodes fastest in its place.
 
-    That is found out once for each build, processor and place, and once more where others used the machine meanwhile; what
-    was made for it alone does not stay. layers and devices: as `resolve` has them. A cache that cannot be written has what it
-    has. Raises FetchError.
+    This is measured once for each build, processor and place, and again later if other programs used the machine meanwhile.
+    Files made only for the measurement are removed. A read-only cache is used as it is. layers, devices: as in `resolve`.
+    Raises FetchError.
     """
     kinds = entry.convert
     if not kinds:
@@ -95,14 +95,14 @@ def _fact(entry: Entry, place: Home | None) -> str:
 
 
 def _known_best(entry: Entry, place: Home | None) -> str:
-    """The type that was found before; none where others used the machine then, and nobody does now."""
+    """Return the type found before; empty if the machine was busy then and is quiet now."""
     found = recall(_fact(entry, place), this_machine()) or ""
     doubted = found.endswith(_DOUBT)
     return "" if doubted and is_quiet() else found.removesuffix(_DOUBT)
 
 
 def _find_best(entry: Entry, place: Home | None, progress: Progress) -> str:
-    """The type with the least geometric mean of times over widths of decodes; the first one where times say nothing."""
+    """Return the type with the least geometric mean of decode times over widths; the first one if there are no times."""
     there = {kind for kind in entry.convert if converted(entry, kind) is not None}
     files = {kind: convert(entry, kind, progress) for kind in entry.convert}
     watch, times = Watch(), dict[str, dict[int, float]]()
@@ -111,7 +111,7 @@ def _find_best(entry: Entry, place: Home | None, progress: Progress) -> str:
         times[kind] = _times(path, place)
     scores = {kind: sum(map(math.log, ms.values() or [math.inf])) for kind, ms in times.items()}
     best = min(files, key=lambda kind: scores[kind])
-    if not watch.busy(default_threads()):  # a decode of 64 rows has one with logits: no verify
+    if not watch.busy(default_threads()):  # 64 rows have logits for one: no verify
         kept = {n: ms for n, ms in times[best].items() if n <= 8}
         keep_times(files[best], how(default_threads(), _where(files[best], place)), kept)
     drop_conversions(entry, files.keys() - there - {best})
@@ -119,7 +119,7 @@ def _find_best(entry: Entry, place: Home | None, progress: Progress) -> str:
 
 
 def _layers(path: Path, place: Home) -> int:
-    """Layers of a file on devices; for `auto` by sizes alone, which is all of them where there is room."""
+    """Return how many layers of a file go to devices; for `auto` estimated from sizes."""
     header = read_header(path)
     if place.layers == AUTO:
         return rough_layers(header, layer_devices(place.devices))
@@ -128,13 +128,13 @@ def _layers(path: Path, place: Home) -> int:
 
 
 def _where(path: Path, place: Home | None) -> str:
-    """As `pyspec.profiles` says it of a loaded model."""
+    """Describe the placement as `pyspec.profiles` does for a loaded model."""
     layers = _layers(path, place) if place else 0
     return f"{layers} layers on {place.described}" if place and layers else ""
 
 
 def _times(path: Path, place: Home | None = None) -> dict[int, float]:
-    """Milliseconds of decodes by their rows where the model will lie; empty where they could not be taken."""
+    """Return milliseconds of decodes in this place by number of rows; empty if they could not be measured."""
     loading = Loading(n_threads=default_threads())
     if place is not None:
         loading = replace(loading, n_gpu_layers=_layers(path, place), devices=place.devices)

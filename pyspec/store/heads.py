@@ -1,8 +1,8 @@
 """Drafts that read a target's states: EAGLE-3, DFlash, DSpark and Gemma 4 assistant files, and next-token heads (MTP).
 
-EAGLE-3 (arXiv 2503.01840) drafts are one decoder layer over the inputs of three of the target's layers. llama.cpp asserts where
-their widths, layers or ids do not fit the target, which would end the process; so everything that it asserts is refused here
-with a sentence, from the header alone.
+EAGLE-3 (arXiv 2503.01840) drafts are one decoder layer that reads the inputs of three of the target's layers. llama.cpp ends the
+process by an assertion if widths, layers or ids do not fit the target. So everything that it asserts is checked here first,
+from the header alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyspec.store.header import facts_of, header_of_parts
 from pyspec.store.others import file_name_of
 
 EAGLE3 = "eagle3"
-"""The architecture of EAGLE-3 files. Each is made for one target, whatever its vocabulary."""
+"""The architecture of EAGLE-3 files. Each is made for one target only, even if the vocabulary fits others."""
 
 MTP = "mtp"
-"""What a draft from the target's own next-token head is called, and the kind of a file that has nothing else."""
+"""The name of the draft by the target's own next-token head, and the kind of a file that holds only such heads."""
 
 ASSISTANT = "gemma4-assistant"
 DFLASH = "dflash"
@@ -34,40 +34,40 @@ NAMES = {
     DFLASH: "DFlash draft",
     DSPARK: "DSpark draft",
 }
-"""How lists call them."""
+"""Names in lists."""
 
 STATE_KINDS = frozenset(NAMES)
-"""Kinds of files that draft for the one target whose states they read."""
+"""Kinds of draft files that read the states of one particular target."""
 
 _LAST = "qwen3next qwen35 qwen35moe gpt-oss gemma4 nemotron_h nemotron_h_moe mimo2 deepseek4 bailingmoe3"
 _INPUTS = f"{_LAST} llama qwen3 qwen3moe lfm2 lfm2moe hunyuan-dense hunyuan_vl minimax-01 minimax-m2 muse-glimmer nanbeige"
 
 SHOWS_LAYERS = frozenset(_INPUTS.split())
-"""Architectures whose layers' inputs llama.cpp can give; asked for those of another, it ends the process."""
+"""Architectures whose layer inputs llama.cpp can return; for others it ends the process."""
 
 SHOWS_LAST = frozenset(_LAST.split())
-"""Those that also give what comes out of the last layer."""
+"""Those that can also return the output of the last layer."""
 
 _ONE_HEAD = "qwen35 qwen35moe qwen3next bailingmoe3 cohere2moe deepseek2 deepseek32 glm-dsa glm4moe nemotron_h_moe"
 ONE_HEAD = frozenset(_ONE_HEAD.split())
-"""Architectures whose next-token head (MTP) is one trained layer that is asked again for each token: llama.cpp has a graph for
-it, and asserts where there are several. Others (exaone-moe, glm4, bailingmoe2, dots3note, glm5-next) keep such tensors
+"""Architectures whose next-token head (MTP) is one trained layer, run again for each token. llama.cpp has a graph for it, and
+asserts that there is only one. Others (exaone-moe, glm4, bailingmoe2, dots3note, glm5-next) have such tensors, but they stay
 unused."""
 
 _STREAMS = frozenset(["deepseek4"])
-"""Where llama.cpp has a graph for the head, too, but gives states of several streams, which the engine does not read."""
+"""Architectures with a graph for the head, but with states of several streams, which the engine does not read."""
 
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
-"""Those that may have several, one for each drafted token."""
+"""Architectures that may have several heads, one for each drafted token."""
 
 MOST_HEADS = 8
 
 _NO_STATES = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 jamba falcon-h1 plamo2 granitehybrid qwen3next kimi-linear minimax-01"
 NO_STATES = frozenset(_NO_STATES.split())
-"""Recurrent and hybrid architectures of which llama.cpp keeps no states to go back to: nothing can be drafted for them."""
+"""Recurrent and hybrid architectures whose states llama.cpp cannot roll back, so that nothing can be drafted for them."""
 
 _BLOCK = 16
-"""Rows of a DFlash block where the file does not say."""
+"""Rows of a DFlash block if the file does not say."""
 
 _MOST_ROWS = 64
 _SELECTOR, _CONFIDENCE = "selector_hidden.weight", "conf_proj.weight"
@@ -79,7 +79,7 @@ _WINDOW = {EAGLE3: 64, MTP: 64, ASSISTANT: 1, DFLASH: 256, DSPARK: 256}
 
 @dataclass(frozen=True)
 class TargetShape:
-    """What a draft that reads states must know of its target. n_layer: without next-token heads."""
+    """What a draft that reads states needs to know of its target. n_layer: without next-token heads."""
 
     architecture: str
     n_layer: int
@@ -89,10 +89,10 @@ class TargetShape:
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What a draft of a block at once is given: the last token and masks.
+    """The input of a draft that proposes a block at once: the last token, then mask tokens.
 
-    rows: at most. first: which of them says the first drafted token. sure: rows say how likely their tokens are accepted.
-    causal: no row sees those behind it.
+    rows: most rows. first: the row that predicts the first drafted token. sure: rows also predict the acceptance of their
+    tokens. causal: no row attends to later ones.
     """
 
     rows: int
@@ -104,12 +104,12 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class States:
-    """How a draft in a context of its own reads the target's states.
+    """How a draft with its own context reads the target's states.
 
-    kind: one of `STATE_KINDS`. layers: whose inputs it reads, -1 for what comes out of the last one; none where it reads what the
-    target's next-token heads would. n_hidden: floats of a state, of all layers together. width: floats of one input of the draft.
-    inside: its layers are the target's. block: of a draft that proposes a block at once. heads: next-token heads, of which each
-    drafts one token; a single one is asked for all.
+    kind: one of `STATE_KINDS`. layers: layers whose inputs it reads, -1 for the last one's output; empty if it reads what the
+    target's next-token heads read. n_hidden: floats of a state, all layers together. width: floats of one input of the draft.
+    inside: whether its layers are in the target's file. block: for a draft that proposes a block at once. heads: number of
+    next-token heads, each for one drafted token; a single head drafts all.
     """
 
     kind: str
@@ -122,23 +122,23 @@ class States:
 
     @property
     def window(self) -> int:
-        """How many tokens back it begins to read a text.
+        """How many tokens before the end the draft starts to read a text.
 
-        What came before is in the target's states; reading more of a long prompt costs more than it brings (models/README.md).
-        What a Gemma 4 assistant sees of a text is the target's own memory.
+        The target's states already reflect earlier tokens; reading more of a long prompt costs more than it gains
+        (models/README.md). A Gemma 4 assistant reads the target's own KV cache.
         """
         return _WINDOW[self.kind]
 
     @property
     def longest(self) -> int | None:
-        """Most tokens of a draft, or None where nothing ends it."""
+        """Most tokens of a draft, or None for no limit."""
         if self.block is not None:
             return self.block.rows - self.block.first
         return self.heads if self.heads > 1 else None
 
 
 def n_heads(model: Path) -> int:
-    """How many next-token heads a file holds that llama.cpp can run, 0 for a file with none or with others."""
+    """Return how many next-token heads a file holds that llama.cpp can run."""
     facts = facts_of(model)
     if facts is None or facts.architecture in NO_STATES:
         return 0
@@ -148,12 +148,12 @@ def n_heads(model: Path) -> int:
 
 
 def has_head(model: Path) -> bool:
-    """Whether a model's file holds next-token heads of a kind that is known here."""
+    """Whether a model's file holds next-token heads that llama.cpp can run."""
     return n_heads(model) > 0
 
 
 def why_plain(model: Path) -> str:
-    """A sentence for a model that nothing can be drafted for, empty for others."""
+    """Return a sentence for a model that nothing can be drafted for; empty for others."""
     facts = facts_of(model)
     if facts is None or facts.architecture not in NO_STATES:
         return ""
@@ -162,7 +162,7 @@ def why_plain(model: Path) -> str:
 
 
 def unused_heads(model: Path) -> str:
-    """A sentence for a model that has next-token heads that do not run, empty for others."""
+    """Return a sentence for a model with next-token heads that do not run; empty for others."""
     facts = facts_of(model)
     if facts is None or not facts.heads or n_heads(model) or facts.architecture in NO_STATES:
         return ""
@@ -179,7 +179,7 @@ def unused_heads(model: Path) -> str:
 
 
 def head_size(model: Path) -> int:
-    """Bytes that one step of a model's next-token head reads: its layer and the output matrix."""
+    """Return the bytes that a step of a model's next-token head reads: its layer and the output matrix."""
     header = header_of_parts(model)
     layers, sizes = header.of_arch("block_count"), {t.name: t.nbytes for t in header.tensors}
     last = f"blk.{layers - 1 if isinstance(layers, int) else 0}."
@@ -188,17 +188,14 @@ def head_size(model: Path) -> int:
 
 
 def kind_of_draft(draft: Path) -> str:
-    """The kind of a GGUF file that reads a target's states, or the empty string. Raises ModelError for what is no GGUF file."""
+    """Return the kind of a GGUF file that reads a target's states, or the empty string. Raises ModelError if it is not GGUF."""
     facts = facts_of(draft)
     kind = facts.kind if facts is not None else parse_header(draft).architecture
     return kind if kind in STATE_KINDS else ""
 
 
 def read_states(draft: Path, target: TargetShape) -> States | None:
-    """What a draft in a file of its own reads of its target's states, None for one that reads none.
-
-    Raises as `read_eagle3` does.
-    """
+    """Return how a draft file reads its target's states; None if it reads none. Raises as `read_eagle3` does."""
     kind = kind_of_draft(draft)
     if kind in (DFLASH, DSPARK):
         return _read_block(draft, target, kind)
@@ -215,7 +212,7 @@ def _read_assistant(draft: Path, target: TargetShape) -> States:
 
 
 def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
-    """DFlash (arXiv 2602.06036), and DSpark, which has a Markov head and may say how sure it is."""
+    """Read DFlash (arXiv 2602.06036) or DSpark, which has a Markov head and may predict its acceptance."""
     header = header_of_parts(draft)
     names = {tensor.name for tensor in header.tensors}
     if _SELECTOR in names:
@@ -260,10 +257,10 @@ def _read_mtp(draft: Path, target: TargetShape) -> States:
 
 
 def read_eagle3(draft: Path, target: TargetShape) -> States:
-    """What an EAGLE-3 file reads of its target.
+    """Return how an EAGLE-3 file reads its target's states.
 
-    Raises ModelInvalid for a file that contradicts itself, DraftMismatch for one made for another target, UnsupportedModel where
-    llama.cpp cannot show the target's layers.
+    Raises ModelInvalid for a contradictory file, DraftMismatch for one made for another target, UnsupportedModel if llama.cpp
+    cannot return the target's layer inputs.
     """
     header = header_of_parts(draft)
     layers = _layers(header, target)
@@ -282,7 +279,7 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
 
 
 def _states_width(header: Header, key: str, target: TargetShape) -> int:
-    """Floats of the states that it reads, which are the target's."""
+    """Return the width of the states that the draft reads, which must be the target's."""
     width = _whole(header, key)
     if width != target.n_embd:
         raise _mismatch(header, f"it reads states {width} wide, the target's are {target.n_embd}")
@@ -325,7 +322,7 @@ def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
 
 
 def _check_ends(header: Header, width: int, target: TargetShape) -> None:
-    """Embeddings, head and vocabulary, own or the target's."""
+    """Check embeddings, head and vocabulary, its own or the target's."""
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     borrowed = [name for name in ("token_embd.weight", "output.weight") if name not in shapes]
     if borrowed and width != target.n_embd:
@@ -345,8 +342,8 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
 
 
 def _check_ids(header: Header, n_vocab: int) -> None:
-    """llama.cpp scatters the draft's logits to these ids of the target's vocabulary."""
-    alone = len(header.parts) == 1  # then this header's places are the file's
+    """Check the ids of the target's vocabulary to which llama.cpp scatters the draft's logits."""
+    alone = len(header.parts) == 1  # then this header's offsets are right for the file
     parts = (header,) if alone else map(parse_header, header.parts)
     path, tensor = next(
         (part.path, tensor) for part in parts for tensor in part.tensors if tensor.name == "d2t"

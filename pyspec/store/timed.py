@@ -1,4 +1,4 @@
-"""What decodes of a model file took on this machine, kept for the next process."""
+"""Keeps decode times of model files on this machine for later processes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pyspec.store.files import cache_dir, recall, remember, stamp
 from pyspec.store.machine import engine_build, processor
 
 MOST_CHANGE = 3.0
-"""Times of one row that are this many times those that were kept come from a machine that did something else."""
+"""If one-row decodes take this many times the kept time, the machine was busy with something else."""
 
 
 def how(threads: int, where: str = "") -> str:
-    """What times depend on beside file, processor and build. where: devices that have layers."""
+    """Describe what times depend on besides file, processor and build. where: devices that hold layers."""
     return f"{threads} threads{where and f', {where}'}"
 
 
 def kept_times(path: Path, run: str) -> dict[int, float]:
-    """Milliseconds of a decode by its rows, without context before it; empty where nothing is known."""
+    """Return milliseconds of a decode by number of rows, without earlier context; empty if unknown."""
     with suppress(PyspecError, ValueError, AttributeError, RecursionError):
         found = json.loads(recall(_kind(run), stamp(path)) or "{}")
         times = {int(rows): float(ms) for rows, ms in found.items()}
@@ -32,10 +32,10 @@ def kept_times(path: Path, run: str) -> dict[int, float]:
 
 
 def keep_times(path: Path, run: str, times: Mapping[int, float]) -> bool:
-    """Keep times for the next process; whether they were, which times of a disturbed machine are not.
+    """Keep times for later processes, and return whether they were accepted.
 
-    Those that are kept already stay where the new ones of one row are some times slower: a machine may be slow for a while,
-    but none is fast by chance.
+    They are refused without a time for one row, or if that is over `MOST_CHANGE` times the kept one: a machine may be slow for
+    a while, but none is fast by chance.
     """
     before = kept_times(path, run)
     if 1 not in times or (1 in before and times[1] > MOST_CHANGE * before[1]):
@@ -47,7 +47,7 @@ def keep_times(path: Path, run: str, times: Mapping[int, float]) -> bool:
 
 
 def forget_times(path: Path) -> None:
-    """Begin anew with a file, however it ran."""
+    """Delete the kept times of a file for all ways of running it."""
     for record in (cache_dir() / "facts").glob("*.json"):
         with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
             known = json.loads(record.read_text(encoding="utf-8"))

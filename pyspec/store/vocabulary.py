@@ -1,7 +1,7 @@
-"""Whether two files speak the same tokens, by llama.cpp's own test (common/speculative.cpp), from a few hashes of each.
+"""Whether two files have the same tokens by llama.cpp's own test (common/speculative.cpp), from a few hashes of each.
 
-The test: one type of tokenizer; the same BOS token where texts begin with one, the same EOS token where texts end with one;
-sizes at most 128 apart; and equal texts of all ids from 5 on that both have.
+The test: the same type of tokenizer; the same BOS token if one is added, the same EOS token if one is added; sizes at most 128
+apart; and the same texts for all shared ids from 5 on.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from pyspec.store.gguf import STRING, Array, Header
 TOKENS = "tokenizer.ggml.tokens"
 
 MAX_DIFFERENCE = 128
-"""Tokens that one vocabulary may have more than the other: one family pads them differently from size to size."""
+"""Largest difference in vocabulary size: models of one family may be padded differently."""
 
 FIRST_COMPARED = 5
-"""The first id whose text counts: files of one family write the special ones in front differently."""
+"""The first id whose text is compared: files of one family write the special tokens before it differently."""
 
 _MARKS, _MOST_MARKS = (3, 4), 64
-"""Types of tokens that are marks, control and user-defined ones, and how many are kept."""
+"""Token types that count as marks, control and user-defined, and how many marks are kept."""
 _TYPES = {
     "llama": "SPM", "bert": "WPM", "gpt2": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "gemma4": "BPE",
     "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLAMO2",
 }  # fmt: skip
-"""llama.cpp's types of tokenizers (src/llama-vocab.cpp)."""
+"""llama.cpp's tokenizer types (src/llama-vocab.cpp)."""
 
 _BOS = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon"
 _BOS_FIRST = frozenset(_BOS.split())
-"""Pre-tokenizers whose texts begin with BOS where the file says nothing."""
+"""Pre-tokenizers that add BOS if the file does not say."""
 
 _ENDS = {"SPM": (1, 2), "WPM": (101, None), "BPE": (11, 11), "UGM": (None, 1), "PLAMO2": (1, 2)}
-"""BOS and EOS of a type where the file names none."""
+"""BOS and EOS of each type if the file names none."""
 
 
 class VocabularyHash(msgspec.Struct, frozen=True):
     """What the test needs of a file.
 
-    kind: its type of tokenizer. bos, eos: the token that every text begins or ends with, -1 where none is added. base: the
-    first id of the last whole block of 128 tokens. before, upto: hashes of the texts of ids [5, base) and [5, base + 128).
-    tail: a checksum of each text from base on, 8 digits each. marks: the first control and user-defined tokens, ids and texts.
+    kind: type of tokenizer. bos, eos: the token added at the beginning or end of each text, -1 for none. base: the first id
+    of the last whole block of 128 tokens. before, upto: hashes of the texts of ids [5, base) and [5, base + 128). tail:
+    checksums of the texts from base on, 8 digits each. marks: the first control and user-defined tokens, ids and texts.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class VocabularyHash(msgspec.Struct, frozen=True):
     marks: tuple[tuple[int, str], ...] = ()
 
     def fits(self, other: VocabularyHash) -> bool:
-        """Whether llama.cpp lets one draft for the other."""
+        """Whether llama.cpp lets one model draft for the other."""
         one, two = sorted((self, other), key=lambda each: each.size)
         if (one.kind, one.bos, one.eos) != (two.kind, two.bos, two.eos):
             return False
@@ -72,7 +72,7 @@ class VocabularyHash(msgspec.Struct, frozen=True):
 
 
 def read_vocabulary(header: Header) -> VocabularyHash | None:
-    """The vocabulary of a file, None where it has none that llama.cpp knows."""
+    """Return the vocabulary of a file; None if it has none of a type that llama.cpp knows."""
     texts, kind = compared(words_of(header)), _TYPES.get(str(_key(header, "model")))
     if not texts or kind is None:
         return None
@@ -88,14 +88,14 @@ def read_vocabulary(header: Header) -> VocabularyHash | None:
 
 
 def words_of(header: Header) -> list[bytes]:
-    """The texts of the vocabulary's tokens; none where it is no list of strings."""
+    """Return the texts of the vocabulary's tokens; empty if it is not a list of strings."""
     tokens = header.metadata.get(TOKENS)
     is_list = isinstance(tokens, Array) and tokens.type == STRING
     return list(header.array(TOKENS)) if is_list else []
 
 
 def compared(words: Sequence[bytes]) -> list[bytes]:
-    """As llama.cpp compares tokens: it reads each as a C string and gives empty ones a name of their own."""
+    """Return tokens as llama.cpp compares them: as C strings, with made-up names for empty ones."""
     return [word.partition(b"\0")[0] or b"[EMPTY_%d]" % i for i, word in enumerate(words)]
 
 
@@ -112,7 +112,7 @@ def _checksum(i: int, text: bytes) -> str:
 
 
 def _ends(header: Header, kind: str, size: int) -> tuple[int, int]:
-    """BOS and EOS as llama.cpp finds them, each -1 where texts get none and -2 where they would get one that there is not."""
+    """Return BOS and EOS as llama.cpp finds them: -1 if none is added, -2 if one would be added but does not exist."""
     model, pre = str(_key(header, "model")), str(_key(header, "pre"))
     begins = kind in ("SPM", "WPM") or (kind == "BPE" and pre in _BOS_FIRST)
     bos, eos = _ENDS.get(kind, (None, None)) if model != "gemma4" else (None, None)
@@ -142,7 +142,5 @@ def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...
         return ()
     listed = header.array("tokenizer.ggml.token_type")[: len(texts)]  # it may be longer
     marked = np.flatnonzero(np.isin(listed, _MARKS)).tolist()
-    marks = [
-        int(i) for i in marked if not texts[i].startswith(b"[PAD")
-    ]  # as older files have padding
+    marks = [int(i) for i in marked if not texts[i].startswith(b"[PAD")]  # padding in older files
     return tuple((i, texts[i].decode("utf-8", "replace")[:64]) for i in marks[:_MOST_MARKS])

@@ -1,4 +1,4 @@
-"""What other programs do with the processors, as the system's clocks tell it."""
+"""Measures how much CPU time other programs use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from time import perf_counter, process_time
 import psutil
 
 _SHORT_S = 0.1  # clocks that tick every 10 ms are too coarse for less
-_SOME = 0.25  # processors that others may always take: a system is never idle
+_SOME = 0.25  # processors that others may always use: a system is never quite idle
 _TICK_S = 0.01
 
 
 class Watch:
-    """How much of the processors other programs take since it was made. processors: how many are watched.
+    """Measures the CPU time of other programs since its creation. processors: how many are watched.
 
-    near: only those that this process may use, from one look to the next, and its children are others, too.
+    near: watch only the processors this process may use, measure since the last call, and count its children as others.
     """
 
     def __init__(self, *, near: bool = False) -> None:
@@ -27,7 +27,7 @@ class Watch:
         self._before = self._read()
 
     def others(self) -> float:
-        """Processor seconds a second that programs other than this one took."""
+        """Return the CPU seconds per second that other programs used."""
         now = self._read()
         passed, worked, own = (after - before for after, before in zip(now, self._before))
         if passed < _SHORT_S:
@@ -39,7 +39,7 @@ class Watch:
         return max(0.0, worked - own) / passed
 
     def busy(self, threads: int) -> bool:
-        """Whether others needed processors that so many threads of this process were on: a time taken since says little."""
+        """Whether others needed processors of this process's `threads` threads, so that a time measured meanwhile says little."""
         return self.others() > max(0, self.processors - threads) + _SOME
 
     def _read(self) -> tuple[float, float, float]:
@@ -48,27 +48,27 @@ class Watch:
 
 
 def is_quiet() -> bool:
-    """Whether hardly anything ran in the last minute, as far as the system says."""
+    """Whether hardly anything ran in the last minute, by the system's load average."""
     return bool(psutil.getloadavg()[0] < 2.0 * _SOME)
 
 
 def _all_s(only: frozenset[int]) -> float:
-    """Seconds that all processors have worked, or these alone."""
+    """Return the seconds that all processors have worked, or only these."""
     each = psutil.cpu_times(percpu=True)
     return sum(_worked_s(times) for i, times in enumerate(each) if i in only or not only)
 
 
 def _worked_s(times: object) -> float:
-    """Seconds that one has worked; not every system tells all kinds of work apart."""
+    """Return the seconds that a processor has worked; not every system distinguishes all kinds of work."""
     kinds = ("user", "nice", "system", "irq", "softirq")
     return sum(getattr(times, kind, 0.0) for kind in kinds)
 
 
 def _own_s() -> float:
-    """Seconds that this process and its living children have worked."""
+    """Return the seconds that this process and its living children have worked."""
     me, out = psutil.Process(), 0.0
     for process in (me, *me.children()):
-        with suppress(psutil.Error):  # one that ended meanwhile
+        with suppress(psutil.Error):  # it may have ended meanwhile
             times = process.cpu_times()
             out += times.user + times.system
     return out
