@@ -1,1 +1,1 @@
-"""The command line: a module for each larger subcommand, glue alone."""
+"""The command line: one module per larger subcommand, with glue code only."""

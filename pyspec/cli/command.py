@@ -26,14 +26,14 @@ _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """The allowed range that click appends to an option's help; it is removed, since errors state it."""
 
 ENVIRONMENT = (
-    ("PYSPEC_CACHE", "folder of fetched models and of what is known of files"),
+    ("PYSPEC_CACHE", "folder of fetched models and cached facts about files"),
     ("PYSPEC_MODELS", "folder of another manifest of known models"),
-    ("PYSPEC_CHATS", "folder where chats and answers are logged; empty for none"),
-    ("PYSPEC_CHAT_HISTORY", "file of the lines typed in chats; empty for none"),
+    ("PYSPEC_CHATS", "folder of logged chats and answers; empty for no log"),
+    ("PYSPEC_CHAT_HISTORY", "file of lines typed in chats; empty for no history"),
     ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
-    ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "how the Hugging Face hub is reached"),
-    ("PYSPEC_API_KEY", "key that clients of `pyspec serve` have to send"),
-    ("NO_COLOR", "no colour anywhere"),
+    ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "how to reach the Hugging Face hub"),
+    ("PYSPEC_API_KEY", "key that clients of `pyspec serve` must send"),
+    ("NO_COLOR", "turn off all colours"),
 )
 """Environment variables, as `pyspec --help` names them."""
 

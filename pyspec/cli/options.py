@@ -73,8 +73,8 @@ class ModelOptions:
     trust_model: bool = option("Models", "--trust-model", is_flag=True,
         help="Skip the trial load of a model file seen for the first time.")
     ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=0),
-        default=4096, help="Context: tokens that prompt and answer share; 0 for as many as the model was trained for, or memory "
-        "holds.")
+        default=4096, help="Context size in tokens, for prompt and answer together; 0 for the model's training length, or what "
+        "memory holds.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
         help="Threads; if not given, the physical cores that other programs leave.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),

@@ -78,7 +78,7 @@ class ProfileOptions:
     + MODELS
 )
 def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) -> None:
-    """Measure what decodes cost here and how often drafts are right, and store it for later runs."""
+    """Measure decode times on this machine and the acceptance of drafts, and store them for later runs."""
     if asked.types:
         _types(models, as_json=asked.as_json)
         return

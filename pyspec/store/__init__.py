@@ -1,1 +1,1 @@
-"""Known models, the cache of fetched files, and the checks before a file is trusted."""
+"""Known models, the cache of fetched files, and the checks of a file before it is loaded."""

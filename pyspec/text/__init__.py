@@ -1,1 +1,1 @@
-"""Text and tokens: text from tokens as they come, a tokenizer that no text can end, and chat prompts as tokens."""
+"""Text and tokens: text from streamed tokens, a tokenizer that no input can crash, and chat prompts as tokens."""

@@ -1,4 +1,4 @@
-"""Turns the tokens of an answer into its parts. Every interface uses this one way."""
+"""Turns the tokens of an answer into its parts. All interfaces share this code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns messages into prompt tokens. Every interface uses this one way.
+"""Turns messages into prompt tokens. All interfaces share this code.
 
 A model file's template is an untrusted program, so a child process renders it (`render.py`). What users and tools write must stay
 text. Usually it holds none of the vocabulary's control words, and the whole rendering is tokenized at once. Otherwise the
@@ -22,7 +22,7 @@ from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of
 log = logging.getLogger("pyspec")
 
 MOST_SPOTS = 64
-"""How many words of a role are tested one by one for a meaning to the template."""
+"""Most words of a role that are tested one by one for a meaning to the template."""
 
 PLAINLY = "this model's file has no chat template: it is asked in plain words, and its answer ends where another would speak"
 _CONVERSATION = ("messages", "tools")

@@ -35,7 +35,7 @@ _LOSES = frozenset(["whitespace", "gemma4", "sarvam-moe", "granite-embed-multi-3
 """Expressions after which llama.cpp looks up characters unchanged, and drops those that are no token."""
 
 _PARAGRAPH = re.compile(rb"\n(?=[0-9A-Za-z])")
-"""A place that none of llama.cpp's expressions for words matches across."""
+"""A position that no match of llama.cpp's word expressions spans."""
 
 
 class WordSplitter:
