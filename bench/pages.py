@@ -63,14 +63,7 @@ WARM = "-t08"
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
 """What the names of llama-server's runs begin with; the one without drafts has no more."""
-DRAFTS_HEAD = [
-    "drafter",
-    "all",
-    "strict K=4, 8",
-    "margin share",
-    "margin K=4, 8",
-    "steps 1, 2, 3, 4",
-]
+DRAFTS_HEAD = ["drafter", "all", "strict K=4, 8", "margin share", "margin K=4, 8", "steps 1, 2, 3, 4"]  # fmt: skip
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
 """Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
