@@ -1,12 +1,12 @@
 """P(the target accepts a drafted token | what is known), learned online.
 
-Acceptance is conditional: position i counts only where all earlier positions of the draft were accepted, since nothing is
-observed behind a refusal. `Acceptance` is all that is learned of a draft; it is kept together and saved together.
+Acceptance is conditional: position i counts only where all earlier positions of the draft were accepted, since nothing after a
+refusal is observed. `Acceptance` holds all that is learned about a draft, and is saved as one.
 
-A draft's own probability says nearly all that can be known of a greedy token. A logistic model of entropy, position and how the
-draft had gone before brought less than 0.1 % on recorded rounds and on the grid. Of a token drawn with the target's noise, the
-same is told by how far ahead it was with that noise (see native/ps_draft.c). So the estimate is a table by this one number,
-which C multiplies up while it drafts.
+For greedy tokens, the draft's own probability predicts acceptance nearly as well as anything can. A logistic model of entropy,
+position and the draft's recent success brought less than 0.1 % on recorded rounds and on the grid. For tokens drawn with the
+target's noise, the predictor is how far ahead the token was with that noise (see native/ps_draft.c). So the estimate is a table
+over this one number, which C multiplies up while it drafts.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from pyspec.policy.types import Floats
 
 Features = tuple[float, ...]
-"""What the companion adds, for its logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""
+"""Inputs of the companion's logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""
 
 _MEMORY = 256.0  # observations that a bin looks back on
 _LINE_WEIGHT = 24.0  # observations that the line counts for in each bin
 _SPREADS = np.array([0.7, 0.25])  # standard deviations of a line's two numbers among drafts
 _LOWEST, _HIGHEST = np.array([-6.0, 0.05]), np.array([6.0, 2.0])  # of both
 _CENTRES = np.array([[1.0] * TABLE_BINS, [bin_centre(k) for k in range(TABLE_BINS)]])
-_REFIT, _FEWEST = 0.1, 4.0  # fitted anew when a tenth more was seen, and at least so many tokens
-_STEPS, _FIRST_STEPS = 2, 8  # of Newton's method: from the last fit, and from what is assumed
+_REFIT, _FEWEST = 0.1, 4.0  # refit after a tenth more tokens, and at least this many
+_STEPS, _FIRST_STEPS = 2, 8  # of Newton's method: from the last fit, and from the prior line
 _LOSS_MEMORY = 100.0  # tokens that the running log-losses look back on
-_HELP = 0.02  # nats a token by which the companion's view must be better to be followed
+_HELP = 0.02  # nats per token by which the companion's view must be better before it is used
 
-# What is assumed of a draft before any of its tokens was seen: logit(acceptance) = intercept + slope * logit(p), by whether the
-# rule relaxes and how tokens are drawn. It lies a little under the diagonal: drafts are over-confident away from their training
-# text. Two drafts of SmolLM2, a good and a poor one, were followed where they gave their token a probability of one half: the
-# target's greedy choice was that token in 80 and 64 % of cases, and the margin rule accepted it in 92 and 73 %. The number says
-# less of drawn tokens: their line lost least in first answers with a draft of which nothing was known (bench/firsts.py).
+# The prior line of a draft: logit(acceptance) = intercept + slope * logit(p), by whether the rule relaxes and how tokens are
+# drawn. It lies a little under the diagonal: drafts are over-confident away from their training text. Measured with a good and
+# a poor draft of SmolLM2, where they gave their token a probability of one half: that token was the target's greedy choice in 80
+# and 64 % of cases, and the margin rule accepted it in 92 and 73 %. The number says less about drawn tokens: their lines lost
+# least in first answers with a draft of which nothing was known (bench/firsts.py).
 Line = tuple[float, float]
 _LINES: dict[tuple[bool, Draw], Line] = {
     (False, "greedy"): (0.3, 0.8), (False, "apart"): (-0.3, 0.8), (False, "coupled"): (-0.3, 0.65),
@@ -57,7 +57,7 @@ _RATE, _FORGET, _WEIGHT_MAX = 0.15, 0.995, 20.0  # of the companion's model
 
 
 def draft_bins(draft: Draft) -> list[int]:
-    """The table's bins of a draft's tokens, up to the first value that is no probability."""
+    """The table bins of a draft's tokens, up to the first value that is no probability."""
     out: list[int] = []
     for p in draft.p[: draft.n]:
         if not 0.0 <= p <= 1.0:
@@ -67,7 +67,7 @@ def draft_bins(draft: Draft) -> list[int]:
 
 
 def companion_features(draft: Draft, n: int) -> list[Features] | None:
-    """Features of the first n tokens, or None where the companion did not run or returned nonsense."""
+    """Features of the first n tokens, or None where the companion did not run or returned impossible values."""
     s, a, pc, agree = draft.s, draft.a, draft.pc, draft.agree
     if s is None or a is None or pc is None or agree is None:
         return None
@@ -84,10 +84,10 @@ def companion_features(draft: Draft, n: int) -> list[Features] | None:
 class Logistic(msgspec.Struct):
     """The companion's model: online logistic regression.
 
-    Its AdaGrad steps divide by running `squares` of the gradients, which forget, so that it follows changes.
+    Its AdaGrad steps divide by running `squares` of the gradients. These decay, so the model follows changes.
 
     Raises:
-        OptionError: another width, or wild numbers.
+        OptionError: wrong width, or values out of range.
     """
 
     weights: list[float] = msgspec.field(default_factory=lambda: list(_COMPANION_PRIOR))
@@ -107,7 +107,7 @@ class Logistic(msgspec.Struct):
         return clamp(1.0 / (1.0 + exp(-max(-6.0, min(6.0, sum(map(mul, self.weights, x)))))))
 
     def learn(self, x: Features, error: float) -> None:
-        """One step for an error: 1 or 0 observed, minus what was predicted."""
+        """Take one step; the error is 1 or 0 observed, minus the prediction."""
         for i, xi in enumerate(x):
             d = error * xi
             self.squares[i] = _FORGET * self.squares[i] + d * d + 1e-3
@@ -121,10 +121,10 @@ class Calibration(msgspec.Struct, dict=True):
     Attributes:
         hits: accepted tokens of those `seen`.
         seen: observed tokens.
-        first: how often each bin turned up at position 0. With `later` it tells what a token not drafted yet will look like.
-        later: the same behind accepted tokens.
-        assumed: the line that is assumed before any token was seen (see _LINES).
-        table: acceptance by bin, the prior included: what C multiplies up while it drafts.
+        first: how often each bin occurred at position 0. With `later` it predicts the bin of a token not drafted yet.
+        later: the same for tokens after accepted ones.
+        assumed: the prior line, before any token was seen (see _LINES).
+        table: acceptance by bin, prior included; C multiplies these up while it drafts.
 
     Raises:
         OptionError: the numbers contradict each other.
@@ -169,9 +169,9 @@ class Calibration(msgspec.Struct, dict=True):
             counts[:] = [c * 0.5 for c in counts]
 
     def _fit(self, steps: int = _STEPS) -> None:
-        """Fit the line that all bins share, and make the table anew.
+        """Fit the line that all bins share, and recompute the table.
 
-        A draft that is better or worse than was assumed is so in every bin, which few tokens tell.
+        A draft that is better or worse than assumed is so in every bin, and a few tokens show it.
         """
         seen = np.asarray(self.seen)
         self._line = fit_line(
@@ -187,15 +187,15 @@ class Calibration(msgspec.Struct, dict=True):
         return clamp(hits / (self.seen[k] + _LINE_WEIGHT))
 
     def nexts(self) -> tuple[Floats, Floats]:
-        """How likely the next token is in each bin: a draft's first token, and a later one."""
+        """The probability of each bin for a draft's first token, and for a later one."""
         first, later = np.asarray(self.first), np.asarray(self.later)
         return first / first.sum(), later / later.sum()
 
 
 def fit_line(hits: Floats, seen: Floats, assumed: Floats, line: Floats, steps: int) -> Floats:
-    """Intercept and slope of logit(acceptance) over a bin's centre: the most likely ones, by Newton's method from `line`.
+    """The likeliest intercept and slope of logit(acceptance) over a bin's centre, by Newton's method from `line`.
 
-    What is `assumed` of both is off by _SPREADS in the usual case (normal priors). hits, seen: tokens by bin.
+    `assumed` is the mean of their normal priors, _SPREADS the standard deviations. hits, seen: tokens by bin.
     """
     precision = np.diag(1.0 / np.square(_SPREADS))
     for _ in range(steps):
@@ -216,27 +216,27 @@ def _spread(low: int, high: int) -> list[float]:
 
 @dataclass
 class Mean:
-    """The mean of numbers that come one by one; 0 before the first."""
+    """The running mean of numbers; 0 before the first."""
 
     value: float = 0.0
     n: int = 0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Add one number."""
         self.n += 1
         self.value += (value - self.value) / self.n
 
 
 class Acceptance(msgspec.Struct, dict=True):
-    """All that is learned of acceptance, and how well it predicts.
+    """All that is learned about acceptance, and how well it predicts.
 
     Attributes:
         calibration: the table in use.
         companion: the model for drafts that a companion scored.
-        lookup: the estimator of lookup's drafts.
+        lookup: the estimator for lookup drafts.
         coupled: the table for tokens drawn with the target's noise.
-        loss: mean log-loss of the table, in nats a token. This and what follows is of this process alone.
-        both: the same of the table and of the companion's model, on the positions that the companion scored.
+        loss: mean log-loss of the table, in nats per token. This and the following cover this process only.
+        both: the same for the table and the companion's model, on the positions that the companion scored.
         loss_without: running log-loss of the table on those positions.
         loss_with: running log-loss of the companion's model on them.
     """
@@ -251,9 +251,9 @@ class Acceptance(msgspec.Struct, dict=True):
         self.loss_without = self.loss_with = 0.69
 
     def under(self, draw: Draw, *, relaxing: bool) -> Acceptance:
-        """A copy whose `calibration` is for tokens that are drawn so, under a rule that relaxes or not.
+        """A copy whose `calibration` is for tokens drawn this way, under a rule that relaxes or not.
 
-        What is assumed of tokens that were not seen yet differs by both.
+        Both change the prior line.
         """
         other = deepcopy(self)
         table = other.coupled if draw == "coupled" else other.calibration
@@ -261,7 +261,7 @@ class Acceptance(msgspec.Struct, dict=True):
         return other
 
     def join(self, known: Acceptance, *, coupled: bool) -> None:
-        """Put what `calibration` was taught to greedy drafts or to coupled ones; of the others, what was known stays."""
+        """Store what `calibration` learned as the greedy or the coupled table; the other one is taken from `known`."""
         if coupled:
             self.calibration, self.coupled = known.calibration, self.calibration
         else:
@@ -273,12 +273,12 @@ class Acceptance(msgspec.Struct, dict=True):
         return self.loss_with < self.loss_without - _HELP
 
     def learn_draft(self, position: int, k: int, chance: float, accepted: bool) -> None:
-        """Learn from one observed position of a model's draft: the bin it fell into, and what was predicted of it."""
+        """Learn from one observed position of a model's draft: its bin, and the predicted chance."""
         self.calibration.update(position, k, accepted)
         self.loss.add(nats_lost(chance, accepted))
 
     def learn_companion(self, x: Features, without: float, with_: float, accepted: bool) -> None:
-        """Learn from one observed position that the companion scored; `without` and `with_` were predicted of it."""
+        """Learn from one observed position that the companion scored, with the predictions made `without` and `with_` it."""
         self.companion.learn(x, accepted - with_)
         lost = nats_lost(without, accepted), nats_lost(with_, accepted)
         for mean, nats in zip(self.both, lost):

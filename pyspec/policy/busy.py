@@ -1,4 +1,4 @@
-"""Whether other programs use the machine: decodes that take many times what they took."""
+"""Detects that other programs use the machine: decodes then take many times longer than before."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from math import inf
 
 TIMES = 4.0
 LONG = 20
-"""Rounds in a row: a stall is over sooner."""
+"""Slow rounds in a row before it is said: a stall is over sooner."""
 
 SENTENCE = (
     "decoding takes more than %d times as long as before: other programs use this machine, and threads that wait "
     "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
 )
-_FEW = 3  # times a count of rows must have been seen before its own time says anything
+_FEW = 3  # observations of a row count before its own best time is trusted
 
 
 class Busy:
-    """Counts slow rounds. Each count of rows is held against its own best time alone: what is assumed of others may be wrong.
+    """Counts slow rounds. Each row count is compared only with its own best time, since assumptions about others may be wrong.
 
-    measured: whether times come in units of a measured curve, which this machine has reached already.
+    measured: whether times are in units of a measured curve, which this machine has reached already.
     """
 
     def __init__(self, measured: bool) -> None:
@@ -29,9 +29,9 @@ class Busy:
         self._noted = False
 
     def notes(self, rows: int, times: float, rounds: int = 1) -> bool:
-        """Whether it is to be said now, which is once.
+        """Whether to warn now, which happens once.
 
-        times: the mean time of these rounds in units of the curve's, 0 for not known.
+        times: mean time of these rounds in units of the curve's, 0 if unknown.
         """
         if not times or self._noted:
             return False

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyspec")
 
-LONG_LAG = 4  # tokens to catch up with, from which on reading is not like a step
-_FAR_DEPTH = 4096  # where a prior with depth has its second curve; linear between and beyond
-_HEAD_MORE = 0.03  # of a row of the target: what a step of a head takes beyond its share of bytes
+LONG_LAG = 4  # tokens per sequence to catch up with, above which reading takes longer than a step
+_FAR_DEPTH = 4096  # context depth of a prior's second curve; linear between and beyond
+_HEAD_MORE = 0.03  # share of a target row that a head's step takes beyond its share of bytes
 
 
 class CurveState(msgspec.Struct):
@@ -32,14 +32,14 @@ class CurveState(msgspec.Struct):
 
 
 class CostCurve:
-    """The target's, the draft's and the companion's time by rows.
+    """The time of target, draft and companion by number of rows.
 
-    `draft.table()[n]` is one step of n sequences in lock-step, or n tokens of one text read at once.
+    `draft.table()[n]` is one step of n sequences in lock-step, or n tokens of one sequence read at once.
     """
 
     def __init__(self, target: RowTimes, draft: RowTimes, companion: RowTimes) -> None:
         self.target, self.draft, self.companion = target, draft, companion
-        draft.hope = companion.hope = 1.0  # what is read is paid for before it brings anything
+        draft.hope = companion.hope = 1.0  # no optimism: reading costs time before it pays
         self._busy = Busy(target.measured)
         self._first_reading: Outcome | None = None
 
@@ -54,10 +54,10 @@ class CostCurve:
         depth_share: float = 0.0,
         head: bool = False,
     ) -> CostCurve:
-        """What is assumed without a profile: a shape in units of `one_row_ms`, and side models by their share of a target row.
+        """The curve assumed without a profile: a shape in units of `one_row_ms`, with side models as shares of a target row.
 
         `depth_share` is what each position of context adds to every row of the target, in units of one row without context.
-        `head`: the draft reads the target's states; its rows are few weights and many kernels.
+        `head`: the draft reads the target's states; its rows use few weights and many kernels.
         """
         shape = [one_row_ms * t for t in expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))]
         bases = {0: shape}
@@ -84,7 +84,7 @@ class CostCurve:
         )
 
     def begin_with(self, target: Mapping[int, float], draft: Mapping[int, float]) -> None:
-        """Begin with times by rows that this machine took before, so far as there are any."""
+        """Start from times by rows that this machine took before, where there are any."""
         self.target.begin_with(target)
         self.draft.follow(self.target)
         self.companion.follow(self.target)
@@ -107,14 +107,14 @@ class CostCurve:
             self.companion.pace = self.target.scale
 
     def renew(self) -> None:
-        """Take all that was learned for a guess."""
+        """Treat all learned times as guesses."""
         for side in (self.target, self.draft, self.companion):
             side.renew()
 
     def _observe_draft(self, outcome: Outcome, n_seq: int) -> None:
-        """Learn from the greater part: the first decode where it caught up with a long text, else the other steps.
+        """Learn from the larger part: the first decode where the draft read many tokens to catch up, else the other steps.
 
-        The round in which it first read a long text is learned from when it is known what a step takes.
+        If the draft reads many tokens before the time of a step is known, that round is kept and learned from later.
         """
         steps, first = outcome.draft_steps, n_seq + outcome.caught_up
         if outcome.caught_up > LONG_LAG * n_seq and not self.draft.count(n_seq):
@@ -133,7 +133,7 @@ class CostCurve:
             self._observe_draft(read, n_seq)
 
     def state(self) -> CurveState:
-        """What a profile keeps of it; `restore` is the way back."""
+        """What a profile keeps; `restore` is the inverse."""
         return CurveState(self.target.state(), self.draft.state(), self.companion.state())
 
     @classmethod

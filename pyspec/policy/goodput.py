@@ -1,4 +1,4 @@
-"""Draft length by goodput: what a draft costs on this machine against what it is expected to bring."""
+"""Draft length by goodput: weighs what a draft costs on this machine against the tokens it is expected to bring."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
     from pyspec.policy.row_times import RowTimes
 
-_REFRESH = 128  # rounds that tables are kept for: what they are made of moves slowly
+_REFRESH = 128  # rounds that tables are kept: what they are made from changes slowly
 _USUAL = 64.0  # tokens of an answer, until one was seen
-_LIKELY = 32.0  # tokens that an answer still has, beside as many again as it has had
-_REST = 8  # rounds for which "no draft pays" is taken for granted: to ask again costs 1 % of a token of 7 ms
-_FIRM = 8.0  # rounds of what drafts win elsewhere: so much may a text lose more before they are taken not to suit it
-_MARKUP = 0.6  # of what drafts win, what a ms of drafting has to earn beyond plain decoding's price
-_SAFE = 0.3  # tokens that a lookup draft may be expected to lose in any text
-_LEFT = 0.93  # worth of a model's token beside a lookup, which takes the easy ones, in tokens of the same model alone
-_REREAD = 2  # accepted tokens by which the cost of reading one again is told
+_LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
+_REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
+_FIRM = 8.0  # a sequence may lose this many rounds' usual gain beyond its allowance before drafts are judged not to suit it
+_MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
+_SAFE = 0.3  # tokens that a lookup draft may always be expected to lose
+_LEFT = 0.93  # worth of a model's token where lookup drafts too and takes the easy tokens; 1 is a token of the model alone
+_REREAD = 2  # accepted tokens over which the cost of reading one again is measured
 
 
 Floors: TypeAlias = (
     "Callable[[Sequence[float], float, float, Any, Sequence[float]], tuple[list[float], float]]"
 )
-"""Survivals at which drafting stops, and the tokens that it gains: what `draft_floors` makes of its arguments."""
+"""A function like `draft_floors`: returns the survivals at which drafting stops, and the tokens that drafting gains."""
 
 
 class _Tables(NamedTuple):
-    """What changes only with the curve, the depth, the number of sequences, or slow averages.
+    """Values that change only with the curve, the depth, the number of sequences or slow averages.
 
-    step: ms of one drafted token of all sequences.
+    step: ms of one drafted token for all sequences.
     markup: how many times plain decoding's price a ms of drafting has to earn.
     worth: tokens that an accepted token counts for.
     floors: survivals at which drafting stops.
-    gain: tokens a round and sequence that drafting is expected to bring.
-    more: tokens that it brings beyond those in a text that suits the draft.
-    lookup_min: the shortest match whose draft is preferred to a model's.
+    gain: tokens per round and sequence that drafting is expected to bring.
+    more: further tokens that it brings in a sequence that suits the draft model.
+    lookup_min: the shortest lookup match whose draft is preferred to the model's.
     """
 
     step: float
@@ -67,15 +67,15 @@ class _Tables(NamedTuple):
 
 
 class GoodputPolicy(LengthPolicy):
-    """Maximises the tokens of a round beyond those that plain decoding would have made in the same time.
+    """Maximises a round's tokens beyond those that plain decoding would have made in the same time.
 
     Args:
-        curve: what decodes cost; a prior without one.
+        curve: what decodes cost; None assumes a prior.
         learned: what is known of acceptance.
         companion: whether there is one.
-        auto: use draft and companion only where they pay, not always.
-        switch: makes what decides that for batches of one size.
-        floors: says where drafting stops, as `draft_floors` does.
+        auto: use draft and companion only where they pay; False always uses them.
+        switch: makes the `UseSwitch` for batches of one size.
+        floors: computes where drafting stops, as `draft_floors` does.
     """
 
     def __init__(
@@ -93,30 +93,30 @@ class GoodputPolicy(LengthPolicy):
         self._companion, self._auto = companion, auto
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
-        self._usual = _USUAL  # tokens of a text
+        self._usual = _USUAL  # tokens per answer
         self._texts: dict[int, RunningText] = {}
-        self._rereads, self._looks_up, self._longest = False, False, LONGEST  # as places say
-        # the curve at the depth and for the number of sequences of this round
+        self._rereads, self._looks_up, self._longest = False, False, LONGEST  # set from places
+        # the curve at this round's depth and number of sequences
         self._n_seq = 1
         self._rows = self.curve.target.table()
         self._price = 1.0 / self._rows[1]
         self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._round = self._stale_at = 0
-        self._rest = 0  # rounds that no draft is thought of
-        self._aside = Aside()  # of rounds with a model's draft
+        self._rest = 0  # rounds left in which drafting is not considered
+        self._aside = Aside()  # in rounds with a model's draft
         self._forget_round()
 
     def _forget_round(self) -> None:
-        """Nothing is planned, drafted or chosen yet."""
+        """Reset what belongs to one round."""
         self._planned = False
         self._beside_lookup: list[int] = []  # sequences for which both model and lookup may draft
         self._pending: dict[int, Forecast] = {}
-        self._expected = self._view = 0.0  # tokens of the choice, and what the companion adds
+        self._expected = self._view = 0.0  # expected tokens of the choice; what the companion adds
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """How long to draft, and the floors at which drafting stops; nothing where no draft pays."""
-        self._forget_round()  # it may have ended in an error
+        """Plan how long to draft and the survivals at which drafting stops; length 0 where no draft pays."""
+        self._forget_round()  # the last round may have ended in an error
         self._planned = True
         self._follow(places)
         if self._rest and len(places) == self._n_seq:
@@ -136,7 +136,7 @@ class GoodputPolicy(LengthPolicy):
         )
 
     def _follow(self, places: Sequence[Place]) -> None:
-        """Keep in mind where each text stands, and what its draft model is like."""
+        """Record where each sequence stands and what its draft model can do."""
         for place in places:
             if place.seq not in self._texts:
                 self._texts[place.seq] = RunningText(place.depth)
@@ -146,7 +146,7 @@ class GoodputPolicy(LengthPolicy):
             self._longest = min(LONGEST, place.longest or self._longest)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """The lengths that bring the most tokens a millisecond together."""
+        """Choose the lengths that together bring the most tokens beyond their cost."""
         read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
         lengths = self._lengths([self._counted(r, self._bearable(r)) for r in read])
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
@@ -163,7 +163,7 @@ class GoodputPolicy(LengthPolicy):
         start = perf_counter()
         self._catch_up()
         clean_times(outcome)
-        if not self._planned:  # the loop did not ask
+        if not self._planned:  # the loop did not call `plan`
             self._read_costs(len(outcome.seqs), outcome.depth)
         self.counts.add(outcome, self._expected)
         self.curve.observe(outcome)
@@ -172,27 +172,27 @@ class GoodputPolicy(LengthPolicy):
                 learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
         self._learn_gains(outcome)
         self._forget_round()
-        # a round in which a draft reads a prompt touches memory for the first time
+        # a round in which the draft model reads a prompt touches memory for the first time
         if outcome.draft_steps and outcome.t_round and outcome.caught_up <= LONG_LAG * self._n_seq:
             self._aside.add(outcome.aside + 1e3 * (perf_counter() - start))
 
     def learn_plain(self, seen: PlainRounds) -> None:
-        """Learn costs, and save up for a trial."""
+        """Learn costs, and add to the credit of trials."""
         super().learn_plain(seen)
         self._earn(seen.n_seq, float(seen.rounds))
 
     def renew_costs(self) -> None:
-        """Start anew from what was assumed, with the next round."""
+        """Treat learned times as guesses, and rebuild the tables in the next round."""
         super().renew_costs()
         self._stale_at = self._rest = 0
 
     @property
     def _beside(self) -> float:
-        """Tokens a round and sequence that drafting costs beside decodes: Python's time counts where tokens take few ms."""
+        """Tokens that drafting costs per round and sequence outside decodes: Python's time matters where a token takes few ms."""
         return self._price * max(0.0, self._aside.ms - self.plain_aside.ms) / self._n_seq
 
     def _read_costs(self, n_seq: int, depth: int) -> None:
-        """Read the curve at this depth, and take the tables for so many sequences."""
+        """Read the curve at this depth, and take the tables for this number of sequences."""
         self._n_seq = n_seq
         self._rows = self.curve.target.table(depth, n_seq * (LONGEST + 1))
         self._price = n_seq / self._rows[n_seq]
@@ -207,18 +207,18 @@ class GoodputPolicy(LengthPolicy):
         self._table = self._tables[key]
 
     def _make_tables(self) -> _Tables:
-        """Work out what changes slowly."""
+        """Compute the values that change slowly."""
         n, price, told = self._n_seq, self._price, self.learned.calibration
         step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
-        # Sequences as equals: each pays its share of rows that all of them grow together.
+        # Sequences count as equal: all drafts grow together, and each sequence pays its share of the rows.
         verify = [self._rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
         nexts, drafted = told.nexts(), verify[: self._longest + 1]
 
         def drafting(price: float, table: Sequence[float]) -> tuple[list[float], float]:
-            """Floors at this price, and the tokens a round that drafting by them gains."""
+            """Floors at this price, and the tokens per round that drafting to these floors gains."""
             return self._floors(drafted, step / n, price, nexts, table)
 
-        # If tokens are worth less, it is as if each ms cost more.
+        # Tokens that are worth less have the effect of a higher price per ms.
         floors, gain = drafting(price / worth, told.table)
         markup = self._markup(worth * gain)
         if markup > 1.0:
@@ -232,16 +232,16 @@ class GoodputPolicy(LengthPolicy):
         return _Tables(step, markup, worth, floors, gain, more, shortest)
 
     def _markup(self, gain: float) -> float:
-        """How many times plain decoding's price a ms of drafting has to earn, where drafts gain so many tokens a round.
+        """How many times plain decoding's price a ms of drafting has to earn, where drafts gain this many tokens per round.
 
-        Where rounds with drafts gain, a ms of drafting is taken from the next such round: its price is between plain decoding's
-        and goodput's. The whole difference loses where texts differ; none of it loses 2 to 4 % on recorded drafts that pay.
+        Where drafts gain, a ms of drafting delays the next such round, so its price lies between plain decoding's and goodput's.
+        Charging the whole difference loses where sequences differ; none loses 2 to 4 % on recorded drafts that pay.
         """
         won = self._drafting[self._n_seq.bit_length()].share(gain)
         return 1.0 / (1.0 - _MARKUP * won)
 
     def _worth_of_one(self) -> float:
-        """What an accepted token is worth: one, less what it costs if the draft has to read it again."""
+        """What an accepted token is worth: 1, less the cost if the draft model has to read it again."""
         if not self._rereads:
             return 1.0
         n, draft = self._n_seq, self.curve.draft
@@ -249,7 +249,7 @@ class GoodputPolicy(LengthPolicy):
         return max(0.1, 1.0 - self._price * again / (n * _REREAD))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
-        """The shortest match whose lookup draft is worth more than a model draft."""
+        """The shortest match whose lookup draft is worth more than a model's draft."""
         for match in range(1, 9):
             chain = survivals(self.learned.lookup.predict(match, LONGEST))
             g = best_length(chain, verify, price)
@@ -258,7 +258,7 @@ class GoodputPolicy(LengthPolicy):
         return 9
 
     def _pays(self, place: Place) -> bool:
-        """Whether the draft model is worth running: its gain over what is left, against the cost of catching up."""
+        """Whether running the draft model pays: its gain over the tokens left, against the cost of catching up."""
         if place.room <= 0 or not place.longest:
             return False
         if not self._auto:
@@ -279,18 +279,18 @@ class GoodputPolicy(LengthPolicy):
         )
 
     def _catching_up(self, side: RowTimes, unread: int) -> float:
-        """Tokens that it costs a side model to read so many tokens before its first step."""
+        """Tokens that it costs a side model to read this many tokens before its first step."""
         return self._price * (side.time(unread + 1) - side.time(1))
 
     def _left(self, place: Place) -> float:
-        """Tokens that a text is expected to have still: all that were asked for if those are few."""
+        """Tokens that a sequence is expected to have left; all that may still come, if those are few."""
         emitted = self._texts[place.seq].emitted
         if emitted + place.left <= _USUAL:
             return float(place.left)
         return min(float(place.left), self._usual, _LIKELY + emitted)
 
     def _score(self, places: Sequence[Place]) -> bool:
-        """Whether the companion looks at this round's drafts."""
+        """Whether the companion scores this round's drafts."""
         if not self._companion or not self._auto:
             return self._companion
         left = min(float(max([place.left for place in places])), self._usual)
@@ -298,7 +298,7 @@ class GoodputPolicy(LengthPolicy):
         return self._scoring.on(0, 0.0, self._catching_up(self.curve.companion, unread), left)
 
     def _bearable(self, read: Forecast) -> list[float]:
-        """Survivals of a draft, a lookup's without the tokens whose risk its text cannot bear.
+        """Survivals of a draft; a lookup draft is cut where its risk exceeds what the sequence may lose.
 
         If g tokens cost c, the risk is E[max(0, c - accepted)] = c - sum of the first c survivals.
         """
@@ -316,12 +316,12 @@ class GoodputPolicy(LengthPolicy):
         return read.survival[:most]
 
     def _counted(self, read: Forecast, chain: list[float]) -> list[float]:
-        """What each token of a draft is expected to count for."""
+        """Survivals weighted by what an accepted token of this draft is worth."""
         worth = 1.0 if read.draft.source == LOOKUP else self._table.worth
         return chain if worth >= 1.0 else [worth * s for s in chain]
 
     def _lengths(self, chains: list[list[float]]) -> list[int]:
-        """Tokens of each draft to verify."""
+        """Number of tokens of each draft to verify."""
         price = self._table.markup * self._price
         if self._n_seq == 1 and len(chains) == 1:
             return [best_length(chains[0][:LONGEST], self._rows[1:], price)]
@@ -329,12 +329,12 @@ class GoodputPolicy(LengthPolicy):
         return allocate(chains + [[]] * spare, self._rows, price)[: len(chains)]
 
     def _value(self, read: list[Forecast], lengths: list[int]) -> float:
-        """Tokens that verifying so many of each draft is expected to bring, less what all rows cost."""
+        """Tokens that verifying this many of each draft is expected to bring, less the cost of all rows."""
         tokens = sum(sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True))
         return tokens - self._price * self._rows[self._n_seq + sum(lengths)]
 
     def _learn_gains(self, outcome: Outcome) -> None:
-        """Tell switches and texts what drafts and companion gained in this round, by the curve's times."""
+        """Tell switches and sequences what drafts and companion gained in this round, using the curve's times."""
         n = self._n_seq
         switch = self._earn(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
         row, drafting = self._row_cost(outcome), self._draft_cost(outcome)
@@ -369,7 +369,7 @@ class GoodputPolicy(LengthPolicy):
         return seq in self._pending and self._pending[seq].draft.source == LOOKUP
 
     def _earn(self, n_seq: int, tokens: float) -> UseSwitch:
-        """Put so many tokens a sequence to the credit of trials; returns the switch of such batches."""
+        """Credit this many tokens per sequence to trials; returns the switch for batches of this size."""
         switch = self._drafting[n_seq.bit_length()]
         switch.earn(tokens)
         if self._companion:
@@ -377,14 +377,14 @@ class GoodputPolicy(LengthPolicy):
         return switch
 
     def begin_answer(self) -> None:
-        """Forget the texts; costs and acceptance stay."""
+        """Forget the sequences; costs and acceptance stay."""
         super().begin_answer()
         for seq in list(self._texts):
             self.begin_sequence(seq)
         self._scoring.begin()
 
     def begin_sequence(self, seq: int) -> None:
-        """Learn from the length of the text that ends under this number, and end its trial."""
+        """Learn from the length of the sequence that ends under this number, and end its trial."""
         self._rest = 0
         if seq in self._texts:
             self._usual += 0.2 * (self._texts.pop(seq).emitted + 1 - self._usual)

@@ -26,17 +26,17 @@ class FixedLength(msgspec.Struct, frozen=True):
 
 
 class Confidence(msgspec.Struct, frozen=True):
-    """As long as the draft's probability of each token is at least p."""
+    """Draft on while the draft's probability of each token is at least p."""
 
     p: float
 
 
 class Companion(msgspec.Struct, frozen=True):
-    """By goodput, draft and companion always on; 0 verified tokens stay possible."""
+    """By goodput, with draft and companion always on; it may still verify 0 tokens."""
 
 
 class Auto(msgspec.Struct, frozen=True):
-    """By goodput; draft and companion are switched off by themselves where they do not pay."""
+    """By goodput; draft and companion are switched off where they do not pay."""
 
 
 Length: TypeAlias = FixedLength | Confidence | Companion | Auto
@@ -50,7 +50,7 @@ def make_policy(
     *,
     companion: bool = False,
 ) -> LengthPolicy:
-    """A fresh policy that carries a length out; `companion` says whether there is one to use."""
+    """Make a new policy for this length; `companion` says whether there is one to use."""
     match length:
         case FixedLength(k):
             return FixedPolicy(k, curve, learned)
@@ -63,7 +63,7 @@ def make_policy(
 
 
 def parse_length(text: str) -> Length:
-    """`fixed:K` (0..63), `confidence:P` (0..1), `companion` or `auto`; OptionError otherwise."""
+    """Parse `fixed:K` (0..63), `confidence:P` (0..1), `companion` or `auto`; raises OptionError otherwise."""
     if not isinstance(text, str):
         raise OptionError(f"a draft length is given as text, not as {text!r}", _HINT)
     name, colon, value = text.strip().lower().partition(":")

@@ -1,4 +1,4 @@
-"""P(the target accepts a token that lookup drafted | its match), learned online."""
+"""P(the target accepts a token drafted by lookup | its match), learned online."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _PLACES = (1, 2, 4)  # first position of buckets 1..3
 _SIZES = (len(_MATCHES) + 1, len(_RECENT) + 1, 2, len(_PLACES) + 1)
 _CELLS = _SIZES[0] * _SIZES[1] * _SIZES[2] * _SIZES[3]
 _LOOKUP_WEIGHT, _LOOKUP_MEMORY = 6.0, 128.0
-_CAUTION = 1.0  # subtracted from a prior log-odds: a vain check costs more than a missed one
+_CAUTION = 1.0  # subtracted from a prior's log-odds: a wasted check costs more than a missed one
 
 
 def _lookup_prior(match: int, recent: int, several: int, place: int) -> float:
-    """Acceptance assumed of a cell, by its buckets.
+    """Prior acceptance of a cell, by its buckets.
 
-    A logistic fit to 21,000 lookup drafts in greedy answers of SmolLM2-135M to its training prompts (log-loss 0.397 a token),
-    made cautious. Weight, caution and buckets are those that lost least in any category when such answers were replayed.
+    A logistic fit to 21,000 lookup drafts in greedy answers of SmolLM2-135M to its training prompts (log-loss 0.397 per token),
+    made cautious. Weight, caution and buckets are those with the smallest worst loss over categories when such answers were
+    replayed.
     """
     fit = -0.83 + 0.6 * match + 0.1 * recent - 0.67 * several + (0.65 - 0.08 * match) * place
     return clamp(1.0 / (1.0 + exp(_CAUTION - fit)))
@@ -57,7 +58,7 @@ class LookupEstimator(msgspec.Struct):
             raise OptionError("the lookup table contradicts itself")
 
     def _start(self, match_length: int, choices: int) -> int:
-        """The cell of a draft's first position; those of the others follow it."""
+        """The cell of a draft's first position; the cells of later positions follow it."""
         match = sum([match_length >= edge for edge in _MATCHES])
         recent = sum([self.recent >= edge for edge in _RECENT])
         return ((match * _SIZES[1] + recent) * _SIZES[2] + (choices > 1)) * _SIZES[3]

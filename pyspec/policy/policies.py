@@ -1,4 +1,4 @@
-"""The policies of one object: one for each draft length, rule and kind of draw that its calls name."""
+"""The policies of one object: one for each draft length, rule and way of drawing that its calls name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 _STRICT = Strict()
 
 MOST_POLICIES = 32
-"""How many are remembered: rules may differ from call to call."""
+"""Policies kept: rules may differ from call to call."""
 
 
 class Policies:
-    """Policies that share the cost curve, which is the machine's, and learn acceptance apart.
+    """Policies that share the cost curve, which belongs to the machine, and learn acceptance separately.
 
-    length, rule, draw: where a call names none. learned: what each policy begins with. companion: whether there is one to use.
-    Where many texts share a round, the policy of most of them serves all, and each learns for the policy of its own kind.
+    length, rule, draw: defaults for calls that name none. learned: what each policy begins with. companion: whether there is one
+    to use. Where many sequences share a round, the policy of the majority chooses for all, and each sequence teaches the policy
+    of its own kind.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Policies:
         return len(self._made)
 
     def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
-        """A policy that has learned nothing yet. Raises OptionError for a length that is none."""
+        """A policy that has learned nothing yet. Raises OptionError for an invalid length."""
         named = parse_length(length) if length else self._length
         learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
         return make_policy(named, self.curve, learned, companion=self._companion)
@@ -60,7 +61,7 @@ class Policies:
     def of(
         self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
     ) -> LengthPolicy:
-        """The policy of calls that ask for this; for a new one that unused for longest is forgotten. Raises OptionError."""
+        """The policy for these choices; a new one replaces the least recently used. Raises OptionError."""
         asked = rule or self._rule, draw or self._draw
         key = parse_length(length) if length else self._length, *asked
         policy = self._made.pop(key, None)
@@ -73,9 +74,10 @@ class Policies:
         return policy
 
     def shared(self, lengths: Mapping[int, str | None]) -> dict[LengthPolicy, list[int]]:
-        """Who chooses for whom in a round of texts that name these lengths, by sequence.
+        """Which policy chooses for which sequences, in a round of sequences that name these lengths.
 
-        One policy chooses for all that name the same. What pays depends on how texts are drawn, so it is that of most of them.
+        One policy chooses for all that name the same length. What pays depends on how tokens are drawn, so it is the policy of
+        the most common way.
         """
         groups: dict[Length, list[int]] = {}
         for seq, named in lengths.items():
@@ -89,12 +91,12 @@ class Policies:
     def _learned_of(
         self, length: str | None, rule: Verification, own: Draw, seq: int
     ) -> Acceptance | None:
-        """What was learned of texts that are drawn as this one is; None where a policy's own way is meant."""
+        """What was learned of sequences drawn the way this one is; None where that is the policy's own way."""
         draw = self._draws.get(seq, own)
         return None if draw == own else self.of(length, rule, draw).learned
 
     def taught(self) -> Acceptance | None:
-        """What strict answers have taught of a model's drafts since this was made, beside what was known; None for nothing."""
+        """What strict answers taught about a model's drafts since this was made, added to what was known; None if nothing."""
         known, found = self._learned, deepcopy(self._learned)
         tables = {"greedy": "calibration", "coupled": "coupled"}
         for (_, rule, draw), policy in self._made.items():
@@ -104,7 +106,7 @@ class Policies:
         return None if found == known else found
 
     def begin_sequence(self, seq: int, draw: Draw) -> None:
-        """Tell all of them that another text goes on under this number, and how it is drawn."""
+        """Tell all policies that another sequence takes this number, and how it is drawn."""
         self._draws[seq] = draw
         for policy in self._made.values():
             policy.begin_sequence(seq)

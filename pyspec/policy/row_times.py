@@ -1,12 +1,12 @@
 """The time of one model's decode of n rows, learned while the program runs or loaded from a profile.
 
-The curve is stepped and not monotone (kernels work in tiles of rows), so nothing here assumes a shape. A time is
+The curve has steps and is not monotone (kernels work in tiles of rows), so nothing here assumes a shape. A time is
 
     T(n) = scale * T0(1) * (1 + k(n) * (T0(n) / T0(1) - 1))
 
-T0 is the curve that was assumed or measured before. `scale` is how slow the machine is just now. k(n) is how much more
-expensive than assumed the rows beyond the first are. Neighbouring counts of rows have a similar k, so a few of them tell a lot
-of the others. And `scale` is learned in all rounds, so each count's time follows the machine, not only that of counts in use.
+T0 is the curve that was assumed or measured before. `scale` is how slow the machine is now. k(n) is how much more expensive than
+assumed the rows beyond the first are. Neighbouring row counts have a similar k, so a few of them say much about the others.
+`scale` is learned in all rounds, so the times of all row counts follow the machine, also those not in use.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pyspec.policy.shapes import N_MAX, time_at
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_OWN = 16  # counts up to here are learned one by one, others by quarters of an octave
-_HOPE = 0.75  # share of k assumed at first of counts never seen: one that is guessed too expensive is never tried
+_OWN = 16  # row counts up to here are learned one by one, others by quarters of an octave
+_HOPE = 0.75  # share of k first assumed for unseen counts: one that is guessed too expensive is never tried
 _STEP = 0.6  # the same for counts between two that were seen, and later for all
-_EDGES = (4, 8)  # counts at which kernels' tiles end
+_EDGES = (4, 8)  # row counts at which kernels' tiles end
 _EDGE = 0.2  # the same for those, later: they may cost less than fewer rows
-_WHILE = 64  # observations after which it is later: a look costs a short answer more than it brings
-SURE = 3  # observations after which a count says how fast the machine is
+_WHILE = 64  # observations before "later": a trial costs a short answer more than it brings
+SURE = 3  # observations after which a count tells the machine's speed
 _REBUILD = 16  # observations between two rebuilds of a table whose counts are known
 _STALL = 2.5  # times the expected time: the machine did something else
-_SLOW = 3  # stalls in a row, after which the machine is taken to be slow
+_SLOW = 3  # stalls in a row after which the machine is taken to be slow
 _FIRM = 8  # observations that a measured curve counts for
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # positions of context that share a table
@@ -41,12 +41,12 @@ _DEPTH_STEP = 256  # positions of context that share a table
 
 @lru_cache(maxsize=4096)
 def _key(rows: int) -> int:
-    """Where k is learned for a count of rows."""
+    """The key under which k is learned for this many rows."""
     return rows if rows <= _OWN else _OWN + int(4.0 * log2(rows / _OWN))
 
 
 class RowTimesState(msgspec.Struct):
-    """Saved form of RowTimes: base curves in ms by context depth, and whether measured.
+    """Saved form of RowTimes: base curves in ms by context depth, and whether they were measured.
 
     Raises OptionError where the tables contradict each other.
     """
@@ -68,9 +68,9 @@ class RowTimesState(msgspec.Struct):
 
 
 class _Timing(NamedTuple):
-    """One decode that was timed.
+    """One timed decode.
 
-    one: T0(1), in ms. more: what T0(rows) adds to it, in units of T0(1). k: as known before.
+    one: T0(1), in ms. more: what T0(rows) adds to it, in units of T0(1). k: the value believed before.
     """
 
     rows: int
@@ -110,7 +110,7 @@ class RowTimes:
         self._table: list[float] = []
 
     def count(self, rows: int) -> int:
-        """How many times so many rows were observed, stalls aside."""
+        """How often this many rows were observed, not counting stalls."""
         return self._count.get(_key(rows), 0)
 
     def table(self, depth: int = 0, rows: int = N_MAX) -> list[float]:
@@ -122,7 +122,7 @@ class RowTimes:
         return self._table
 
     def time(self, rows: int) -> float:
-        """The time of any number of rows, also of a whole text that is read at once."""
+        """The time of any number of rows, also of a whole prompt read at once."""
         table = self.table()
         if rows < len(table):
             return table[rows]
@@ -130,14 +130,14 @@ class RowTimes:
         return self.scale * one * (1.0 + self._hoped(_key(rows)) * more)
 
     def follow(self, target: RowTimes) -> None:
-        """Become faster or slower as the target did since this model was last timed: one machine runs both."""
+        """Change speed as the target did since this model was last timed, since one machine runs both."""
         change = target.scale / self.pace
         if abs(change - 1.0) > _DRIFT:
             self.scale *= change
             self.pace, self._table = target.scale, []
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
-        """Learn from one decode. Impossible times are ignored, and so are stalls until they are the rule."""
+        """Learn from one decode. Impossible times are ignored; stalls are ignored until they become the rule."""
         self.ratio = 0.0
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
@@ -159,9 +159,9 @@ class RowTimes:
             self._build(len(self._table) - 1)
 
     def _set_aside(self, seen: _Timing) -> bool:
-        """Whether a time may be a stall, from which nothing is learned.
+        """Whether this time may be a stall, from which nothing is learned.
 
-        If a time that contradicts what was seen is believed, the machine has another speed.
+        If a time that contradicts earlier ones is believed, the machine's speed has changed.
         """
         ratio = seen.ms / (self.scale * seen.expected)
         tried = seen.rows == 1 or seen.key in self._count
@@ -178,33 +178,33 @@ class RowTimes:
             return False
         if seen.key in self._doubted:
             return False
-        # either a stall, or what was assumed is wrong: the next time says which
+        # either a stall, or the assumption is wrong: the next time will show
         self._doubted.add(seen.key)
-        # what is read is paid for before it brings anything
+        # reading costs time before it pays, so believe half of the surprise: the geometric mean
         if seen.rows > _OWN and self.hope == 1.0:
             half = sqrt(ratio) * seen.expected
             self._k[seen.key] = max(0.0, (half / seen.one - 1.0) / seen.more)
         return True
 
     def _learn_speed(self, seen: _Timing, count: int) -> None:
-        """Take a part of what one row, or a count that is known, took beyond the expected for the machine's speed."""
+        """Take part of the deviation of one row, or of a known row count, as a change of the machine's speed."""
         weight = max(0.1, 1.0 / count) if seen.rows == 1 else 0.05
         self.scale *= 1.0 + weight * (seen.ms / (self.scale * seen.expected) - 1.0)
 
     def _learn_shape(self, seen: _Timing, count: int) -> None:
         """Learn what the rows beyond the first take at this speed."""
         found = (seen.ms / (self.scale * seen.one) - 1.0) / seen.more
-        # The first observation replaces what was assumed. A rest of that would later be taken for the machine's speed.
+        # The first observation replaces the assumption. Any rest of that would later be taken for the machine's speed.
         self._k[seen.key] = max(0.0, seen.k + max(0.1, 1.0 / count) * (found - seen.k))
 
     def renew(self) -> None:
-        """Take what was learned for a guess, which the next observation of each count replaces."""
+        """Treat what was learned as a guess, which the next observation of each count replaces."""
         self._count.clear()
         self._doubted.clear()
         self._firm = 0
 
     def seen(self) -> dict[int, float]:
-        """Times by rows, without context, of the counts up to _OWN that were observed often enough to say something."""
+        """Times by rows, without context, of the counts up to _OWN that were observed often enough."""
         return {n: self.table(0)[n] for n in range(1, _OWN + 1) if self.count(n) >= SURE}
 
     def begin_with(self, times: Mapping[int, float]) -> None:
@@ -215,7 +215,7 @@ class RowTimes:
         self._begun = dict(self._count)
 
     def timed_here(self, rows: int) -> bool:
-        """Whether so many rows were observed in this process."""
+        """Whether this many rows were observed in this process."""
         return self.count(rows) > self._begun.get(_key(rows), 0)
 
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
@@ -228,11 +228,11 @@ class RowTimes:
         return one, max((t0 + (t1 - t0) * weight) / one - 1.0, 0.01 * (rows - 1))
 
     def _step(self, depth: int) -> int:
-        """The number of the table that this depth shares."""
+        """The number of the table for this depth."""
         return depth // _DEPTH_STEP if len(self._depths) > 1 else 0
 
     def _around(self, depth: int) -> tuple[list[float], list[float], float]:
-        """Base curves around a depth, and how far it is from the first to the second; one curve twice where none is shallower."""
+        """Base curves on both sides of a depth, and how far it lies from the first to the second."""
         if len(self._depths) == 1 or depth <= self._depths[0]:
             return self._bases[0], self._bases[0], 0.0
         i = min(bisect_left(self._depths, depth), len(self._depths) - 1)
@@ -240,7 +240,7 @@ class RowTimes:
         return self._bases[i - 1], self._bases[i], (depth - d0) / (d1 - d0)
 
     def _known(self, key: int) -> float:
-        """The k that is believed: the count's own, one between its neighbours', or that of the nearest."""
+        """The k that is believed: the count's own, one interpolated between its neighbours', or that of the nearest."""
         if key in self._k:
             return self._k[key]
         if self.measured or not self._k:
@@ -253,7 +253,7 @@ class RowTimes:
         return self._k[low] + (self._k[high] - self._k[low]) * (key - low) / (high - low)
 
     def _hoped(self, key: int) -> float:
-        """The k that plans are made with: a count never seen is hoped to be cheaper than its neighbours, so that it is tried.
+        """The k used for planning: a count never seen is hoped to be cheaper than its neighbours, so that it is tried.
 
         Kernels work in tiles: four rows may be cheaper than three.
         """
@@ -267,7 +267,7 @@ class RowTimes:
         return min(known, _STEP) if key <= _OWN else known
 
     def _build(self, rows: int) -> None:
-        """Make the table of times for 0.. so many rows."""
+        """Make the table of times for 0..rows."""
         self._waiting = 0
         if self._base_of != (self._depth, rows):
             self._base_of = (-1, 0)
@@ -286,7 +286,7 @@ class RowTimes:
         return RowTimesState(list(self._depths), bases, self.measured or bool(self._count))
 
     def _learned(self, rows: int, depth: int) -> float:
-        """The time that is believed, with nothing hoped for."""
+        """The time that is believed, without any optimism."""
         one, more = self._base(rows, depth)
         return self.scale * one * (1.0 + self._known(_key(rows)) * more)
 

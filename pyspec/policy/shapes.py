@@ -1,4 +1,4 @@
-"""Cost curves that are assumed before a machine was timed, and curves at any count of rows."""
+"""Cost curves assumed before a machine was timed, and curves at any row count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 N_MAX = 64
 
 SHAPES: Mapping[str, Mapping[int, float]] = {
-    # Times the cost of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
+    # In units of one row. CPU: measured on two AVX-512 cores with a 135M model, flash attention on, 64 positions of context
     # (Q4_0, Q8_0: off, another machine). GPU: published measurements of llama.cpp (34B Q8_0 on CUDA, op level on Metal).
     "Q4_1": {1: 1, 2: 1.78, 3: 2.17, 4: 2.65, 5: 3.30, 6: 3.77, 8: 4.25, 12: 6.17, 16: 7.75},
     "Q4_0": {1: 1, 2: 1.53, 3: 1.95, 4: 2.24, 5: 2.92, 6: 3.35, 8: 3.60, 12: 4.99, 16: 5.11},
@@ -22,8 +22,8 @@ SHAPES: Mapping[str, Mapping[int, float]] = {
     "Q4_K_M": {1: 1, 2: 1.44, 3: 1.68, 4: 1.96, 5: 2.63, 6: 2.85, 8: 3.04, 12: 4.00, 16: 4.94},
     "BF16": {1: 1, 2: 1.68, 3: 1.89, 4: 2.12, 5: 2.21, 6: 2.32, 8: 2.61, 12: 3.12, 16: 3.67},
     "cuda": {1: 1, 8: 1.74, 9: 3.89, 16: 4.1, 64: 5.0},
-    # A draft that reads states, in steps of its own: of the drafts on the pages of the default target in three types; 64 rows as
-    # a prompt is read.
+    # A draft that reads the target's states, in units of one of its own steps: from the drafts on the pages of the default target
+    # in three types. The value for 64 rows is a prompt being read.
     "head": {1: 1, 2: 2.2, 4: 3.6, 8: 4.9, 16: 8.0, 64: 24.0},
     "metal": {1: 1, 2: 1.3, 4: 1.7, 8: 2.5, 9: 3.2, 16: 3.8, 64: 8.0},
 }
@@ -31,7 +31,7 @@ DEFAULT_SHAPE = "Q4_K_M"
 
 
 def expand(points: Mapping[int, float]) -> list[float]:
-    """Times for 0..N_MAX rows from measured points {rows: time}; entry 0 is 0, and beyond the last as in `time_at`.
+    """Times for 0..N_MAX rows from measured points {rows: time}; entry 0 is 0; rows beyond the last point follow `time_at`.
 
     Linear between neighbours. Raises OptionError on an empty curve or impossible times.
     """
@@ -44,7 +44,7 @@ def expand(points: Mapping[int, float]) -> list[float]:
 
 
 def time_at(base: Sequence[float], rows: int) -> float:
-    """A curve at any count: beyond its end as steep as its upper half, so that no single step is taken for a trend."""
+    """A curve at any row count: beyond its end it has the slope of its upper half, so no single step is taken for a trend."""
     last = len(base) - 1
     if rows <= last:
         return base[rows]

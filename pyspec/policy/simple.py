@@ -1,4 +1,4 @@
-"""What all policies share, and the two that follow a fixed rule."""
+"""What all policies share, and the two policies that follow a fixed rule."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once
 _ASIDES = 9  # rounds whose times outside decodes are kept
-_COLD = 3  # rounds before one is believed
+_COLD = 3  # rounds before their times are believed
 
 
 class PlainRounds:
-    """Rounds without drafts since they were last learned from, all of as many sequences: times in ms, together."""
+    """Summed times, in ms, of the rounds without drafts since the last learning step; all have the same number of sequences."""
 
     def __init__(self, n_seq: int = 1) -> None:
         self.n_seq = n_seq
@@ -41,16 +41,16 @@ class PlainRounds:
         self.t_verify = self.t_round = 0.0
 
     def mean(self) -> Outcome:
-        """One round like them; there is at least one."""
+        """The mean of these rounds; there must be at least one."""
         seqs = [SeqOutcome(seq, 0, 0) for seq in range(self.n_seq)]
         t_verify, t_round = self.t_verify / self.rounds, self.t_round / self.rounds
         return Outcome(seqs, t_verify, self.n_seq, t_round=t_round, depth=self.depth)
 
 
 class ChoiceStats(msgspec.Struct):
-    """Counts of one answer (or of any stretch between two resets), times in ms; `ms_other` is what lies beside decodes.
+    """Counts for one answer (or any stretch between two resets), times in ms; `ms_other` is time outside decodes.
 
-    `rounds_plain` drafted nothing, not in vain either, and took `ms_plain` altogether.
+    `rounds_plain` counts rounds in which no draft was even tried; `ms_plain` is their total time.
     """
 
     rounds: int = 0
@@ -70,7 +70,7 @@ class ChoiceStats(msgspec.Struct):
     ms_plain: float = 0.0
 
     def add(self, outcome: Outcome, predicted: float = 0.0, rounds: int = 1) -> None:
-        """One round, or so many alike; `predicted` is the sum of survivals of the tokens that were verified."""
+        """Add one round, or several alike; `predicted` is the sum of survivals of the verified tokens."""
         self.rounds += rounds
         self.tokens_predicted += predicted
         lengths = self.rounds_by_length
@@ -95,10 +95,10 @@ class ChoiceStats(msgspec.Struct):
 
 
 class Aside:
-    """Milliseconds that rounds of one kind take beside their decodes: the shortest of the last few.
+    """Milliseconds that rounds of one kind take outside their decodes: the shortest of the last few.
 
-    The first rounds run code and touch memory that no cache holds, and take several times what all later ones do: of one
-    or two nothing is believed. Whatever else works on the machine only makes a round longer.
+    The first rounds run code and touch memory that no cache holds yet, and take several times as long as later ones, so the first
+    two are not believed. Other work on the machine only makes a round longer, so the shortest is the best estimate.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Aside:
         self.ms = 0.0
 
     def add(self, ms: float, rounds: int = 1) -> None:
-        """Another round, or the mean of so many."""
+        """Add a round, or the mean of several."""
         self._last.append(ms)
         self._rounds += rounds
         if self._rounds >= _COLD:
@@ -115,9 +115,9 @@ class Aside:
 
 
 class LengthPolicy(Policy):
-    """A policy with a cost curve, what was learned of acceptance, and statistics.
+    """A policy with a cost curve, learned acceptance and statistics.
 
-    others: what was learned of texts that are drawn as this one is, by its number; None where that is `learned`.
+    others: returns what was learned of sequences drawn the way this one (by number) is; None where that is `learned`.
     """
 
     def __init__(self, curve: CostCurve | None = None, learned: Acceptance | None = None) -> None:
@@ -127,15 +127,15 @@ class LengthPolicy(Policy):
         self.counts = ChoiceStats()
         self._plain = PlainRounds()
         self.plain_aside = Aside()
-        """Of rounds without drafts."""
+        """Time outside decodes in rounds without drafts."""
 
     def learned_of(self, seqs: Sequence[int]) -> Acceptance:
-        """What was learned of texts drawn as these are; `learned` where they are drawn in several ways."""
+        """What was learned of sequences drawn the way these are; `learned` where they are drawn in several ways."""
         found = {id(one): one for one in map(self.others, seqs)}
         return (next(iter(found.values())) if len(found) == 1 else None) or self.learned
 
     def observe(self, outcome: Outcome) -> None:
-        """Count the round, and time its decodes."""
+        """Count the round, and learn from its times."""
         self._catch_up()
         if outcome.seqs:
             clean_times(outcome)
@@ -143,7 +143,7 @@ class LengthPolicy(Policy):
             self.curve.observe(outcome)
 
     def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
-        """Keep in mind a round without drafts; several are learned from at once, since Python takes its time beside decodes."""
+        """Take note of a round without drafts; several are learned from at once, since Python's time for learning counts too."""
         if self._plain.n_seq != n_seq:
             self._catch_up()
             self._plain.n_seq = n_seq
@@ -156,13 +156,13 @@ class LengthPolicy(Policy):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Learn from the rounds without drafts: their mean time counts as one."""
+        """Learn from the pending rounds without drafts; their mean time counts as one observation."""
         if self._plain.rounds:
             seen, self._plain = self._plain, PlainRounds(self._plain.n_seq)
             self.learn_plain(seen)
 
     def learn_plain(self, seen: PlainRounds) -> None:
-        """Count the rounds, and time them."""
+        """Count these rounds, and learn from their times."""
         mean = seen.mean()
         clean_times(mean)
         self.counts.add(mean, rounds=seen.rounds)
@@ -172,17 +172,17 @@ class LengthPolicy(Policy):
         self.plain_aside.add(mean.aside, seen.rounds)
 
     def renew_costs(self) -> None:
-        """What decodes took is a guess again."""
+        """Treat the learned decode times as guesses."""
         self._catch_up()
         self.curve.renew()
 
     def begin_answer(self) -> None:
-        """New counts; the curve and what was learned stay."""
+        """Reset the counts; the curve and what was learned stay."""
         self._catch_up()
         self.counts = ChoiceStats()
 
     def begin_sequence(self, seq: int) -> None:
-        """Nothing is kept by sequence."""
+        """Do nothing: no state is kept per sequence."""
 
     def stats(self) -> dict[str, Any]:
         """The counts of this answer."""
@@ -191,7 +191,7 @@ class LengthPolicy(Policy):
 
 
 def clean_times(outcome: Outcome) -> None:
-    """Make times that cannot be, NaN included, 0: not measured."""
+    """Set impossible times (NaN included) to 0, which means not measured."""
     total = outcome.t_verify + outcome.t_draft + outcome.t_companion + outcome.t_round
     if 0.0 <= total < _MS_MAX and min(outcome.t_verify, outcome.t_draft) >= 0.0:
         return
@@ -202,7 +202,7 @@ def clean_times(outcome: Outcome) -> None:
 
 
 class FixedPolicy(LengthPolicy):
-    """Always the same number of drafted tokens, as far as a sequence has room."""
+    """Always drafts the same number of tokens, as far as a sequence has room."""
 
     def __init__(
         self, k: int, curve: CostCurve | None = None, learned: Acceptance | None = None
@@ -211,20 +211,19 @@ class FixedPolicy(LengthPolicy):
         self._k = k
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """K tokens each, as far as they fit."""
+        """Plan k tokens each, as far as they fit."""
         return Plan([min(self._k, place.room) for place in places])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """All that was drafted, K at most."""
+        """Verify all that was drafted, at most k."""
         return [min(self._k, draft.n) for draft in drafts]
 
 
 class ConfidencePolicy(LengthPolicy):
-    """Draft on while the draft's own probability of each token is at least `p`.
+    """Drafts on while the draft's own probability of each token is at least `p`.
 
-    The survival test of the loop stands in for the threshold: its table is 1 for bins that reach
-    p and 0 below, so drafting stops within half a logit of p; `choose` then cuts exactly.
-    Lookup drafts carry no probability and are taken whole.
+    The loop's survival test approximates the threshold: the table is 1 for bins that reach p and 0 below, so drafting stops
+    within half a logit of p; `choose` then cuts exactly. Lookup drafts carry no probability and are taken whole.
     """
 
     def __init__(
@@ -240,11 +239,11 @@ class ConfidencePolicy(LengthPolicy):
         ]
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """As long as the draft is sure, up to its longest."""
+        """Plan to draft as long as the draft is sure, up to the limit."""
         return Plan([min(LONGEST, place.room) for place in places], self._table, [0.5])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """The tokens before the first that the draft is not sure of."""
+        """Verify the tokens before the first that the draft is not sure of."""
         return [self._length(draft) for draft in drafts]
 
     def _length(self, draft: Draft) -> int:

@@ -1,10 +1,10 @@
 """What a draft is expected to bring, when to stop drafting, and how much to verify. Times in ms, prices in tokens per ms.
 
-A round that verifies g drafted tokens yields 1 + E(g) tokens: the target's own, which comes with every round, and E(g), the
-sum of the first g survivals. The time of verifying is stepped and not monotone in g, so every length is evaluated.
+A round that verifies g drafted tokens yields 1 + E(g) tokens: the target's own, which comes with every round, and E(g), the sum
+of the first g survivals. Verification time rises in steps and can fall as g grows, so every length is evaluated.
 
-What is maximised is 1 + E - price * T, Dinkelbach's form of (1 + E) / T. It is best for the whole answer if the price is the
-goodput of the rounds to come, where a millisecond that is saved now will be spent.
+The goal is to maximise 1 + E - price * T, Dinkelbach's form of (1 + E) / T. That is best for the whole answer if the price is the
+goodput of the rounds to come, where a saved millisecond will be spent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def survivals(acceptance: Sequence[float]) -> list[float]:
 
 
 def best_length(survival: Sequence[float], verify: Sequence[float], price: float) -> int:
-    """The g in 0..len(survival) whose tokens less their cost are most; the shortest among equals.
+    """The g in 0..len(survival) with the most tokens after cost; the shortest among equals.
 
     `verify[g]` is the target's time with g drafted tokens.
     """
@@ -55,8 +55,8 @@ def allocate(
 ) -> list[int]:
     """How many drafted tokens of each sequence to verify.
 
-    `target[n]` is the time of n rows; each sequence takes one row for its own last token. Every total is tried, with the
-    largest survivals of all sequences: survival never grows along a sequence, so that these are always prefixes.
+    `target[n]` is the time of n rows; each sequence takes one row for its own last token. Every total is tried, filled with the
+    largest survivals of all sequences. Survival never grows along a sequence, so these are always prefixes.
     """
     n_seq = len(survival)
     order = sorted((-s, i, k) for i, chain in enumerate(survival) for k, s in enumerate(chain))
@@ -80,21 +80,21 @@ def draft_floors(
     nexts: tuple[Floats, Floats],
     acceptance: Sequence[float],
 ) -> tuple[list[float], float]:
-    """Survival floors for drafting, by optimal stopping, and what drafting is expected to gain.
+    """Survival floors for drafting, by optimal stopping, and the expected gain of drafting.
 
-    It goes backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts the last ones again;
-    the last one's survival is s, and those before it are taken as 1. That makes the value of stopping a lower bound, which is
+    The recursion goes backward over lengths i, with survival s on a grid. Stopping at i keeps all i tokens or cuts some off the
+    end; the last one's survival is s, and those before it are taken as 1. The value of stopping is thus a lower bound, which is
     exact for a cut of none or one. Going on costs `step`; it brings s * a now, and the value of what follows.
 
     Args:
-        verify: the target's times with 0.. drafted tokens; their number is the longest draft.
+        verify: the target's times with 0.. drafted tokens; their number sets the longest draft.
         step: the time of one more drafted token.
         price: tokens per ms.
-        nexts: how likely the acceptance of a first and of a later token takes each value of `acceptance`.
-        acceptance: those values.
+        nexts: the probability of each value of `acceptance`, for a first and for a later token.
+        acceptance: the values that a token's acceptance can take.
 
     Returns:
-        The floors: after token i, drafting goes on only where survival >= floors[i]. And the tokens a round that this gains
+        The floors (after token i, drafting goes on only where survival >= floors[i]), and the tokens per round that this gains
         over not drafting.
     """
     n = len(verify) - 1
@@ -112,7 +112,7 @@ def draft_floors(
 
 
 def _expectations(acceptance: Floats, nexts: tuple[Floats, Floats]) -> list[tuple[Floats, Floats]]:
-    """(W, c) for a first and a later token: at each survival of GRID it brings c, and W @ value is what follows it."""
+    """(W, c) for a first and a later token: at each survival of GRID it brings c, and W @ value is the value of what follows."""
     size = len(GRID)
     after = np.outer(GRID, acceptance)
     place = np.clip(-np.log(after) * ((size - 1) / _LOG_MIN), 0.0, size - 1.000001)
@@ -150,9 +150,9 @@ def _threshold(margin: Sequence[float]) -> float:
 
 
 class Forecast(NamedTuple):
-    """One draft's chances by position, without the companion's view and with it, and survival by the better of both.
+    """One draft's chances by position, with and without the companion's view, and survival by the better of both.
 
-    bins: the table's bins of a model's tokens. full: what the companion adds, None where it did not look.
+    bins: table bins of a model's tokens. full: the companion's features, None where it did not run.
     """
 
     draft: Draft
@@ -163,12 +163,12 @@ class Forecast(NamedTuple):
     survival: list[float]
 
     def brought(self, seq: SeqOutcome) -> float:
-        """Tokens that it brought: half those expected, which scatter less, and half those counted, which are unbiased."""
+        """Tokens that it brought: the mean of those expected, which scatter less, and those counted, which are unbiased."""
         return 0.5 * (sum(self.survival[: seq.n_verified]) + seq.n_accepted)
 
 
 def forecast(learned: Acceptance, draft: Draft) -> Forecast:
-    """A draft's chances, by what is learned."""
+    """A draft's chances, by what was learned."""
     if draft.source == LOOKUP:
         chance = learned.lookup.predict(draft.match_length, draft.n, draft.choices)
         return Forecast(draft, [], None, chance, [], survivals(chance))
@@ -183,7 +183,7 @@ def forecast(learned: Acceptance, draft: Draft) -> Forecast:
 
 
 def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
-    """Learn from what became of a draft, up to its first refusal: behind it nothing was observed."""
+    """Learn from a verified draft, up to its first refusal: nothing after that is observed."""
     draft, hits = expected.draft, seq.hits(expected.draft.n)
     if draft.source == LOOKUP:
         learned.lookup.update(draft.match_length, hits, draft.choices)

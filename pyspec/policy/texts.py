@@ -1,14 +1,14 @@
-"""A text that goes on, and what drafts may lose in it."""
+"""A running sequence, and how many tokens drafts may lose in it."""
 
 from __future__ import annotations
 
 from pyspec.policy.types import LOOKUP, MODEL, Place
 
-_SHARE = 0.03  # of a text's tokens, what drafts of each source may lose
+_SHARE = 0.03  # share of a sequence's tokens that drafts of each source may lose
 
 
 class RunningText:
-    """Where a text began and stands, and the tokens that drafts of each source have cost it beyond those they brought."""
+    """Where a sequence began and stands, and for each source of drafts the tokens that they cost beyond those they brought."""
 
     def __init__(self, depth: int) -> None:
         self.began = depth
@@ -17,17 +17,17 @@ class RunningText:
 
     @property
     def emitted(self) -> int:
-        """Tokens that it has got so far."""
+        """Tokens generated so far."""
         return self.place.depth - self.began
 
     def bearable(self, source: str, usual: float) -> float:
-        """Tokens that drafts of this source may still lose; what they have won they may lose, too.
+        """Tokens that drafts of this source may still lose; tokens they have won may be lost too.
 
-        Matches and probabilities look the same in every text. In one that does not suit them drafts fail one after the other,
-        and what is learned of all texts is no guard.
+        Matches and probabilities look the same in every sequence. In one that does not suit the drafts, they fail one after the
+        other, and what was learned across sequences does not prevent that.
 
         Args:
             source: LOOKUP or MODEL.
-            usual: tokens of a usual text.
+            usual: tokens of a usual sequence.
         """
         return _SHARE * (self.emitted + min(float(self.place.left), usual)) - self.lost[source]

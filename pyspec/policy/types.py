@@ -1,4 +1,4 @@
-"""What the round loop and a policy tell each other, and what every policy offers.
+"""What the round loop and a policy exchange, and the interface of every policy.
 
 Times are wall milliseconds. A round is: plan, draft, (score), choose, verify, observe.
 """
@@ -22,7 +22,7 @@ MODEL = "model"
 LOOKUP = "lookup"
 
 LONGEST = 16
-"""Most tokens a model drafts in a round, unless a fixed length asks for more."""
+"""Most tokens that a model drafts in a round, unless a fixed length asks for more."""
 
 TABLE_BINS = 32
 """Bins of the acceptance table that C multiplies up: equal in logit(p), which is clamped to [-8, 8]."""
@@ -43,12 +43,12 @@ def logit(p: float) -> float:
 
 
 def clamp(p: float) -> float:
-    """An estimate kept away from 0 and 1, so that no log-loss and no survival is extreme."""
+    """Keep an estimate away from 0 and 1, which would make log-losses and survivals extreme."""
     return min(max(p, _P_LOW), _P_HIGH)
 
 
 def table_bin(p: float) -> int:
-    """The bin of a draft probability, as C bins it."""
+    """The bin of a draft probability, computed as in C."""
     index = int((logit(p) + LOGIT_MAX) * (TABLE_BINS / (2.0 * LOGIT_MAX)))
     return min(index, TABLE_BINS - 1)
 
@@ -61,11 +61,15 @@ def bin_centre(index: int) -> float:
 class Place(msgspec.Struct):
     """Where one sequence stands before a round.
 
-    `room` is the longest draft that can still be verified, `left` the most tokens the text may still
-    get. `lag` counts committed tokens that the draft model would have to read before its next draft,
-    an unread prompt included; `companion_lag` those of the companion. `depth` is the length of the text, in tokens.
-    `rereads`: the draft model reads accepted tokens once more, with the target's states. `looks_up`: lookup drafts here too.
-    `longest`: most tokens that the draft model proposes, as one with a head for each token has an end; 0 where there is none.
+    Attributes:
+        room: the longest draft that can still be verified.
+        lag: committed tokens that the draft model has to read before its next draft, an unread prompt included.
+        left: most tokens that the sequence may still get.
+        depth: its length in tokens.
+        companion_lag: the same as `lag` for the companion.
+        rereads: the draft model reads accepted tokens again, with the target's states.
+        looks_up: lookup drafts here too.
+        longest: most tokens that the draft model can propose, which is limited where each token has its own head; 0 for none.
     """
 
     seq: int
@@ -82,11 +86,12 @@ class Place(msgspec.Struct):
 class Plan(msgspec.Struct, frozen=True):
     """What to draft this round.
 
-    `lengths` has the longest model draft for each place; 0 means: do not run the draft model there.
-    While drafting, survival is the product of `table[bin(p)]` over the drafted tokens; after token i
-    (0-based) drafting goes on only if survival >= `floors[i]`; the last floor holds for the rest.
-    `table` None switches the survival test off. A lookup whose match is shorter than `lookup_min`
-    should yield to the draft model.
+    Attributes:
+        lengths: the longest model draft for each place; 0 means that the draft model does not run there.
+        table: acceptance by bin. While drafting, survival is the product of `table[bin(p)]` over the drafted tokens. None
+            switches the survival test off.
+        floors: after token i (0-based) drafting goes on only if survival >= `floors[i]`; the last floor holds for the rest.
+        lookup_min: a lookup draft with a shorter match yields to the draft model.
     """
 
     lengths: Sequence[int]
@@ -99,9 +104,9 @@ class Plan(msgspec.Struct, frozen=True):
 class Draft(msgspec.Struct):
     """The drafted tokens of one sequence, with what the models said about each.
 
-    `p` is the draft's: how sure it is of each token, see `ps_draft_run`; `s`, `a`, `pc`, `agree` are the
-    companion's, all None where it did not run. Lookup drafts have neither and carry `match_length`
-    and `choices`, the number of different tokens that followed the match.
+    `p` comes from the draft model and says how sure it is of each token, see `ps_draft_run`. `s`, `a`, `pc`, `agree` come from
+    the companion and are None where it did not run. Lookup drafts have none of these; they carry `match_length` and `choices`,
+    the number of different tokens that followed the match.
     """
 
     seq: int
@@ -119,9 +124,9 @@ class Draft(msgspec.Struct):
 class SeqOutcome(msgspec.Struct):
     """What verification did with one sequence's draft.
 
-    `next_match` costs nothing to know and teaches the most when little was verified: where every
-    verified token was accepted and the draft went on, it says whether the rule in force would have
-    accepted the first token left out. None where there is no such token.
+    `next_match` is known where every verified token was accepted and the draft was longer: it says whether the rule in force
+    would have accepted the first token left out. It costs nothing and teaches the most when little was verified. None where there
+    is no such token.
     """
 
     seq: int
@@ -131,7 +136,7 @@ class SeqOutcome(msgspec.Struct):
     next_match: bool | None = None
 
     def hits(self, n_drafted: int) -> list[bool]:
-        """Whether each drafted token was right, as far as that is known: up to the first refusal."""
+        """Whether each drafted token was right, as far as is known: up to the first refusal."""
         out = [True] * self.n_accepted
         if self.n_accepted < self.n_verified:
             out.append(False)
@@ -141,11 +146,11 @@ class SeqOutcome(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """One finished round. `t_round` is the whole of it, Python included; 0 when not measured.
+    """One finished round. `t_round` is its whole time, Python included; 0 when not measured.
 
-    `draft_steps` are the draft model's decodes one after the other, tokens kept from the last round need none; `caught_up`
-    are the rows in them beyond one for each drafted token: what it had to read before. `companion_rows` are all that the
-    companion decoded, `companion_read` those of them that it had to read before.
+    `draft_steps` counts the draft model's decodes, one after the other; tokens kept from the last round need none. `caught_up`
+    counts rows in them beyond one per drafted token, which the draft model had to read first. `companion_rows` counts all rows
+    that the companion decoded, `companion_read` those that it had to read first.
     """
 
     seqs: Sequence[SeqOutcome]
@@ -162,7 +167,7 @@ class Outcome(msgspec.Struct):
 
     @property
     def aside(self) -> float:
-        """Milliseconds beside the decodes; 0 where the round was not measured."""
+        """Milliseconds outside decodes; 0 where the round was not measured."""
         return max(0.0, self.t_round - self.t_verify - self.t_draft - self.t_companion)
 
     @property
@@ -172,36 +177,36 @@ class Outcome(msgspec.Struct):
 
 
 class Policy(ABC):
-    """Decides draft lengths; one object lives as long as the process and learns across answers.
+    """Decides draft lengths. One object lives as long as the process and learns across answers.
 
-    Not thread-safe. A round may come without `plan`, where nobody could draft, and without `choose`, where nobody did.
+    Not thread-safe. A round comes without `plan` where nobody could draft, and without `choose` where nobody did.
     """
 
     @abstractmethod
     def plan(self, places: Sequence[Place]) -> Plan:
-        """What to draft for the sequences that stand at `places`, at least one."""
+        """Decide what to draft for the sequences at `places`, of which there is at least one."""
 
     @abstractmethod
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """How many drafted tokens of each draft go to the target; in the order given."""
+        """Decide how many drafted tokens of each draft to verify, in the order given."""
 
     @abstractmethod
     def observe(self, outcome: Outcome) -> None:
         """Learn from a verified round."""
 
     def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:  # noqa: B027 - some learn nothing of it
-        """A round of n_seq sequences in which nothing was drafted; called instead of `choose` and `observe`."""
+        """Take note of a round of n_seq sequences without drafts; called instead of `choose` and `observe`."""
 
     def renew_costs(self) -> None:  # noqa: B027 - as above
-        """Decodes take another time from now on: the number of threads has changed."""
+        """Prepare for decodes that take another time: the number of threads has changed."""
 
     @abstractmethod
     def begin_answer(self) -> None:
-        """Start the statistics anew, and all sequences; what was learned stays."""
+        """Reset the statistics and all sequences; what was learned stays."""
 
     @abstractmethod
     def begin_sequence(self, seq: int) -> None:
-        """Another text now goes on under this sequence number, in the midst of a batch."""
+        """Note that another sequence takes this number, in the middle of a batch."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
