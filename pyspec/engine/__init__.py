@@ -1,1 +1,1 @@
-"""The loop over the C engine: rounds, sessions, and the models beside the target."""
+"""The loop over the C engine: rounds, sessions, and the models that draft for the target."""

@@ -1,8 +1,9 @@
-"""A draft that reads a target's states drafts for it, done in a child. Run by path.
+"""Lets a draft that reads a target's states draft for it, in a child process. Run by path.
 
     _pair.py draft TARGET DRAFT OPTIONS_JSON    DRAFT is a file, or "mtp" for the target's own head
 
-It ends with one line, a JSON object {"ok", "error"}. What pyspec itself refuses is no failure: the parent will meet it, too.
+It ends with one line, a JSON object {"ok", "error"}. An error that pyspec itself raises is no failure here: the parent will get
+it too.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from pyspec.store.heads import MTP
 from pyspec.target import TargetLlama
 
 PROMPT, ANSWER, DRAFTED = 70, 24, 5
-"""Tokens: more than one batch of states, some rounds, and drafts of several rows."""
+"""Tokens: enough for more than one batch of states, several rounds, and drafts of several rows."""
 
 
 def draft(target: str, draft_file: str, options: str) -> None:
-    """Answers once, with drafts."""
+    """Answer once, with drafts."""
     given = json.loads(options)
     seconds = given.pop("seconds")
     llm = TargetLlama(target, trust=True, verbose=False, head=draft_file == MTP, **given)
     session = Session(Assembly(llm, choose_parts(llm, draft_file, "none")))
     prompt = [3 + i % (llm.n_vocab() - 3) for i in range(min(PROMPT, llm.n_ctx() // 2))]
     run = Run(0, prompt, Gate(Strict(), sampled=False), ANSWER, goes_on=True)
-    if hasattr(signal, "setitimer"):  # the system ends what has no end
+    if hasattr(signal, "setitimer"):  # the system ends what would never end
         signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)
     for _ in session.steps(run, FixedPolicy(DRAFTED)):
         pass
-    if session.loop.failed:  # an answer goes on without it, so nothing of it was tried
+    if session.loop.failed:  # the answer went on without the draft, so the trial proved nothing
         raise EngineError("it cannot draft for this target")
 
 
 def main() -> None:
-    """The one task."""
+    """Run the trial and report it."""
     error = ""
     try:
         draft(*sys.argv[2:])

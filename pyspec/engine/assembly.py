@@ -1,4 +1,4 @@
-"""A target's sequences and what drafts for them: the one way from parts to rounds, for one text or many."""
+"""Builds what rounds need: a target's sequences and what drafts for them, for one sequence or many."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ _AS_TARGET = Placement()
 
 
 class Assembly:
-    """The models beside a target, an engine over its context, and rounds over the engine's sequences.
+    """The models beside a target, an engine over its context, and the loop over the engine's sequences.
 
-    target: a `llama_cpp.Llama`; its context is the caller's and must outlive this. n_seq: sequences of that context; n_ctx:
-    positions that each may use, the whole context if not given. A draft model that was found, not named, and cannot be used
-    is left out for the next one; `notes` say so.
-    engine, loop: what decodes and what makes rounds of it. models: those loaded, draft first. Raises DraftMismatch for a
-    named draft or a companion of another vocabulary, and what `SideModel` raises.
+    A draft model that was found automatically and cannot be used is replaced by the next one; `notes` say so.
+
+    Args:
+        target: a `llama_cpp.Llama`; its context is the caller's and must outlive this.
+        n_seq: sequences of the target's context.
+        n_ctx: positions that each sequence may use; the whole context by default.
+
+    Attributes:
+        models: the loaded models, draft first.
+
+    Raises:
+        DraftMismatch: a draft that was named, or a companion, has another vocabulary. Also raises what `SideModel` raises.
     """
 
     def __init__(
@@ -50,7 +57,7 @@ class Assembly:
         self._open()
 
     def _loads(self) -> bool:
-        """Load what the parts name. False where a draft that nobody named cannot be used: the parts have the next one then."""
+        """Load what the parts name. False if an automatically found draft cannot be used; the parts then hold the next one."""
         try:
             self._load()
         except BaseException as error:
@@ -62,7 +69,7 @@ class Assembly:
         return True
 
     def _load(self) -> None:
-        """Load draft and companion. Frees nothing where it fails."""
+        """Load draft and companion. Frees nothing on failure."""
         self._states = states_of(self._parts, self._target)
         self._add(self._parts.draft, self._states)
         self._add(self._parts.companion)
@@ -75,12 +82,12 @@ class Assembly:
             self.models.append(side)
 
     def _open(self) -> None:
-        """Make the engine. Frees the models where that fails."""
+        """Make the engine. Frees the models on failure."""
         self.engine = Engine(self._n_seq, self._target.n_vocab())
         try:
             self._attach()
         except BaseException:
-            self.close()  # the exception keeps the engine longer than the contexts live
+            self.close()  # the exception keeps the engine alive for longer than the contexts
             raise
         self.loop = Loop(
             self.engine,
@@ -95,7 +102,7 @@ class Assembly:
         )
 
     def _threads(self) -> Threads | None:
-        """What adapts the threads; None where their number was asked for."""
+        """Make what adapts the threads; None if the user gave their number."""
         if not getattr(self._target, "adapts_threads", False):
             return None
         contexts = [self._target.ctx, *(model.context for model in self.models)]
@@ -123,22 +130,22 @@ class Assembly:
 
     @property
     def notes(self) -> list[str]:
-        """What was left out or is done otherwise than asked, and why."""
+        """What was left out or done differently than asked, and why."""
         return self._parts.notes
 
     def hint(self) -> str:
-        """What to say once the target answered with lookup alone, since nothing else was found: asked for the first time only."""
+        """A suggestion for after an answer that had only lookup because no draft was found; empty on later calls."""
         alone, self._parts.lookup_alone = self._parts.lookup_alone, False
         return suggestion(Path(self._target.model_path)) if alone else ""
 
     @property
     def sides(self) -> list[Side]:
-        """The files of the models, and what a step of each reads."""
+        """The files of the models, and the bytes that a step of each reads."""
         return [Side(model.path, model.size, model.reads_states) for model in self.models]
 
     @property
     def placed(self) -> list[PlacedModel]:
-        """Where the layers of draft and companion were to go."""
+        """Where the layers of draft and companion were meant to go."""
         return [model.placed for model in self.models]
 
     @property
@@ -147,7 +154,7 @@ class Assembly:
         return self._parts.companion is not None
 
     def close(self) -> None:
-        """Free the engine, then the models; calling it again does nothing."""
+        """Free the engine, then the models; may be called twice."""
         self.engine.close()
         self._free()
 

@@ -1,4 +1,4 @@
-"""The C engine as a Python object: one call each, arguments checked in C, errors raised as exceptions."""
+"""The C engine as a Python object: one method per call; C checks the arguments, and errors become exceptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspec.rules import Margin, Verification
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
 ALL_ROWS = -2
-"""In place of a draft's length: see `Engine.verify`."""
+"""Stands for a draft's length; see `Engine.verify`."""
 
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
@@ -40,7 +40,7 @@ class Role(IntEnum):
 
 
 class Gate:
-    """An acceptance rule for one answer: the extension's gate and what has been spent of its budget."""
+    """The acceptance rule of one answer: C's gate, and how much of its budget is spent."""
 
     def __init__(self, rule: Verification, sampled: bool) -> None:
         self.gate = ffi.new("ps_gate *")
@@ -60,7 +60,7 @@ class Gate:
         self._relaxes_lookup = not isinstance(rule, Margin) or rule.lookup
 
     def judge(self, looked_up: bool) -> None:
-        """Say where the draft comes from that is accepted next."""
+        """Say whether the next draft to be judged comes from lookup."""
         if not self._relaxes_lookup:
             self.gate.theta = 1.0 if looked_up else self._theta
 
@@ -71,19 +71,19 @@ class Gate:
 
 
 class Engine:
-    """Sequences over one target context, and a draft's and a companion's where there are any.
+    """Sequences over the contexts of a target and, if there are any, a draft model and a companion.
 
-    It owns no model and no context, but keeps who does from being collected before it is closed. One thread at a time may
-    be inside; a second gets EngineBusy.
+    It owns no model or context, but keeps their owners from being collected before it is closed. Only one thread may be inside at
+    a time; a second gets EngineBusy.
     """
 
     def __init__(self, n_seq: int, n_vocab: int) -> None:
         out = ffi.new("ps_engine **")
         check(lib.ps_engine_open(n_seq, n_vocab, out), "opening the engine")
-        # freed with its last user: another thread may be inside a call, such as a cancel, when `close` comes
+        # freed with its last user: another thread may be in a call, such as a cancel, during `close`
         self._engine: Any = ffi.gc(out[0], lib.ps_engine_close)
         self._owners: list[object] = []
-        # a collection of garbage frees contexts in any order: this comes first
+        # garbage collection frees contexts in any order: detach first
         self._detach = weakref.finalize(self, _detach, self._engine, self._owners)
         self._detach.atexit = False
         self._spent_us = (0, 0, 0)
@@ -102,10 +102,10 @@ class Engine:
         self._counters = ffi.new("ps_counters *")
         self._verdict = ffi.new("ps_verdict *")
         self.window = 0
-        """How far back a draft that reads the target's states begins; 0 for another one."""
+        """How far back a draft that reads the target's states begins; 0 for any other draft."""
 
     def attach(self, role: Role, context: int, model: int, *owners: object) -> None:
-        """Give a role its llama_context and llama_model, as addresses; 0 empties the role. owners: who frees them."""
+        """Give a role its llama_context and llama_model, as addresses; 0 empties the role. owners: the objects that free them."""
         self._owners += owners
         pointers = ffi.cast("void *", context), ffi.cast("void *", model)
         check(
@@ -127,10 +127,10 @@ class Engine:
         self.window = states.window
 
     def set_tokens(self, seq: int, tokens: Sequence[int], held: int = -1) -> int:
-        """Make `tokens` the committed text of a sequence; every KV keeps the common prefix.
+        """Set the committed tokens of a sequence; every KV keeps the common prefix.
 
-        held: where others used the target's context, how many of these tokens its KV begins with; -1 if nobody did.
-        Returns how many tokens the target's KV holds.
+        held: if others used the target's context, how many of these tokens its KV begins with; -1 if nobody did. Returns how many
+        tokens the target's KV holds.
         """
         buffer = ffi.new("int32_t[]", tokens)
         check(
@@ -140,7 +140,7 @@ class Engine:
         return int(self._count[0])
 
     def couple(self, seq: int, coupling: Coupling | None) -> None:
-        """Draw a sequence's tokens with this noise from now on; None: draft greedily, and let the sampler choose."""
+        """Draw a sequence's tokens with this noise from now on. None: draft greedily, and let the sampler choose."""
         if coupling == self._couplings[seq]:
             return
         how = ffi.NULL if coupling is None else ffi.new("ps_coupling *", coupling)
@@ -152,33 +152,33 @@ class Engine:
         check(lib.ps_seq_copy(self._engine, source, to, n), "sharing a prefix")
 
     def prefill(self, role: Role, seq: int, upto: int, chunk: int) -> int:
-        """Decode at most `chunk` committed tokens towards `upto`; returns how many the KV holds then."""
+        """Decode at most `chunk` committed tokens towards `upto`; returns how many the KV then holds."""
         check(
             lib.ps_prefill(self._engine, role, seq, upto, chunk, self._count), "reading the prompt"
         )
         return int(self._count[0])
 
     def held(self, role: Role, seq: int) -> int:
-        """Tokens of a sequence that a role's KV holds."""
+        """Tokens of a sequence in a role's KV."""
         check(lib.ps_seq_state(self._engine, role, seq, self._count, ffi.NULL))
         return int(self._count[0])
 
     def lag(self, role: Role, seq: int, n_tokens: int) -> int:
-        """How many of a text's `n_tokens` a role has to read before its next draft, the last one aside.
+        """Tokens that a role has to read before its next draft, of a sequence of `n_tokens`; the last one does not count.
 
-        A draft that reads states reads no further back than those that are kept for it.
+        A draft that reads states reads no further back than the states kept for it.
         """
         behind = max(0, n_tokens - 1 - self.held(role, seq))
         return min(behind, self.window) if self.window and role == Role.DRAFT else behind
 
     def set_stop(self, floors: Sequence[float], table: Sequence[float] | None) -> None:
-        """When drafting stops: after token i, survival under floors[i]; the last floor holds for the rest."""
+        """Set when drafting stops: after token i, if survival is under floors[i]; the last floor holds for the rest."""
         last = floors[-1] if floors else 0.0
         self._stop.floors = [*floors, *[last] * (MAX_DRAFT - len(floors))]
         self._stop.table = table if table is not None else [1.0] * len(self._stop.table)
 
     def draft(self, seqs: Sequence[int], limits: Sequence[int], keep_rows: bool = False) -> None:
-        """Draft in lock-step, at most limits[i] tokens on seqs[i], under the rule of `set_stop`."""
+        """Draft in lock-step, at most limits[i] tokens on seqs[i]; stops as `set_stop` said."""
         n = len(seqs)
         self._seqs[0:n], self._lens[0:n] = seqs, limits
         check(
@@ -187,27 +187,27 @@ class Engine:
         )
 
     def put_draft(self, seq: int, tokens: Sequence[int]) -> None:
-        """Take a draft from elsewhere; an empty one clears what there is."""
+        """Set a draft from elsewhere; an empty one clears the sequence's draft."""
         buffer = ffi.new("int32_t[]", list(tokens))
         check(lib.ps_draft_put(self._engine, seq, buffer, len(tokens)), "taking a draft")
 
     def drafted(self, seq: int) -> Any:
         """The sequence's `ps_draft`, valid until the next call."""
-        if seq not in self._views:  # it stays where it is
+        if seq not in self._views:  # its address never changes
             check(lib.ps_draft_get(self._engine, seq, self._view))
             self._views[seq] = self._view[0]
         return self._views[seq]
 
     def score(self, seqs: Sequence[int]) -> None:
-        """Have the companion judge the drafts of these sequences."""
+        """Have the companion score the drafts of these sequences."""
         n = len(seqs)
         self._seqs[0:n] = seqs
         check(lib.ps_score(self._engine, n, self._seqs), "scoring the draft")
 
     def verify(self, work: Sequence[tuple[int, int, int]]) -> None:
-        """One decode on the target over (seq, n_prefill, n_draft) items; n_draft -1 fills the KV only.
+        """Do one decode on the target over (seq, n_prefill, n_draft) items; n_draft -1 only fills the KV.
 
-        ALL_ROWS: what the KV lacks of the committed tokens is decoded, and the row of each can be read, but nothing accepted.
+        ALL_ROWS decodes the committed tokens that the KV lacks; the row of each can be read, but nothing can be accepted.
         """
         n = len(work)
         self._work[0:n] = work
@@ -223,13 +223,13 @@ class Engine:
         return self._verdict
 
     def row(self, seq: int, i: int) -> npt.NDArray[np.float32]:
-        """Logits of row i of the sequence's last verify, [n_vocab]; a copy. Only between verify and accept."""
+        """A copy of the logits of row i of the sequence's last verify, [n_vocab]. Only between verify and accept."""
         check(lib.ps_target_row(self._engine, seq, i, self._row))
         memory = ffi.buffer(self._row[0], 4 * self.n_vocab)
         return np.array(np.frombuffer(memory, dtype=np.float32))
 
     def decode_us(self) -> tuple[int, int, int]:
-        """Microseconds spent in llama.cpp's decodes so far, by role; after `close` what it was then."""
+        """Microseconds spent in llama.cpp's decodes so far, by role; frozen after `close`."""
         if lib.ps_counters_get(self._engine, self._counters) == lib.PS_OK:
             us = self._counters.us
             self._spent_us = us[0], us[1], us[2]
@@ -240,7 +240,7 @@ class Engine:
         lib.ps_engine_cancel(self._engine, raised)
 
     def close(self) -> None:
-        """Let go of models and contexts; calling it again does nothing. Nobody may be inside but for `cancel` and `decode_us`."""
+        """Let go of models and contexts; may be called twice. Only `cancel` and `decode_us` may run at the same time."""
         self.decode_us()
         self._engine = ffi.NULL
         self._views.clear()

@@ -1,4 +1,4 @@
-"""The models beside the target: loaded through llama-cpp-python, checked against the target's vocabulary."""
+"""Draft and companion models: loaded through llama-cpp-python, checked against the target's vocabulary."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ STATE_ROWS = 64
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a draft or a companion runs; None follows the target. n_gpu_layers: a number or "auto".
+    """Where a draft or companion runs; None follows the target. n_gpu_layers: a number or "auto".
 
-    type_k, type_v: of the KV cache; F16 if None, since it is small and quantised ones need heads of 32 entries.
+    type_k, type_v: types of the KV cache. None means F16: this cache is small, and quantised types need heads of 32 entries.
     """
 
     n_gpu_layers: int | str | None = None
@@ -50,12 +50,20 @@ class Placement:
 
 
 class SideModel:
-    """A small model with a context of its own, shaped after the target's.
+    """A small model with its own context, configured like the target's.
 
-    n_ctx: positions that a text may use, the target's context if not given.
-    states: how it reads the target's, if it does; a next-token head is a layer of the target's model in another context.
-    Raises ModelInvalid if it does not load, DraftMismatch if its vocabulary is another, UnsupportedModel for what is no such
-    model, NoMemory if there is no room for its context.
+    A next-token head has no file of its own: it is a layer of the target's model, run in a second context.
+
+    Args:
+        n_seq: sequences of its context.
+        states: how it reads the target's states, None if it does not.
+        n_ctx: positions that a sequence may use; the target's context by default.
+
+    Raises:
+        ModelInvalid: it does not load.
+        DraftMismatch: its vocabulary differs from the target's.
+        UnsupportedModel: this kind of model cannot draft here.
+        NoMemory: there is no room for its context.
     """
 
     def __init__(
@@ -100,9 +108,7 @@ class SideModel:
         loading = _Loading(self.path, target, placement, params, head=head)
         self._n_gpu_layers = loading.params.n_gpu_layers
         facts = None
-        if (
-            not target.loading.overrides
-        ):  # which may have given the target other tokens than its file has
+        if not target.loading.overrides:  # overrides may have changed the target's tokens
             facts = facts_if_same_tokens(Path(target.model_path), self.path)
         self._same_tokens = facts is not None
         if facts is not None:
@@ -142,7 +148,7 @@ class SideModel:
 
     @property
     def placed(self) -> PlacedModel:
-        """Where its layers were to go; the target's own for its next-token head."""
+        """Where its layers were meant to go; the target's placement for the target's own next-token head."""
         most = count_placeable(self._model.model)
         return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most)
 
@@ -163,27 +169,27 @@ class SideModel:
 
 
 def address(pointer: Any) -> int:
-    """The address in a ctypes pointer, whichever kind of pointer llama_cpp made it."""
+    """The address in any kind of ctypes pointer."""
     return int(ctypes.cast(pointer, ctypes.c_void_p).value or 0)
 
 
 def can_roll_back(model: Any) -> bool:
-    """Whether a model's memory can drop its tail, however it came there: recurrent states cannot."""
+    """Whether a model's memory can drop its tail without snapshots: recurrent states cannot."""
     return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
 
 
 def longest_draft(target: Any) -> int:
-    """Drafted tokens that a target's context can roll back after a verify, 0 for a recurrent one without snapshots."""
+    """Drafted tokens that a target's context can roll back after a verify; 0 for a recurrent one without snapshots."""
     if can_roll_back(target.model):
         return MAX_DRAFT
     return min(MAX_DRAFT, int(llama_cpp.llama_n_rs_seq(target.ctx)))
 
 
 class _Loading:
-    """Model parameters as the target's, after the trial that the target had, too; `params` points into this object.
+    """Model parameters like the target's, after the same trial that the target had; `params` points into this object.
 
-    context: what the model will run in, for what fits. head: it is next-token heads alone. Raises ModelError, or OptionError
-    for a device that there is not.
+    context: parameters of its context, to compute what fits. head: the file holds next-token heads only. Raises ModelError, or
+    OptionError for an unknown device.
     """
 
     def __init__(
@@ -201,7 +207,7 @@ class _Loading:
         if names:
             params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         loading = _trial_of(target, placement, names, head=head)
-        if names != target.devices:  # the target's are about other devices
+        if names != target.devices:  # the target's split is for other devices
             params.tensor_split, params.main_gpu = None, 0
             loading = replace(loading, tensor_split=(), main_gpu=0)
         wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
@@ -217,7 +223,7 @@ class _Loading:
 def _trial_of(
     target: Any, placement: Placement, devices: tuple[str, ...], *, head: bool
 ) -> Loading:
-    """What the target's trial was told, as far as it holds for a model beside it."""
+    """The target's trial settings, as far as they hold for a second model."""
     kept: Loading = replace(
         target.loading,
         devices=devices,
@@ -234,11 +240,11 @@ _ROPE = (
     "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
     "yarn_beta_slow", "yarn_orig_ctx",
 )  # fmt: skip
-"""What bends positions; each is the file's own where nobody says otherwise."""
+"""Settings that scale positions; by default each file has its own."""
 
 
 def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
-    """Context parameters of a side model: the target's window, threads and rope, its own KV types."""
+    """Context parameters of a side model: the target's window, threads and rope, but its own KV types."""
     params = llama_cpp.llama_context_default_params()
     own = target.context_params
     params.n_ctx, params.n_batch, params.n_ubatch = own.n_ctx, own.n_batch, own.n_ubatch
@@ -249,7 +255,7 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     params.offload_kqv, params.op_offload = own.offload_kqv, own.op_offload
     params.flash_attn_type = own.flash_attn_type
     params.no_perf = True
-    for name in _ROPE:  # a target whose text is stretched or bent has its drafts follow
+    for name in _ROPE:  # if the target's positions are scaled, its drafts must follow
         setattr(params, name, getattr(own, name))
     flash = own.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     check_cache_type(placement.type_v, flash, "draft_type_v")
@@ -261,30 +267,28 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
 
 
 def _spare_states(params: Any, model: Any) -> None:
-    """For a recurrent or hybrid model a second sequence for each: the engine keeps a state there to go back to (ps_ctx.c)."""
+    """Give a recurrent or hybrid model a second sequence for each; the engine keeps a state there to roll back to (ps_ctx.c)."""
     if not can_roll_back(model):
         params.n_seq_max *= 2
         params.kv_unified = (
-            True  # or each would have half of the cells, and a copy of a sequence would move them
+            True  # or each sequence would have half of the cells, and copying one would move them
         )
 
 
 def _read_states(params: Any, target: Any, states: States) -> None:
-    """For a draft that may use the target's embeddings and head, and whose graph has logits of every row of a batch."""
+    """Set up a draft that may use the target's embeddings and head, and whose graph has logits for every row of a batch."""
     params.ctx_other = target.ctx
     params.n_ubatch = min(params.n_ubatch, STATE_ROWS)
     if states.kind in (MTP, ASSISTANT):
         params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
     if states.kind == ASSISTANT:  # its layers are views of the target's cells
         params.type_k, params.type_v = target.context_params.type_k, target.context_params.type_v
-    if (
-        states.block is not None
-    ):  # llama.cpp ends the process for more where rows see those behind them
+    if states.block is not None:  # with non-causal rows llama.cpp aborts the process on more
         params.n_batch = params.n_ubatch
 
 
 def _no_vocabulary(facts: Facts) -> Any:
-    """Overrides by which llama.cpp counts tokens and loads no tokenizer, which takes longest of all in a small draft."""
+    """Overrides that let llama.cpp count tokens without loading a tokenizer, which takes most of a small draft's loading time."""
     overrides = (llama_cpp.llama_model_kv_override * 3)()
     kind, size, _ = overrides
     kind.key, kind.tag = b"tokenizer.ggml.model", llama_cpp.LLAMA_KV_OVERRIDE_TYPE_STR
@@ -296,7 +300,7 @@ def _no_vocabulary(facts: Facts) -> Any:
 
 
 def check_vocabulary(target: Any, other: Any, name: str) -> None:
-    """Raise DraftMismatch unless both models speak the same tokens, by llama.cpp's test; names the first id that differs."""
+    """Raise DraftMismatch unless both models have the same tokens, by llama.cpp's test; names the first id that differs."""
     ours, theirs = llama_cpp.llama_model_get_vocab(target), llama_cpp.llama_model_get_vocab(other)
     hint = "use --draft none, or a draft with the target's tokenizer"
     for what, get in _TRAITS.items():
@@ -317,7 +321,7 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
 
 
 def _added(end: str) -> Callable[[Any], str]:
-    """Of a vocabulary: the token that it puts at this end of every text, which models of other tokenizers' habits lack."""
+    """The token that a vocabulary adds at this end of every text; a draft's must be the same."""
     adds = getattr(llama_cpp, f"llama_vocab_get_add_{end}")
     which = getattr(llama_cpp, f"llama_vocab_{end}")
     return lambda vocab: str(which(vocab)) if adds(vocab) else "none"
@@ -328,4 +332,4 @@ _TRAITS: dict[str, Callable[[Any], Any]] = {
     "token in front of texts (BOS)": _added("bos"),
     "token behind texts (EOS)": _added("eos"),
 }
-"""What must agree beside the tokens."""
+"""What must agree besides the tokens."""

@@ -1,6 +1,6 @@
-"""Drafts that read a target's states are tried with it before they are loaded: their graphs are made of both.
+"""Tries a draft that reads a target's states together with that target before loading it: its graph depends on both.
 
-llama.cpp asserts, reads on, or never ends where the head's sizes do not fit; no header says all of it.
+Where a head's sizes do not fit, llama.cpp asserts, reads out of bounds, or never ends; headers do not tell everything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _BYTES_PER_SECOND = 20e6
 
 
 def check_pair(draft: Path, target: Any, states: States) -> None:
-    """Let a child draft with such a draft and its target, on the CPU, once for each state of both files.
+    """Let a child process draft with this draft and target, on the CPU, once per version of the two files.
 
-    Raises ModelRejected. Files that ship with pyspec, and targets that are trusted, are not tried.
+    Raises ModelRejected. Drafts that ship with pyspec and trusted targets are not tried.
     """
     if target.trust or (ships(draft) and not states.inside):
         return

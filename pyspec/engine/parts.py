@@ -1,4 +1,4 @@
-"""Which models stand beside the target: from what the user named to files, checked and not yet loaded."""
+"""Chooses what drafts for the target: from what the user named to files, checked but not yet loaded."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from pyspec.store.locate import resolve
 from pyspec.store.others import file_name_of, name_of
 
 MemoryChoice = bool | str | Path | Memory
-"""What is remembered of texts: nothing, those of this process, or those of a folder, too; or a memory that is there already."""
+"""What lookup remembers: nothing, answers of this process, also those of a folder, or an existing memory."""
 
 
 @dataclass
 class Parts:
     """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
-    automatic: nobody named the draft, so it may be left out for `others`, which come in turn. head: it is the target's own
-    next-token head, in the target's file. lookup_alone: nobody asked for lookup, but nothing else was found. memory: what lookup
-    remembers, where that was made here.
+    Attributes:
+        automatic: nobody named the draft, so one of `others` may replace it.
+        head: the draft is the target's own next-token head, in the target's file.
+        lookup_alone: nobody asked for lookup, but nothing else was found.
+        left_out: drafts that could not be used, with reasons.
+        others: further parts to try, in turn.
+        memory: what lookup remembers, if it was made here.
     """
 
     drafter: Drafter | None = None
@@ -47,14 +51,14 @@ class Parts:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Draft and companion as results report them."""
+        """Names of draft and companion in results."""
         named = [self.drafter.name] if self.drafter else []
         name = MTP if self.head else name_of(self.draft) if self.draft else ""
         named += [name] if name else []
         return "+".join(named) or "none", name_of(self.companion) if self.companion else "none"
 
     def remember(self, memory: MemoryChoice, target: Any) -> None:
-        """Let lookup draft what was said before. memory: True in this process, or a folder for later ones, or what has it."""
+        """Let lookup draft from earlier texts. memory: True for this process, a folder for later ones too, or a memory object."""
         if not isinstance(self.drafter, LookupDrafter) or memory is False:
             return
         if not isinstance(memory, Memory):
@@ -64,12 +68,12 @@ class Parts:
         self.drafter.memory = memory
 
     def close(self) -> None:
-        """Keep what is to be remembered."""
+        """Save what is to be remembered."""
         if self.memory is not None and isinstance(self.drafter, LookupDrafter):
             self.drafter.close()
 
     def leave_out(self, reason: str) -> None:
-        """Go on with the next draft that `auto` would take, lookup alone at last."""
+        """Replace the draft with the next one that `auto` would take; the last one is lookup alone."""
         name = (
             "its next-token head" if self.head else file_name_of(self.draft) if self.draft else ""
         )
@@ -134,7 +138,7 @@ def _named(target: Any, draft: str) -> Parts:
 
 
 def _automatic(target: Any, companion: str) -> Iterator[Parts]:
-    """Best first: the target's own head, what is made for it, what is here and fits; at last lookup alone."""
+    """Best first: the target's own head, what is made for it, what is here and fits; lookup alone comes last."""
     path = Path(target.model_path)
     if _has_head(target) and STATES_SHOWN:
         yield _found(target, MTP, companion)
@@ -186,7 +190,7 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
 
 
 def states_of(parts: Parts, target: Any) -> States | None:
-    """How the draft reads the target's states, or None for one that does not; before the draft is loaded.
+    """How the draft reads the target's states; None for one that does not. Called before the draft is loaded.
 
     Raises DraftMismatch or UnsupportedModel where the two do not fit, ModelInvalid for a damaged file.
     """

@@ -1,4 +1,4 @@
-"""The round: plan, draft, score, choose, verify, accept, observe. One sequence is the simple case of many."""
+"""The round: plan, draft, score, choose, verify, accept, observe. Written for many sequences; one is the simple case."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pyspec.tokens import Step, Token
 log = logging.getLogger("pyspec")
 
 LOOKUP_MAX = 16
-"""Longest draft asked of a Python drafter, tokens: a wider verify batch gains nothing on any curve measured."""
+"""Longest draft asked of a Python drafter, in tokens: a wider verify batch gains nothing on any measured curve."""
 
 _OF_ONE_TEXT = (lib.PS_E_SAMPLER, lib.PS_E_NUMERIC)
 
 MAX_BATCH = 2**31 - 1
-"""No limit of rows but llama.cpp's own."""
+"""No limit of rows other than llama.cpp's own."""
 
 
 @dataclass(slots=True)
 class _RoundDrafts:
-    """The drafts of a round, one a run, and what they cost: times in ms, steps and rows as `Outcome` has them."""
+    """The drafts of a round, one per run, and what they cost: times in ms, steps and rows as in `Outcome`."""
 
     drafts: list[Draft]
     t_draft: float = 0.0
@@ -43,7 +43,7 @@ class _RoundDrafts:
 
 
 class _DraftOrder(NamedTuple):
-    """A draft that is wanted of a model: for the i-th run, which stands at `place`, at most `limit` tokens."""
+    """An order for a model's draft: at most `limit` tokens for the i-th run, which stands at `place`."""
 
     i: int
     run: Run
@@ -54,11 +54,16 @@ class _DraftOrder(NamedTuple):
 class Loop:
     """Rounds over the sequences of one engine.
 
-    n_ctx: positions a sequence may use. drafter: a Python drafter; draft_model, companion: whether the engine has one;
-    n_batch: rows of one decode on the target; longest, draft_longest: most tokens of any draft, and of the draft model's.
-    threads: what adapts the number of threads between rounds, if anything does.
-    A drafter or a companion that fails is reported once, named in `failed`, and left out of the round; a draft model or a
-    companion sits out some more rounds. The text stays the target's.
+    A drafter or companion that fails is reported once, named in `failed`, and left out of the round; a draft model or companion
+    also sits out some further rounds. The answer stays the target's.
+
+    Args:
+        n_ctx: positions that a sequence may use.
+        draft_model, companion: whether the engine has one.
+        n_batch: rows of one decode on the target.
+        longest: most tokens of any draft.
+        draft_longest: most tokens of the draft model's drafts.
+        threads: adapts the number of threads between rounds.
     """
 
     def __init__(
@@ -87,17 +92,17 @@ class Loop:
 
     @property
     def can_draft(self) -> bool:
-        """Whether there is anything to draft with."""
+        """Whether there is a draft model or a drafter."""
         return self.draft_model or self.drafter is not None
 
     def begin(self, run: Run, held: int = -1) -> int:
-        """Make a run's tokens the text of its sequence; returns how many the target's KV holds. held: see `Engine.set_tokens`."""
+        """Load a run's tokens into its sequence; returns how many the target's KV holds. held: see `Engine.set_tokens`."""
         kept = self.engine.set_tokens(run.seq, run.tokens, held)
         run.missing = len(run.tokens) - 1 - kept
         return kept
 
     def end(self, run: Run) -> None:
-        """Tell a drafter that a run is over: it may remember the text, though others left no room to draft for it."""
+        """Tell the drafter that a run is over. It may remember the tokens, even if it never had room to draft."""
         if self.drafter is None:
             return
         try:
@@ -112,11 +117,11 @@ class Loop:
         reading: Sequence[tuple[Run, int]] = (),
         padding: Sequence[int] = (),
     ) -> list[Step]:
-        """One decode on the target, and one step for each of `runs`, which answer.
+        """Do one decode on the target, and return one step for each of `runs`, which generate.
 
-        What these miss of their prompts is read in the same decode. reading: runs of which n more prompt tokens, (run, n),
-        are read beside the answers, or alone. padding: sequences that get a row which nobody reads. Where one run's row or
-        sampler leaves nothing to choose, its `error` says so, and the others go on.
+        Prompt tokens that these runs still miss are read in the same decode. reading: (run, n) pairs; n more prompt tokens of
+        each run are read in this decode. padding: sequences that get a row which nobody reads. Where one run's row or sampler
+        leaves nothing to choose, its `error` says so, and the others go on.
         """
         if self.threads is not None and self.threads.adapt():
             policy.renew_costs()
@@ -135,7 +140,7 @@ class Loop:
     def _round(
         self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int, int]]
     ) -> list[Step]:
-        """Draft, verify and accept. fills: work for the engine that goes into the same decode."""
+        """Draft, verify and accept. fills: further work for the same decode."""
         start = perf_counter()
         for run in runs:
             self.engine.couple(run.seq, run.coupling)
@@ -144,7 +149,7 @@ class Loop:
         drafted = self._draft(runs, places, policy) if any(rooms) else None
         if drafted is None:
             return self._plainly(runs, policy, fills, start)
-        # a draft kept from an earlier round may be longer than this round's batch has room for
+        # a draft kept from an earlier round may be longer than this round's batch allows
         chosen = policy.choose(drafted.drafts) if _any_drafted(drafted.drafts) else [0] * len(runs)
         lengths = [min(n, room) for n, room in zip(chosen, rooms)]
         before = perf_counter()
@@ -180,7 +185,7 @@ class Loop:
         fills: Sequence[tuple[int, int, int]],
         start: float,
     ) -> list[Step]:
-        """A round without drafts. The policy hears what it took, unless prompt tokens of other sequences were in it."""
+        """A round without drafts. The policy learns its time, unless the decode held prompt tokens of other sequences."""
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, 0) for run in runs], fills))
         t_verify = 1e3 * (perf_counter() - before)
@@ -193,13 +198,13 @@ class Loop:
     # -- draft ---------------------------------------------------------------------------------------------------------
 
     def _place(self, run: Run, n_runs: int) -> Place:
-        """Where a run stands; its room is the longest draft that can be verified, since one more token is always emitted."""
+        """Where a run stands. Its room is the longest draft that can be verified; a round always emits one token more."""
         n = len(run.tokens)
         left = max(0, min(run.remaining, self.n_ctx - n))
         room = min(run.remaining, self.n_ctx + 1 - n, self.n_batch // n_runs) - 1
         room = min(room, run.draft_max, self.longest)
         by_model = self._may_run_model(run)
-        # the first token does not wait for a draft to read the prompt
+        # the first token should not wait for the draft model to read the prompt
         if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):
             return Place(run.seq, 0, 0, left, n)
         if not by_model:
@@ -218,7 +223,7 @@ class Loop:
     def _draft(
         self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
     ) -> _RoundDrafts | None:
-        """One draft a run, by lookup where it finds something, else by a model; None where nobody drafted."""
+        """One draft per run, by lookup where it finds something, else by a model; None where nobody drafted."""
         plan = policy.plan(places)
         drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
         asked = [
@@ -370,14 +375,14 @@ def _any_drafted(drafts: Sequence[Draft]) -> bool:
 
 
 def _read(runs: Sequence[Run], fills: Sequence[tuple[int, int, int]]) -> int:
-    """Prompt tokens that go into a decode."""
+    """Prompt tokens in a decode."""
     return sum([run.missing for run in runs]) + sum([n for _, n, _ in fills])
 
 
 def _in_order(
     work: list[tuple[int, int, int]], fills: Sequence[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
-    """With the fills, by sequence: over streams llama.cpp takes rows together whose sequences follow each other."""
+    """Add the fills and sort by sequence: with streams, llama.cpp batches rows only of consecutive sequences."""
     if not fills and len(work) < 2:
         return work
     return sorted([*work, *fills])

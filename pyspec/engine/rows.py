@@ -1,11 +1,11 @@
-"""Which prompt tokens go into a decode: for one text, or shared among sequences that read."""
+"""Which prompt tokens go into a decode, for one sequence or shared among several that are being read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 PREFILL_CHUNK = 256
-"""Prompt tokens of a decode: few enough for progress and cancelling, enough for the matrix kernels."""
+"""Prompt tokens per decode: few enough for progress and cancelling, enough for the matrix kernels."""
 
 
 def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
@@ -16,9 +16,9 @@ def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int,
 
 
 def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
-    """`share_rows` for streams: one prompt at a time; beside answers, the other prompts get a row each.
+    """`share_rows` for streams: reads one prompt at a time; beside answers, the other prompts get a row each.
 
-    Equal rows of sequences whose numbers follow each other go through together: no number may be missing.
+    Equal rows of consecutively numbered sequences are decoded together, so no number may be missing.
     """
     if not reading or budget < 1:
         return []
@@ -27,9 +27,9 @@ def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> li
 
 
 def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
-    """Share `budget` rows among sequences that read, given as (sequence, tokens missing), longest waiting first.
+    """Share `budget` rows among sequences being read, given as (sequence, tokens missing), longest waiting first.
 
-    The first one has a quarter for certain; the rest goes to those with the least left.
+    The first one is sure of a quarter; the rest goes to those with the least left.
     """
     if not reading or budget < 1:
         return []

@@ -1,4 +1,4 @@
-"""What goes into a round and comes out of it: runs, and C's structs as Python's."""
+"""What goes into a round and comes out of it: runs, and C's structs as Python objects."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ _SOURCES = tuple(Source)
 class Run:
     """One answer in flight on one sequence.
 
-    tokens: committed text, prompt included. sampler: address of a llama sampler chain, 0 for none. coupling: the noise with
-    which tokens are drawn, None where the sampler chooses, or the argmax. remaining: tokens still allowed; where the answer
-    goes on past them, it does so without drafts. drafting: which drafters it may have: "all", "lookup" (the Python drafter),
-    "model" or "nothing". rows: where to keep the logits row of each emitted token, or None. missing: tokens before the
-    last one that the target's KV lacks. error: why nothing could be accepted.
+    Attributes:
+        tokens: committed tokens, prompt included.
+        remaining: tokens still allowed.
+        sampler: address of a llama sampler chain, 0 for none.
+        coupling: the noise that tokens are drawn with; None if the sampler or the argmax chooses.
+        draft_max: the longest draft allowed.
+        drafting: who may draft: "all", "lookup" (the Python drafter), "model" or "nothing".
+        goes_on: whether the answer continues after `remaining` tokens, without drafts.
+        missing: tokens before the last one that the target's KV lacks.
+        rows: collects the logits row of each emitted token, or None.
+        error: why nothing could be accepted.
     """
 
     seq: int
@@ -54,22 +60,22 @@ class Outage:
         self._left, self._length = 0, 8
 
     def begin(self) -> None:
-        """It failed."""
+        """Note a failure."""
         self._left = self._length
         self._length = min(2 * self._length, 4096)
 
     def lasts(self) -> bool:
-        """Whether it sits out this round; ask once a round."""
+        """Whether the model sits out this round; call it once per round."""
         self._left -= 1
         return self._left >= 0
 
     def end(self) -> None:
-        """It works."""
+        """Note a success."""
         self._length = 8
 
 
 def emitted(verdict: Any, asked: Sequence[str] = ()) -> tuple[Token, ...]:
-    """The tokens of a `ps_verdict`; asked: by what a relaxed one had to be confirmed."""
+    """The tokens of a `ps_verdict`; asked: the evidence that relaxed tokens had to show."""
     n = verdict.n
     if n == 1:
         token = Token(
@@ -94,7 +100,7 @@ def _confirmed(seen: Any, source: int, asked: Sequence[str]) -> dict[str, float]
 
 
 def draft_of(seq: int, view: Any) -> Draft:
-    """A `ps_draft` as policies see it."""
+    """Convert a `ps_draft` to a `Draft`."""
     n = view.n
     draft = Draft(seq, n, p=ffi.unpack(view.p, n)) if n else Draft(seq, 0)
     if n and view.scored:

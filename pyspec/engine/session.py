@@ -1,4 +1,4 @@
-"""One text over one target: reading the prompt, then rounds until the answer ends."""
+"""One sequence on one target: reads the prompt, then runs rounds until the answer ends."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pyspec.policy.types import Policy
 from pyspec.tokens import Step, Token
 
 UNLIMITED = 2**31 - 1
-"""No limit of tokens: the context is the limit, and the answer ends with "context"."""
+"""No token limit: the context is the limit, and the answer ends with "context"."""
 
 
 class Session:
-    """The text that the one sequence of `assembly` holds; `close` frees the assembly, too."""
+    """The text in the single sequence of `assembly`; `close` frees the assembly, too."""
 
     def __init__(self, assembly: Assembly) -> None:
         self.assembly = assembly
         self.engine, self.loop, self.n_ctx = assembly.engine, assembly.loop, assembly.n_ctx
         self._lock = Lock()
         self._closed = False
-        self._turn = 0  # counts answers: one that was suspended while another began must not go on with the other's text
+        self._turn = 0  # counts answers: a suspended one must not go on with a newer one's tokens
         self._in_flight = False
         self.tokens: list[int] = []
         self.account: Account | None = None
@@ -40,11 +40,11 @@ class Session:
         held: int = -1,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Step]:
-        """Answer the prompt that `run` begins with, one step a round; `account` says afterwards what it did.
+        """Answer the prompt in `run.tokens`, one step per round; `account` then holds what was done.
 
-        held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt.
-        Raises ContextOverflow before any decode, EngineBusy if two answers are in flight. A cancel ends with
-        finish_reason "cancelled" and keeps the text so far.
+        held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt. A cancel ends the answer
+        with finish_reason "cancelled" and keeps the tokens so far. Raises ContextOverflow before any decode, and EngineBusy if
+        another answer is in flight.
         """
         n_prompt = len(run.tokens)
         if n_prompt > self.n_ctx:
@@ -79,7 +79,7 @@ class Session:
 
     @contextmanager
     def _alone(self, turn: int) -> Iterator[None]:
-        """Keep others out while C is called, and refuse an answer that another one replaced."""
+        """Keep other threads out while C is called, and refuse an answer that a newer one has replaced."""
         if not self._lock.acquire(blocking=False):
             raise EngineBusy(
                 "another thread is using this model", "use one object per thread, or a lock"
@@ -106,7 +106,7 @@ class Session:
     def _read(
         self, turn: int, run: Run, policy: Policy, progress: Callable[[int, int], None] | None
     ) -> None:
-        """Read the prompt in pieces; `progress` hears at least once."""
+        """Read the prompt in chunks; `progress` is called at least once."""
         total = len(run.tokens) - 1
         most = min(PREFILL_CHUNK, self.loop.n_batch)
         while True:
@@ -120,16 +120,16 @@ class Session:
 
     @property
     def held(self) -> int:
-        """Tokens of the text that the target's KV holds; after an error it may hold drafted ones too, not counted here."""
+        """Tokens that the target's KV holds. After an error it may hold drafted tokens too; those are not counted."""
         return min(self.engine.held(Role.TARGET, 0), len(self.tokens))
 
     def cancel(self) -> None:
-        """End the answer in flight soon; safe from any thread and from a signal handler. Without one, nothing happens."""
+        """End the answer in flight soon, if there is one; safe from any thread and from a signal handler."""
         if self._in_flight:
             self.engine.cancel()
 
     def close(self) -> None:
-        """Free the assembly; an answer that another thread has in flight is cancelled first."""
+        """Free the assembly; cancels an answer that another thread has in flight first."""
         self.engine.cancel()
         with self._lock:
             self._turn += 1
@@ -138,7 +138,7 @@ class Session:
 
     @contextmanager
     def if_open(self) -> Iterator[bool]:
-        """Keep `close` waiting, and what is freed after it; False where it came first, or another answer is at work."""
+        """Make `close` wait. Yields False if it was closed already, or if another answer is at work."""
         entered = self._lock.acquire(blocking=False)
         try:
             yield entered and not self._closed
@@ -148,7 +148,7 @@ class Session:
 
 
 class _Clock:
-    """Where the time of one answer goes, from the engine's own counters."""
+    """Where the time of one answer goes, from the engine's counters."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -1,8 +1,8 @@
 """How many threads decode: fewer while other programs need the processors.
 
-ggml's threads wait for each other behind every operation of a model's graph, and they wait awake. A thread that has no processor
-keeps all others waiting for a time slice of the scheduler, some milliseconds, hundreds of times a token: one thread fewer
-decodes a little slower, one too many some ten times (`bench/busy.py`).
+ggml's threads wait for each other after every operation of a model's graph, and they spin while waiting. A thread without a
+processor keeps all others waiting for a scheduler time slice of some milliseconds, hundreds of times per token. One thread too
+few makes decoding a little slower; one too many, about ten times (`bench/busy.py`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import llama_cpp
 from pyspec.store.watch import Watch
 
 EVERY_S = 0.15
-"""Between two looks at the processors: their clocks tick every 10 ms."""
+"""Seconds between two looks at the processors: their clocks tick every 10 ms."""
 
 SLACK = 0.25
-"""Processors that others may take before a thread gives way to them: a system is never idle."""
+"""Processors that others may take before a thread gives way: a system is never quite idle."""
 
-_SURE = 2  # looks in a row that must say so: a child of this process that renders is over sooner
+_SURE = 2  # consecutive looks that must agree: a short-lived child of this process is over sooner
 
 
 def threads_beside(most: int, processors: int, others: float) -> int:
-    """Threads that find a processor each, 1 to `most`, beside programs that take so many processors."""
+    """Threads, 1 to `most`, that find a processor each while other programs take this many processors."""
     return max(1, min(most, processors - ceil(others - SLACK)))
 
 
 class Threads:
-    """The threads of some contexts of llama.cpp, `most` where nobody else needs processors.
+    """The threads of some llama.cpp contexts: `most`, or fewer while others need processors.
 
     contexts: as llama_cpp has them; they must outlive this. load: the processors' load since the last look.
     """
@@ -40,12 +40,12 @@ class Threads:
         self._contexts, self._most, self._load = contexts, most, load
         self.n = most
         self.steady = True
-        """Whether their number has never changed: what decodes took is of `most` threads then."""
+        """Whether the number has never changed; decode times are then those of `most` threads."""
         self._next = 0.0
         self._waiting = 0
 
     def adapt(self) -> bool:
-        """Take as many threads as fit, where it is time to look again; whether that changed their number."""
+        """Use as many threads as fit, if it is time to look again; returns whether their number changed."""
         now = perf_counter()
         if now < self._next:
             return False

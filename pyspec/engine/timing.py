@@ -1,4 +1,4 @@
-"""What decodes take, by an engine that holds a text: verifies by their rows, and a draft's steps."""
+"""Times decodes with an engine that holds a sequence: verifies by number of rows, and a draft's steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyspec.policy.row_times import SURE
 from pyspec.policy.simple import LengthPolicy
 
 ROWS = (1, 2, 3, 4, 5, 8)
-"""The counts that the choice between no draft, a short one and a long one turns on, in the order of their weight."""
+"""Row counts that decide between no draft, a short one and a long one, most important first."""
 
 _REPEATS = 3
-_LEAST_TEXT = 32  # tokens behind which decodes are timed
-_BUDGET_S = 0.4  # for all of it, about
+_LEAST_TEXT = 32  # tokens of context that timing needs
+_BUDGET_S = 0.4  # for all measurements, about
 
 
 def ready(
@@ -33,9 +33,9 @@ def ready(
     chunk: int = PREFILL_CHUNK,
     held: int = -1,
 ) -> None:
-    """Make the first `depth` tokens the text, and have the target and whoever else read all but the last of them.
+    """Set the first `depth` tokens, and have the target and the `also` roles read all but the last of them.
 
-    held: how many of them a decode left in the target's KV, drafts that were never accepted included; -1: what was accepted.
+    held: how many of them a decode left in the target's KV, unaccepted drafts included; -1: what was accepted.
     """
     engine.set_tokens(0, text[:depth], held)
     for role in (Role.TARGET, *also):
@@ -44,7 +44,7 @@ def ready(
 
 
 def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:
-    """Milliseconds of one verify of n rows behind the first `depth` tokens of a text."""
+    """Milliseconds of one verify of n rows after the first `depth` tokens of a sequence."""
     ready(engine, text, depth)
     engine.put_draft(0, text[depth : depth + n - 1])
     start = perf_counter()
@@ -55,9 +55,9 @@ def verify_ms(engine: Engine, text: Sequence[int], depth: int, n: int) -> float:
 def least_verify_ms(
     engine: Engine, text: Sequence[int], rows: Sequence[int], budget_s: float
 ) -> dict[int, float]:
-    """By count, the least of some verifies near the end of a text: others can only make them longer.
+    """The shortest of several verifies near the end of a sequence, by row count: disturbances only make them longer.
 
-    A count is left out where what was timed before it says that it would go beyond the budget.
+    A row count is left out where earlier times show that it would exceed the budget.
     """
     found: dict[int, float] = {}
     end = perf_counter() + budget_s
@@ -71,7 +71,7 @@ def least_verify_ms(
 
 
 def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
-    """The least milliseconds of a step of the draft near the end of a text."""
+    """The shortest time in milliseconds of a draft step near the end of a sequence."""
     engine.set_stop([0.0], None)
     found: list[float] = []
     for again in range(_REPEATS + 1):
@@ -82,16 +82,16 @@ def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
             continue
         start = perf_counter()
         engine.draft([0], [3])
-        # one that ended the text took a step more than it has tokens
+        # a draft that ended the answer took one step more than it has tokens
         found.append(1e3 * (perf_counter() - start) / min(3, engine.drafted(0).n + 1))
     return min(found)
 
 
 def time_plain(llm: Any, session: Session, account: Account, policy: LengthPolicy) -> bool:
-    """Time what a row takes behind an answer that drafts carried and whose rounds do not tell; whether it was tried.
+    """Time a one-row decode after an answer of which no round shows plain decoding's time; returns whether it was tried.
 
-    The KV then holds the same tokens as before. Only where the text could go on: behind its last token there may be no position
-    that the model knows, and a recurrent one would read all of it again.
+    The KV then holds the same tokens as before. Skipped where the answer could not go on: after the last token there may be no
+    position that the model knows, and a recurrent model would have to read everything again.
     """
     text, target = session.tokens, policy.curve.target
     goes_on = account.finish_reason in ("stop", "length") and len(text) < llm.n_ctx()
@@ -106,9 +106,9 @@ def time_plain(llm: Any, session: Session, account: Account, policy: LengthPolic
 
 
 def time_unseen(llm: Any, curve: CostCurve) -> None:
-    """Time what no round has shown: choices that were made with too high a guess would never correct it.
+    """Time row counts that no round has shown: a guess that is too high would otherwise never be corrected.
 
-    Behind the last answer, which is the user's already. Times are taken in rows of the same moment.
+    Runs after the last answer, which the user has already. Times are scaled by a one-row decode of the same moment.
     """
     loop, target = llm.assembly.loop, curve.target
     text, engine = llm.input_ids[: llm.n_tokens].tolist(), llm.assembly.engine
@@ -122,7 +122,7 @@ def time_unseen(llm: Any, curve: CostCurve) -> None:
     for n, ms in found.items():
         for _ in range(
             SURE + 1 if n > 1 else 0
-        ):  # one that is far from what was assumed is doubted at first
+        ):  # a time far from the assumption is doubted at first
             target.observe(n, one * ms, len(text))
     if steps:
         ms = least_step_ms(engine, text)

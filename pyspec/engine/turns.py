@@ -1,4 +1,4 @@
-"""Whose turn it is on one context: answers come one after the other, whatever threads ask for them."""
+"""Takes turns on one context: answers run one after the other, whatever threads ask for them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pyspec.errors import EngineBusy, EngineError
 _Item = TypeVar("_Item")
 
 OWN_PATIENCE_S = 5.0
-"""How long a thread waits for an answer that it read last itself: most likely nobody reads it any more."""
+"""How long a thread waits for an answer that it read last itself: most likely nobody reads that any more."""
 
 _FIRST_LOOK_S = 0.05
-"""How long another's answer may pause before the garbage collector is asked whether anybody can still read it."""
+"""How long another answer may pause before the garbage collector checks whether anybody can still read it."""
 
 _HINT = "finish or close the answer in flight, call cancel(), or use one object per thread (wait=True waits)"
 
@@ -28,16 +28,14 @@ class _Here(threading.local):
 
 
 class Turns:
-    """Gives turns to answers; `wait` as `SpeculativeLlama` has it.
+    """Gives turns to answers; `wait` is as in `SpeculativeLlama`.
 
-    An answer has its turn from its first step to its end, also while nobody reads it. forks: whether a child process may use it.
+    An answer has the turn from its first step to its end, even while nobody reads it. forks: whether a child process may use it.
     """
 
     def __init__(self, wait: bool | float, *, forks: bool) -> None:
         self._wait = wait
-        self._changed = (
-            threading.Condition()
-        )  # its lock may be taken twice: `drop` is called by signal handlers
+        self._changed = threading.Condition()  # reentrant: `drop` is called by signal handlers
         self._holder: object | None = None
         self._reader = 0
         self._working = False
@@ -45,7 +43,7 @@ class Turns:
         self._process = None if forks else os.getpid()
 
     def held(self, work: Generator[_Item, None, None]) -> Generator[_Item, None, None]:
-        """What `work` gives, with the turn until it ends. Raises EngineBusy."""
+        """Yield what `work` yields, holding the turn until it ends. Raises EngineBusy."""
         with self.taken() as me, closing(work):
             while True:
                 with self.step(me):
@@ -57,7 +55,7 @@ class Turns:
 
     @contextmanager
     def taken(self) -> Iterator[object]:
-        """The turn, inside `with`. Raises EngineBusy, and EngineError in a child of the process that loaded the model."""
+        """Hold the turn inside `with`. Raises EngineBusy, or EngineError in a child of the process that loaded the model."""
         if self._process not in (None, os.getpid()):
             raise EngineError(
                 "the model was loaded before this process was forked, and its threads and devices are not here",
@@ -80,8 +78,9 @@ class Turns:
     def _wait_for_turn(self, me: object) -> None:
         """Wait as long as `wait` allows. Raises EngineBusy.
 
-        Servers drop a stream whose client left with the exception that ended it; the traceback and the stream refer to each
-        other, and an idle process may never collect them. So the collector is asked, at first soon and then ever more rarely.
+        When a client disconnects, a server drops the stream together with the exception that ended it. Traceback and stream refer
+        to each other, and an idle process may never collect them. So this calls the collector, soon at first and then ever more
+        rarely.
         """
         patience = self._patience()
         end, look = (None if patience is None else monotonic() + patience), _FIRST_LOOK_S
@@ -100,7 +99,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For one call on the context, of an answer that has its turn or of anybody else. Raises EngineBusy."""
+        """Guard one call on the context, from an answer that has the turn or from anybody else. Raises EngineBusy."""
         if self._here.working:
             yield
             return
@@ -109,7 +108,7 @@ class Turns:
 
     @contextmanager
     def step(self, me: object) -> Iterator[None]:
-        """Between two yields of the answer; one that was dropped goes on if nobody came meanwhile."""
+        """Guard the work between two yields of an answer; a dropped answer goes on if nobody else took the turn."""
         with self._changed:
             if self._holder not in (None, me):
                 raise EngineBusy("another answer was begun on this model", _HINT)
@@ -121,7 +120,7 @@ class Turns:
             self._here.working = self._working = False
 
     def drop(self) -> None:
-        """Give away the turn of an answer that nobody is reading from now."""
+        """Release the turn of an answer that nobody reads any more."""
         with self._changed:
             if not self._working:
                 self._holder = None
