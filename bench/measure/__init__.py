@@ -1,1 +1,1 @@
-"""Comparisons: `pyspec bench` and `quality`, and what the scripts beside this folder share. Imported as `pyspec.measure`."""
+"""Comparisons: `pyspec bench` and `quality`, and what the scripts in `bench` share with them. Imported as `pyspec.measure`."""

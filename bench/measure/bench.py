@@ -1,9 +1,9 @@
-"""The whole of `pyspec bench`: run, compare, write the page.
+"""All of `pyspec bench`: run, compare, write the page.
 
-Every question is answered in every mode before the next one, so drift of the machine and of its clock meets all alike.
+Every question is answered in every mode before the next one, so drift of the machine and its clock affects all alike.
 
-A strict mode gives the tokens that plain decoding gives, up to rounding, also above temperature 0: `equal.py`. Other programs
-draw with numbers of their own, so there they are compared at temperature 0 alone.
+A strict mode gives the same tokens as plain decoding, up to rounding, also above temperature 0: see `equal.py`. Other programs
+draw their own random numbers, so they are compared at temperature 0 only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def run_bench(
 ) -> Results:
     """Run what the journal in `task.folder` lacks, compare, and write page, plots and results.
 
-    note: called with what is skipped, and why. Raises UnequalOutputs before any page is written where
-    answers differ that must be equal.
+    note: called with what is skipped, and why. If answers that must be equal differ, raises UnequalOutputs before any page is
+    written.
     """
     files = [Path(llm.model_path), *(model.path for model in llm.assembly.models)]
     roles = dict(zip(("target", "draft", "companion"), files))
@@ -91,7 +91,7 @@ def _contenders(
 
 
 def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
-    """The loaded draft's file, None for the target's own head."""
+    """The loaded draft's file; None for the target's own head."""
     assembly = llm.assembly
     if not assembly.loop.draft_model or assembly.draft.rpartition("+")[2] == MTP:
         return None
@@ -99,7 +99,7 @@ def _loaded_draft(llm: SpeculativeLlama) -> Path | None:
 
 
 def _curves(llm: SpeculativeLlama, contenders: Sequence[Contender]) -> dict[str, list[float]]:
-    """The cost curve as learned during the run, up to 17 rows."""
+    """The cost curves as learned during the run, up to 17 rows."""
     policies = [one.policy for one in contenders if isinstance(one, Ours)] or [llm.new_policy()]
     loop, curve = llm.assembly.loop, cast("Any", policies[0]).curve
     wanted = {"target": True, "draft": loop.draft_model, "companion": loop.companion}
@@ -127,12 +127,12 @@ class Runner:
         self._template = ChatTemplate.of(self.llm)
 
     def run(self, questions: Sequence[Question]) -> list[RunRecord]:
-        """Everything that the journal does not have; returns all records of this setup."""
+        """Make all runs that the journal does not have; returns all records of this setup."""
         work = [
             (repeat, question, contender)
             for repeat in range(self.options.repeat)
             for i, question in enumerate(questions)
-            # the order turns with the question: nobody always follows the same neighbour
+            # rotate the order with each question, so nobody always follows the same neighbour
             for place in range(len(self.contenders))
             for contender in [self.contenders[(place + i + repeat) % len(self.contenders)]]
             if not self.journal.has(contender.name, question.question_id, repeat)
@@ -146,7 +146,7 @@ class Runner:
         return self.journal.records
 
     def _undisturbed(self, contender: Contender, question: Question, repeat: int) -> RunRecord:
-        """The answer, timed again where other programs were busy meanwhile; of some attempts the quietest."""
+        """Answer, and time again if other programs were busy meanwhile; returns the quietest of several attempts."""
         found: list[RunRecord] = []
         while len(found) < _ATTEMPTS and (not found or found[-1].others > BOUND):
             watch = Watch()
@@ -155,7 +155,7 @@ class Runner:
         return min(found, key=lambda record: record.others)
 
     def _warm_up(self, questions: Sequence[Question], names: set[str]) -> None:
-        """Untimed answers: pages, caches and each policy's first looks at the cost curve."""
+        """Give untimed answers, which warm pages and caches and let each policy see the cost curve."""
         for question in questions[: self.options.warm_up]:
             for contender in self.contenders:
                 if contender.name in names:

@@ -1,4 +1,4 @@
-"""`pyspec bench`: questions answered in several modes, and by other programs."""
+"""`pyspec bench`: answers questions in several modes, and with other programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class QuestionOptions(Options):
 
     @property
     def folder(self) -> Path:
-        """Where the results go. Raises OptionError where none was named."""
+        """The folder of the results. Raises OptionError if none was named."""
         if self.out is None:
             raise OptionError("--out is missing", "name a folder for the results")
         return self.out
@@ -60,7 +60,7 @@ class QuestionOptions(Options):
 
 
 def command_line() -> str:
-    """The command as it may be published: folders of this machine and the page's own text are left out."""
+    """The command as it may be published: without folders of this machine and the page's own text."""
     words = sys.argv[1:]
     if "--about" in words:
         at = words.index("--about")
@@ -70,12 +70,12 @@ def command_line() -> str:
 
 MODES = "plain,strict,margin"
 CARD_QUESTIONS = 2
-"""Questions of each category that a card is made of."""
+"""Questions per category for a card."""
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is compared, and the page's own words."""
+    """What is compared, and the page's title and text."""
 
     # fmt: off
     modes: str = option("Contenders", "--modes", default=MODES, help="Modes to compare, separated by commas.")
@@ -92,7 +92,7 @@ class BenchOptions:
     # fmt: on
 
     def task(self, asked: QuestionOptions, engine: EngineOptions) -> Task:
-        """As `run_bench` takes it. Raises OptionError for what is no mode, or would not hold for a peer."""
+        """The task for `run_bench`. Raises OptionError for an unknown mode, or options that a peer would not get."""
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
         if peers and engine.said:
             raise OptionError(
@@ -127,7 +127,7 @@ def bench(
 def _card(
     compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:
-    """Print the card; its runs are kept where a folder was named."""
+    """Print the card; its runs are kept if a folder was named."""
     modes = "plain,strict" if compared.modes == MODES else compared.modes
     with TemporaryDirectory() as folder:
         shorter = replace(asked, out=asked.out or Path(folder), limit=asked.limit or CARD_QUESTIONS)

@@ -1,8 +1,9 @@
-"""Whether a rule's losses stay within bounds: chosen on one half of the questions, confirmed once on the other.
+"""Tests whether a rule's losses stay within bounds: chosen on one half of the questions, confirmed once on the other.
 
-Non-inferiority: a rule passes where the upper end of a 95 % interval of its loss is within the bound in every figure. Half of the
-questions chooses, by tokens a verify, among the rules whose mean losses are within the bounds; the other half is asked once,
-about that rule alone, so nothing is to be corrected for the number of rules. A page of all rules corrects by Holm's method.
+Non-inferiority: a rule passes if, for every figure, the upper end of a 95 % interval of its loss is within the bound. On one half
+of the questions, the rule with the most tokens per verify is chosen among those whose mean losses are within the bounds. The
+other half tests only that rule, once, so nothing has to be corrected for the number of rules. A page of all rules is corrected by
+Holm's method.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ BOUNDS = {
     CHECKS: 0.02,
     ROUGE: 0.02,
 }
-"""Largest loss that counts as none: shares of 4-grams, of answers, nats a token, shares of checks passed."""
+"""Largest loss that counts as none: shares of 4-grams, of answers, nats per token, shares of checks passed."""
 
 ALWAYS = (DISTINCT, LOOPS, NATS)
 """Figures that every answer has."""
 
 FEWEST = 50
-"""Questions of the half that confirms, below which an interval says nothing: nobody is allowed a rule by a handful."""
+"""Fewest questions in the confirming half: with fewer, an interval says nothing and no rule is allowed."""
 
 LIKELY = ceil(3.0 / BOUNDS[LOOPS])
-"""Questions of that half by which answers that never loop are shown to loop no more: 95 % exclude a share of 3 / n."""
+"""Questions in that half needed to show that answers loop no more, if none loops: 95 % exclude a share of 3 / n."""
 
 CANDIDATES = (
     "strict+fixed:4,margin/confirm=1+fixed:4,margin/gap=2/confirm=1+fixed:4,margin/gap=2/confirm=2+fixed:4,"
     "margin/kl=0.5+fixed:4,margin/doubt=0.6+fixed:4,margin/window=1:32+fixed:4"
 )
-"""What `pyspec quality --verdict` compares unless told otherwise."""
+"""Variants that `pyspec quality --verdict` compares by default."""
 
 Losses = dict[str, dict["int | str", float]]
 """By figure and question, the loss against the control; above 0 is worse."""
@@ -56,9 +57,10 @@ Losses = dict[str, dict["int | str", float]]
 
 @dataclass(frozen=True)
 class Loss:
-    """One figure's mean loss over questions, the upper end of its 95 % interval, and the questions that a yes would need.
+    """One figure's mean loss over questions, the upper end of its 95 % interval, and the questions needed to pass.
 
-    p: of a loss as large as the bound or larger; needed: for four times of five, where there is no loss at all.
+    p: chance of a loss as large as the bound or larger; needed: questions with which a rule without any loss passes four times in
+    five.
     """
 
     mean: float
@@ -70,13 +72,13 @@ class Loss:
 
     @property
     def holds(self) -> bool:
-        """Whether the loss is within its bound as far as chance can tell."""
+        """Whether the loss is within its bound, allowing for chance."""
         return self.upper <= self.bound
 
 
 @dataclass(frozen=True)
 class RuleTrial:
-    """What a half of the questions says of one rule."""
+    """What one half of the questions says about a rule."""
 
     who: str
     gain: float
@@ -133,7 +135,7 @@ def half_of(question: int | str) -> int:
 
 
 def demand_enough(questions: Sequence[Question]) -> str:
-    """What to say of a set with which hardly any rule can pass, "" for nothing. Raises OptionError where none can."""
+    """A warning for a set with which hardly any rule can pass, else "". Raises OptionError if none can."""
     n = sum(half_of(question.question_id) for question in questions)
     if n < FEWEST:
         raise OptionError(
@@ -146,7 +148,7 @@ def demand_enough(questions: Sequence[Question]) -> str:
 
 
 def try_rule(who: str, gain: float, losses: Losses, half: int | None = None) -> RuleTrial:
-    """What one half of the questions, or all of them, says."""
+    """Evaluate a rule on one half of the questions, or on all."""
     each = {
         name: [loss for q, loss in values.items() if half is None or half_of(q) == half]
         for name, values in losses.items()
@@ -166,13 +168,13 @@ def _loss(values: Sequence[float], name: str) -> Loss:
     if spread or name not in (LOOPS, CHECKS):
         upper = float(np.percentile(means, 97.5))
         return Loss(mean, upper, bound, p, n, sample_size(spread, bound))
-    # of yes and no: what n equal answers exclude at 95 %, and how likely they are where one of so many differs
+    # yes-or-no figures: what n equal answers exclude at 95 %, and their chance if the true share were the bound
     return Loss(mean, mean + 3.0 / n, bound, (1.0 - bound) ** n, n, ceil(3.0 / bound))
 
 
 @dataclass(frozen=True)
 class HalvesResult:
-    """What choosing on one half and confirming on the other came to. chosen: None where no rule was worth confirming."""
+    """The result of choosing on one half and confirming on the other. chosen: None if no rule was worth confirming."""
 
     tried: list[RuleTrial]
     chosen: RuleTrial | None
@@ -205,9 +207,9 @@ def by_halves(
 
 
 class InHalves:
-    """Who answers what: every variant the half that chooses, the other half only the control and the rule that was chosen.
+    """Decides who answers what: every variant answers the choosing half, only the control and the chosen rule answer the other.
 
-    Questions of the half that chooses have to come first, as `ordered` has them.
+    Questions of the choosing half must come first, as in `ordered`.
     """
 
     def __init__(self, questions: Sequence[Question], variants: Sequence[Variant]) -> None:
@@ -216,7 +218,7 @@ class InHalves:
         self._left: set[str] | None = None
 
     def due(self, question: Question, variant: Variant, records: Sequence[RunRecord]) -> bool:
-        """Whether a variant answers a question; chooses where the first one of the other half is asked."""
+        """Whether a variant answers a question; makes the choice when the first question of the other half comes."""
         if half_of(question.question_id) == 0:
             return True
         if self._left is None:
@@ -228,7 +230,7 @@ class InHalves:
 def gain_of(
     own: Sequence[RunRecord], control: Sequence[RunRecord], half: int | None = None
 ) -> float:
-    """Tokens a verify, times the control's on the same questions; of one half of them or of all."""
+    """Tokens per verify over the control's on the same questions, of one half or of all."""
     keys = {r.key[1:] for r in own} & {r.key[1:] for r in control}
     kept = {key for key in keys if half is None or half_of(key[0]) == half}
 
@@ -242,7 +244,7 @@ def gain_of(
 
 
 def sentence(found: HalvesResult) -> str:
-    """The verdict in words."""
+    """The verdict as a sentence."""
     if found.chosen is None or found.confirmed is None:
         return "No rule was worth confirming: each loses more than its bounds on the first half. Strict."
     trial = found.confirmed

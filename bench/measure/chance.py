@@ -1,4 +1,4 @@
-"""What is more than chance: intervals and tests of figures that are paired by question."""
+"""What is more than chance: intervals and tests of figures paired by question."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 Values = dict["int | str", float]
-"""One figure a question, the mean over seeds."""
+"""One figure per question, the mean over seeds."""
 
 
 class Interval(msgspec.Struct):
-    """Mean of paired differences, its 95 % bootstrap interval (percentiles), and what could have been seen.
+    """Mean of paired differences, its 95 % bootstrap interval (percentiles), and the detectable difference.
 
-    seen: the difference that so many pairs of this spread show four times of five at the 5 % level.
+    seen: the difference that this many pairs with this spread show four times in five at the 5 % level.
     """
 
     mean: float
@@ -32,7 +32,7 @@ def changes(own: Values, base: Values) -> list[float]:
 
 
 def paired(own: Values, base: Values, resamples: int = 2000) -> Interval:
-    """Of `own - base` over questions, which are what is drawn anew, with one seed."""
+    """The interval of `own - base`; resamples questions, with a fixed seed."""
     values = np.array(changes(own, base))
     n = values.size
     if n == 0:
@@ -64,7 +64,7 @@ def signed_ranks(differences: Sequence[float]) -> float:
 def resampled_means(
     values: Sequence[float] | npt.NDArray[np.float64], resamples: int
 ) -> npt.NDArray[np.float64]:
-    """Means of samples as large as the values, drawn from them with replacement, with one seed."""
+    """Means of samples as large as the values, drawn with replacement and a fixed seed."""
     n = len(values)
     draw = np.random.default_rng(0).integers(0, n, (resamples, n))
     means: npt.NDArray[np.float64] = np.asarray(values)[draw].mean(axis=1)
@@ -72,9 +72,9 @@ def resampled_means(
 
 
 def sample_size(spread: float, bound: float) -> int:
-    """Questions that show a loss to be within a bound, where there is none: ((z(.975) + z(.8)) * spread / bound)^2.
+    """Questions needed to show that a loss is within a bound, if there is none: ((z(.975) + z(.8)) * spread / bound)^2.
 
-    Four times in five. spread: standard deviation of paired differences between questions.
+    Succeeds four times in five. spread: standard deviation of paired differences between questions.
     """
     z = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
     return ceil((z * spread / bound) ** 2)

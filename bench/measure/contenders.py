@@ -1,6 +1,6 @@
-"""Who answers: a mode of pyspec, llama-cpp-python's own `Llama`, and llama.cpp's `llama-server` with the same files.
+"""Who answers: a mode of pyspec, llama-cpp-python's own `Llama`, or llama.cpp's `llama-server`, with the same files.
 
-Names of the others, comma-separated:
+Names of the peers, comma-separated:
 
     llama_cpp             llama_cpp.Llama, plain
     llama_cpp-lookup      llama_cpp.Llama with LlamaPromptLookupDecoding, its defaults
@@ -10,8 +10,7 @@ Names of the others, comma-separated:
     server-eagle3[:K]     the same, draft-eagle3; and server-mtp, server-dflash and server-dspark
     server-ngram          llama-server, ngram-simple at its defaults
 
-Each takes the very token ids that pyspec gets. llama-server runs on 127.0.0.1 for as long as the
-run lasts.
+Each gets the same token ids as pyspec. llama-server runs on 127.0.0.1 for as long as the run lasts.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from .tasks import Mode, Options
 
 _HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[:K], -eagle3, -mtp, -dflash or -dspark"
 _START_S, _ANSWER_S = 120.0, 600.0
-_WEB = build_opener(ProxyHandler({}))  # a server on this machine stands behind no proxy
+_WEB = build_opener(ProxyHandler({}))  # a server on this machine is behind no proxy
 _JSON = {"Content-Type": "application/json"}
 
 
 class Clock:
-    """An answer's tokens and when they arrived, seen from outside: the same for every contender."""
+    """An answer's tokens and when they arrived, measured from outside, alike for every contender."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._n_prompt, self.tokens = len(prompt), list[int]()
@@ -60,7 +59,7 @@ class Clock:
         self._first = self._last = 0.0
 
     def got(self, tokens: Sequence[int], rows: int = 0) -> None:
-        """These have arrived; rows: of the decode that they came from, where that is known."""
+        """Note tokens that arrived; rows: of the decode that they came from, if known."""
         if rows:
             self._rounds.append((rows, len(tokens)))
         if tokens:
@@ -69,7 +68,7 @@ class Clock:
             self.tokens += tokens
 
     def turn(self, finish: str, **more: Any) -> TimedAnswer:
-        """The finished turn."""
+        """Return the finished turn."""
         end = perf_counter()
         last = self._last or end
         first = self._first or last
@@ -81,9 +80,10 @@ class Clock:
 
 
 class Ours:
-    """One mode of a loaded model that serves them all.
+    """One mode of a loaded model, which all modes share.
 
-    Each mode learns for itself, as it would alone: it has a policy of its own. The cost curve is the machine's and shared.
+    Each mode has its own policy and learns for itself, as if it ran alone. They share the cost curve, which belongs to the
+    machine.
     """
 
     peer = False
@@ -95,19 +95,19 @@ class Ours:
         self.policy = llm.new_policy(mode.speculation, sampling)
 
     def forget(self) -> None:
-        """Empty every KV, so that nobody's prompt is read already."""
+        """Empty every KV, so that no prompt has been read already."""
         self.llm.assembly.engine.set_tokens(0, [])
         self.llm.reset()
 
     def steps(self, prompt: Sequence[int], max_tokens: int, options: Options) -> Iterator[Step]:
-        """The rounds of an answer, by the mode's own policy."""
+        """The rounds of an answer, with the mode's own policy."""
         return self.llm.steps(
             prompt, self.mode.sampling(options.sampling(prompt)), max_tokens=max_tokens,
             speculation=self.mode.speculation, drafting=self.mode.drafting, policy=self.policy,
         )  # fmt: skip
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """Answer, timed."""
+        """Answer and time it."""
         finish = "length"
         clock = Clock(prompt)
         for step in self.steps(prompt, max_tokens, options):
@@ -117,7 +117,7 @@ class Ours:
 
 
 def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
-    """Why a mode cannot be had with what is loaded; "" if it can."""
+    """Why a mode cannot run with what is loaded; "" if it can."""
     loop = llm.assembly.loop
     if mode.drafting == "lookup" and loop.drafter is None:
         return "no prompt lookup is loaded (--draft auto or lookup+NAME)"
@@ -133,7 +133,7 @@ def lacks(llm: SpeculativeLlama, mode: Mode) -> str:
 
 @dataclass(frozen=True)
 class Files:
-    """What a peer is given: the target, a draft of its own kind or None, and how both run."""
+    """What a peer gets: the target, a draft of the right kind or None, and settings."""
 
     target: Path
     draft: Path | None
@@ -158,11 +158,11 @@ _DRAFTING = {
     "server-dflash": (DFLASH,),
     "server-dspark": (DSPARK,),
 }
-"""Those that draft with a file, and kinds of such files, as `kind_of_draft` has them; a head inside the target is no file."""
+"""Peers that draft with a file, and the kinds of file, as in `kind_of_draft`; a head inside the target is no file."""
 
 
 def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Server:
-    """The peer of that name, loaded. Raises PeerMissing or OptionError."""
+    """Load the peer of that name. Raises PeerMissing or OptionError."""
     if name in ("llama_cpp", "llama_cpp-lookup"):
         return InProcess(name, files)
     kind, _, k = name.partition(":")
@@ -189,7 +189,7 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
 
 
 class PlainLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
-    """What comparisons are made with: nothing of ours but the extra buffers, for which `llama_cpp.Llama` has no argument."""
+    """The baseline of comparisons: plain `llama_cpp.Llama` with extra buffers, for which it has no argument."""
 
     @property
     def model_params(self) -> Any:
@@ -228,7 +228,7 @@ class InProcess:
         finish = "length"
         self.llm.set_seed(options.seed)
         clock = Clock(prompt)
-        # closed at once, so that the next call finds its KV settled
+        # closed at once, so the next call finds its KV settled
         with contextlib.closing(self.llm.generate(prompt, temp=options.temperature)) as ids:
             for token in ids:
                 clock.got([token])
@@ -245,14 +245,14 @@ class InProcess:
 
 
 def llama_server(program: Path | str, model: Path | str, options: Sequence[str]) -> list[str]:
-    """The command that starts one, but for host and port."""
+    """The command that starts a llama-server, without host and port."""
     return [str(program), "-m", str(model), "--no-ui", *options]
 
 
 class ServerProcess:
-    """A server on 127.0.0.1 with a page /health, ready when made. Raises PeerMissing where it does not start.
+    """A server on 127.0.0.1 with a page /health, ready once constructed. Raises PeerMissing if it does not start.
 
-    command: what starts it, but for host and port. url: where it is.
+    command: what starts it, without host and port. url: its address.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -289,7 +289,7 @@ class ServerProcess:
         return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "no output")
 
     def lines(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
-        """The lines of an answer as they come. Raises EngineError."""
+        """Yield the lines of an answer as they arrive. Raises EngineError."""
         asked = Request(self.url + path, json.dumps(body).encode(), _JSON)  # noqa: S310 - its own
         try:
             with _WEB.open(asked, timeout=_ANSWER_S) as response:
@@ -312,7 +312,7 @@ class ServerProcess:
 
 
 class Server:
-    """One llama-server process; greedy answers over its HTTP interface, streamed."""
+    """One llama-server process; answers come over HTTP, streamed."""
 
     peer = True
     exact = True
@@ -328,7 +328,7 @@ class Server:
             raise PeerMissing(f"{name} is skipped: {error}") from None
 
     def forget(self) -> None:
-        """Have the server read the next prompt from its first token on."""
+        """Make the server read the next prompt from its first token."""
         self._fresh = True
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
@@ -360,4 +360,4 @@ class Server:
 
 
 Contender = Ours | InProcess | Server
-"""Each forgets what it has read, and answers the tokens of a prompt."""
+"""Each can forget what it has read, and answers a prompt's tokens."""

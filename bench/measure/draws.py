@@ -1,6 +1,6 @@
-"""The two best of a row by what chooses there: its logits, and where noise is coupled its logits with the noise.
+"""The two best tokens of a row by what chooses there: its logits or, where noise is coupled, logits plus noise.
 
-A chain that draws for itself is not asked: what it draws is its own, and there the raw row's two best are told.
+For a chain that draws for itself, the noise is unknown; the raw row's two best are returned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspec.noise import Coupling
 
 
 class TopTwo(NamedTuple):
-    """z1 >= z2: their scores, raw logits or logits + T * G; second -1 and z2 -inf where truncation left one alone."""
+    """Two best tokens with scores z1 >= z2: raw logits, or logits + T * G. second -1 and z2 -inf: truncation left only one."""
 
     first: int
     second: int
@@ -26,16 +26,16 @@ class TopTwo(NamedTuple):
     z2: float
 
     def gap(self, temperature: float) -> float:
-        """Nats between them in the distribution in force; temperature 0 is that of the raw row."""
+        """Nats between them in the distribution in force; temperature 0 stands for that of the raw row."""
         return (self.z1 - self.z2) / (temperature or 1.0)
 
 
 def top_two(
     row: npt.NDArray[np.float32], chain: Any = None, coupling: Coupling | None = None, at: int = 0
 ) -> TopTwo:
-    """Of raw logits [n_vocab]. chain: the `LlamaSampler` that says what is left to draw from, None for the whole row.
+    """The two best of raw logits [n_vocab]. chain: the `LlamaSampler` that truncates, None for the whole row.
 
-    at: the position of the token in its text, prompt included.
+    at: the position of the token in its sequence, prompt included.
     """
     if coupling is None:
         return _best(np.arange(len(row), dtype=np.int32), row.astype(np.float64))
@@ -53,7 +53,7 @@ def _best(ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> TopTwo
 def left(
     row: npt.NDArray[np.float32], chain: Any, temperature: float
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-    """Ids that a chain leaves of a row, and their logits over the temperature."""
+    """Ids that a chain leaves of a row, and their logits divided by the temperature."""
     held = np.zeros(len(row), dtype=CANDIDATES)
     held["id"], held["logit"] = np.arange(len(row)), row
     if chain is None:
@@ -63,12 +63,12 @@ def left(
         len(row), -1, False,
     )  # fmt: skip
     llama_cpp.llama_sampler_apply(chain.sampler, ctypes.byref(array))
-    found = read_candidates(ctypes.pointer(array))  # a sampler may have moved their beginning
+    found = read_candidates(ctypes.pointer(array))  # a sampler may have moved the start
     return found["id"].copy(), found["logit"].astype(np.float64)
 
 
 def noise_of(seed: int, at: int, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-    """G of some ids at a position of a text."""
+    """The noise G of some ids at a position of a sequence."""
     own, out = np.ascontiguousarray(ids, dtype=np.int32), np.empty(len(ids))
     there, found = ffi.from_buffer("int32_t[]", own), ffi.from_buffer("double[]", out)
     lib.ps_noise(seed, at, there, len(own), found)

@@ -1,11 +1,11 @@
-"""Answers that must be equal: where they part, and whether rounding alone parts them.
+"""Compares answers that must be equal: where they differ first, and whether rounding alone explains it.
 
-A strict mode gives the tokens that plain decoding gives, above temperature 0 by one seed's coupled noise. llama.cpp's kernels do
-not round alike for one row and for several (a Q4_1 file's logits move by 0.1 nats and more), so where the target's two best
-tokens are near each other the answers may part, and then go apart. No bound of nats tells such a place from a fault: behind long
-texts moves of nearly 2 nats were seen. So both answers are decoded anew, with as many rows in each decode as their rounds had and
-another token in the place of each refused one. Rounding makes both choices again; what a fault left behind of refused drafts does
-not.
+A strict mode gives the same tokens as plain decoding; above temperature 0, both use one seed's coupled noise. But llama.cpp's
+kernels round differently for one row and for several (logits of a Q4_1 file move by 0.1 nats and more), so where the target's two
+best tokens are close the answers may differ, and everything after differs too. No threshold in nats separates such a place from a
+fault: in long contexts logits moved by nearly 2 nats. So both answers are decoded again, with as many rows in each decode as in
+their rounds, and another token in place of each refused one. If rounding was the cause, both choices come out again; if refused
+drafts left something behind, they do not.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from .records import Difference, RunRecord, TimedAnswer
 from .tasks import Options
 
 PromptAnswer = tuple[Sequence[int], TimedAnswer]
-"""A turn's prompt, and what was answered."""
+"""A turn's prompt and answer."""
 
 
 def first_differences(records: Sequence[RunRecord]) -> list[Difference]:
-    """The first difference of each exact answer from plain decoding's of the same run.
+    """The first difference of each exact answer from plain decoding's in the same run.
 
-    A shorter answer is a difference at its end. Later turns after a difference have another
-    prompt and are not looked at.
+    A shorter answer differs at its end. Turns after a difference have another prompt and are skipped.
     """
     plain = plain_answers(records)
     out = []
@@ -57,9 +56,9 @@ def first_differences(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def demand_equal(found: Sequence[Difference], peers: set[str]) -> None:
-    """Raise UnequalOutputs for the first difference of pyspec's own that rounding does not make again.
+    """Raise UnequalOutputs for the first difference of a pyspec mode that rounding does not reproduce.
 
-    Peers are other programs, whose rounds are not known: theirs are reported, not refused.
+    Peers are other programs whose rounds are unknown: their differences are only reported.
     """
     for difference in found:
         if difference.who not in peers and not difference.rounding:
@@ -70,7 +69,7 @@ def demand_equal(found: Sequence[Difference], peers: set[str]) -> None:
 def equality(
     llm: SpeculativeLlama, records: Sequence[RunRecord], questions: Sequence[Question]
 ) -> list[Difference]:
-    """First differences from plain decoding's, each with the target's gap there and whether rounding makes it again."""
+    """First differences from plain decoding, each with the target's gap there and whether rounding reproduces it."""
     asked = {question.question_id: question for question in questions}
     how = Options(temperature=records[-1].setup.temperature, seed=records[-1].setup.seed)
     plain, template = plain_answers(records), ChatTemplate.of(llm)
@@ -104,7 +103,7 @@ def equality(
 def judge(
     llm: SpeculativeLlama, sampling: Sampling
 ) -> Iterator[Callable[[npt.NDArray[np.float32], int], TopTwo]]:
-    """What tells the two best of a row of logits and of a token's position in its text, as this sampling chooses."""
+    """Yields a function of a row of logits and its token's position, which returns the two best under this sampling."""
     with in_force(chain := build_chain(sampling, llm)):
         yield lambda row, at: top_two(row, chain, sampling.coupling, at)
 
@@ -115,13 +114,13 @@ _GREEDY = Sampling(temperature=0.0)
 def choices(
     llm: SpeculativeLlama, turns: Sequence[PromptAnswer], sampling: Sampling = _GREEDY
 ) -> list[int]:
-    """The target's choices in the last turn, each decode having as many rows as the answers' rounds had.
+    """The target's choices in the last turn, decoded with as many rows each time as in the answers' rounds.
 
-    turns: from the first. Empty where the last answer's rounds were not recorded.
+    turns: all from the first. Empty if the last answer's rounds were not recorded.
     """
     engine = llm.session.engine
     engine.cancel(raised=False)
-    llm.reset()  # the KV is no longer what it was
+    llm.reset()  # the KV will change
     engine.set_tokens(0, [])
     found: list[int] = []
     for prompt, answer in turns:

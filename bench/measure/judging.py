@@ -1,4 +1,4 @@
-"""Answers under a model that did not write them: what their text costs a judge of another size or family."""
+"""Scores answers by a model that did not write them: their likelihood under a judge of another size or family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READ = 512
 
 
 class TextJudge:
-    """Reads questions and answers as text, by a template and tokens of its own. kwargs: as for `SpeculativeLlama`."""
+    """Reads questions and answers as text, with its own template and tokens. kwargs: as for `SpeculativeLlama`."""
 
     def __init__(self, model: Path, **kwargs: Any) -> None:
         self.path = model
@@ -24,9 +24,9 @@ class TextJudge:
         self._template = ChatTemplate.of(self._llm)
 
     def nats(self, question: Question, text: str) -> float:
-        """Nats a token of the judge's own of the answer to a question's first turn, 0 for an empty one.
+        """Nats per token (the judge's own) of the answer to a question's first turn; 0 for an empty one.
 
-        Of what its context does not hold, the prompt loses its beginning and the answer its end.
+        If both exceed its context, the prompt loses its beginning and the answer its end.
         """
         answer = self._llm.tokenize(text.encode(), add_bos=False)[: self._llm.n_ctx() // 2]
         if not answer:

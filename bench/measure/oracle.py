@@ -1,4 +1,4 @@
-"""The speed of the best draft lengths by hindsight: what no policy can beat."""
+"""The speed of the best draft lengths in hindsight: an upper bound for every policy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pyspec.profiling.simulate import NOTHING, Answer, Costs
 
 
 def oracle_speed(texts: Sequence[Answer], costs: Costs) -> float:
-    """Tokens per ms of the best lengths by hindsight, one text at a time.
+    """Tokens per ms of the best lengths in hindsight, one answer at a time.
 
-    Right tokens are verified, and wrong ones behind them where a decode of more rows costs less. Per text backward over
-    positions: best[t] is the least time from t committed tokens to the end. The draft model reads the prompt before its first
-    token and then what each round makes it read again (`reread_ms`), or is not used in that text at all.
+    Correct tokens are verified, and wrong ones after them where a decode of more rows is cheaper. Each answer is solved backward
+    over positions: best[t] is the least time from t committed tokens to the end. The draft model reads the prompt before its
+    first token and then what each round makes it read again (`reread_ms`), or is not used for that answer at all.
     """
     ms = tokens = 0.0
     for text in texts:
@@ -32,7 +32,7 @@ def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
         best[t] = verify[0] + best[t + 1]
         for chain in (text.model(t) if model else NOTHING, text.lookup(t)):
             most = min(chain.n, LONGEST, n - t - 1)
-            for k in range(1, most + 1):  # a wrong token more may be cheaper than none
+            for k in range(1, most + 1):  # one wrong token more may be cheaper than none
                 right, after = min(k, chain.matched), 0.0
                 if not chain.match_length:
                     after = k * step + (again[right] if t + right + 1 < n else 0.0)
@@ -41,10 +41,10 @@ def _least_ms(text: Answer, costs: Costs, *, model: bool) -> float:
 
 
 def reading_ms(text: Answer, costs: Costs) -> float:
-    """What the draft model takes to read the prompt, beyond a step."""
+    """Milliseconds that the draft model takes to read the prompt, beyond a step."""
     return costs.draft(1 + text.unread(text.prompt - 1)) - costs.draft(1)
 
 
 def reread_ms(text: Answer, costs: Costs, accepted: int) -> float:
-    """What the draft model takes to read so many accepted tokens once more."""
+    """Milliseconds that the draft model takes to read this many accepted tokens again."""
     return costs.draft(1 + accepted) - costs.draft(1) if text.window else 0.0

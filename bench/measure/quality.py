@@ -1,7 +1,7 @@
-"""What a rule costs: figures of many variants' answers to the same questions against a control, and their page.
+"""What a rule costs in quality: figures of several variants' answers to the same questions against a control, and their page.
 
-The first variant is the control; in the default list it is strict verification with drafts forced, so that what
-rounding alone changes is in it, too. Nats are of the emitted tokens under the target, at the rows they were chosen from.
+The first variant is the control. By default it is strict verification with forced drafts, so the effect of rounding alone is in
+it too. Nats are of the emitted tokens under the target, at the rows they were chosen from.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ VARIANTS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
     "margin+thin+fixed:4,margin/lookup=0+fixed:4,margin+model+fixed:4"
 )
-"""What `pyspec quality` compares unless told otherwise."""
+"""Variants that `pyspec quality` compares by default."""
 
 LOOPED = 0.5
-"""An answer whose share of different 4-grams is below this runs in circles."""
+"""An answer loops if its share of different 4-grams is below this."""
 
 NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
 JUDGED = "judged nats"
 WORSE_UP = (NATS, LOOPS, JUDGED)
-"""Figures of which more is worse."""
+"""Figures where more is worse."""
 
 LEVEL = 0.05
 
@@ -50,11 +50,11 @@ class Measure(msgspec.Struct):
 class Figures(msgspec.Struct):
     """One variant's figures.
 
-    length: tokens a verify of the target brought; gain: times the control's, on the same answers; relaxed: share of
-    tokens; open: share of places where the gate was open; looped: answers that run in circles; looped_p: exact paired
-    test against the control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety where there
-    are several seeds, nats under the judge if there is one, ROUGE-L where questions have references and `rouge-score` is
-    installed, and by kind of check the share that passed. worse: what is worse beyond chance, see `worse_in`.
+    length: tokens that a verify of the target brought; gain: length over the control's, on the same answers; relaxed: share of
+    tokens; open: share of places where the gate was open; looped: answers that loop; looped_p: exact paired test against the
+    control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety if there are several seeds, nats
+    under the judge if there is one, ROUGE-L where questions have references and `rouge-score` is installed, and the share that
+    passed for each kind of check. worse: what is worse beyond chance, see `worse_in`.
     """
 
     who: str
@@ -71,9 +71,9 @@ class Figures(msgspec.Struct):
 
 
 class QualityResults(msgspec.Struct):
-    """Everything the quality page says, as `quality.json` next to it.
+    """Everything that the quality page says, as `quality.json` next to it.
 
-    unscored: questions whose references were not compared, since `rouge-score` is not installed.
+    unscored: questions whose references were not compared because `rouge-score` is not installed.
     """
 
     title: str
@@ -103,7 +103,7 @@ def _judged(found: Sequence[Figures]) -> list[Figures]:
 
 
 def judged_again(results: QualityResults) -> QualityResults:
-    """The same figures, judged by the criterion as it is now."""
+    """The same figures, judged by the current criterion."""
     figures = _judged(results.figures)
     said = conclusion(figures, parse_variants(",".join(one.who for one in figures)))
     return msgspec.structs.replace(results, figures=figures, verdict=said)
@@ -140,7 +140,7 @@ def _figures(
 def values_of(
     group: Sequence[RunRecord], asked: Mapping[int | str, Question], scorer: Any
 ) -> dict[str, Values]:
-    """Every figure of every question, by the figure's name."""
+    """Values by figure, then by question."""
     found: dict[str, Values] = {}
     for q, records in grouped(group, lambda record: record.question_id).items():
         turns = [record.turns[0] for record in records]
@@ -173,12 +173,12 @@ def _told(question: Question) -> str:
 
 
 def unscored(questions: Sequence[Question]) -> int:
-    """How many have a reference that nothing here can score."""
+    """How many questions have a reference that nothing here can score."""
     return sum(bool(_told(q)) for q in questions) if new_scorer() is None else 0
 
 
 def new_scorer() -> Any:
-    """Scores ROUGE-L (F1); None where `rouge-score` is not installed."""
+    """A ROUGE-L (F1) scorer; None if `rouge-score` is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415 - optional
     except ImportError:
@@ -187,13 +187,13 @@ def new_scorer() -> Any:
 
 
 def distinct_4(tokens: Sequence[int]) -> float:
-    """Share of 4-grams that are different ones; 1 where there are none."""
+    """Share of 4-grams that are different; 1 if there are none."""
     grams = _grams(tokens)
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
 def variety(texts: Sequence[Sequence[int]]) -> float:
-    """Different 4-grams of all texts together over the sum of each one's; 1 where no two share one."""
+    """Different 4-grams of all texts together over the sum of each text's; 1 if no two share one."""
     each = [set(_grams(tokens)) for tokens in texts]
     return len(set().union(*each)) / sum(map(len, each)) if any(each) else 1.0
 
@@ -203,9 +203,9 @@ def _grams(tokens: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def worse_in(measures: Mapping[str, Measure], rules: int) -> list[str]:
-    """What is worse than under the control: its paired difference is on the bad side with its whole interval.
+    """Figures that are worse than the control's: the whole interval of the paired difference is on the bad side.
 
-    One criterion for every figure: 95 % intervals, widened as Bonferroni's correction for so many rules widens a normal one.
+    One criterion for every figure: 95 % intervals, widened as Bonferroni's correction for this many rules widens a normal one.
     """
     share = LEVEL / (2 * max(1, rules))
     wider = NormalDist().inv_cdf(1.0 - share) / NormalDist().inv_cdf(1.0 - LEVEL / 2)
@@ -235,7 +235,7 @@ _SEEN = (NATS, LOOPS, DISTINCT, VARIETY)
 
 
 def conclusion(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
-    """Which rule the data support: the one that brings most of those that are not worse; and what they could show.
+    """Which rule the data support (of those that are not worse, the one that brings most), and what differences they could show.
 
     A rule that answered fewer questions than the control is not a candidate.
     """
@@ -315,12 +315,12 @@ _EXPLAINED = (
 
 
 def save_quality(results: QualityResults, folder: Path) -> None:
-    """Write `quality.json` into a folder, and from it the picture and the page `README.md`."""
+    """Write `quality.json` into a folder, with the picture and the page `README.md` made from it."""
     write_results(results, folder, "quality.json", _pictures, quality_page)
 
 
 def _pictures(results: QualityResults) -> dict[str, Any]:
-    """Points: a variant's nats per token over the control's (x) and its tokens a verify over the control's (y)."""
+    """Points: a variant's nats per token over the control's (x) and its tokens per verify over the control's (y)."""
     title = f"what a rule brings and costs, against {results.figures[0].who}"
     figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
     for found in results.figures:
@@ -333,7 +333,7 @@ def _pictures(results: QualityResults) -> dict[str, Any]:
 
 
 def variant_table(found: Sequence[Figures]) -> TextTable:
-    """What each variant brings, and what it costs."""
+    """What each variant brings and costs."""
     return table_of(found, {
         "": lambda f: f.who,
         "tokens a verify": lambda f: f"{f.length:.2f} ({_brings(f)})",
@@ -350,7 +350,7 @@ def variant_table(found: Sequence[Figures]) -> TextTable:
 
 
 def check_table(found: Sequence[Figures]) -> str:
-    """The share of each kind of check that passed, and agreement with references, with the differences from the control."""
+    """Share of each kind of check that passed, and agreement with references, with differences from the control."""
     shown = (NATS, DISTINCT, LOOPS)  # in the other table
     names = list(dict.fromkeys(n for f in found for n in f.measures if n not in shown))
     if not names:

@@ -1,4 +1,4 @@
-"""`pyspec quality`: what near misses cost, and the verdict on a pair."""
+"""`pyspec quality`: what accepting near misses costs, and the verdict on a pair."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _side_by_side(
     variants: Sequence[Variant], asked: QuestionOptions, models: ModelOptions, engine: EngineOptions,
     judged_by: str | None,
 ) -> SideBySide:  # fmt: skip
-    """The variants with their models loaded, draft and target where the options say, a judge as the target is."""
+    """The variants with their models loaded: draft and target where the options say, a judge with the target's settings."""
     hush_llama(engine.verbose)
     path, found = replace(models.steady(), companion="none").find()
     alike = {name: found[name] for name in _SIDES}
@@ -131,7 +131,7 @@ def _side_by_side(
 
 
 def _judge(name: str | None, target: Path, how: dict[str, Any]) -> TextJudge | None:
-    """The model of this name, where one was named. Raises OptionError for the target itself."""
+    """The judge of this name, if one was named. Raises OptionError for the target itself."""
     if name is None:
         return None
     with store_progress() as progress:
@@ -142,7 +142,7 @@ def _judge(name: str | None, target: Path, how: dict[str, Any]) -> TextJudge | N
 
 
 def _kept_in(sides: SideBySide, asked: QuestionOptions, questions: Sequence[Question]) -> Path:
-    """The cache's folder of these answers: one for each setup, so that a run goes on where it was interrupted."""
+    """The cache's folder for these answers: one per setup, so an interrupted run can go on."""
     setup = describe(sides.target, sides.files, asked, questions, sides.n_ctx, sides.engine)
     same = msgspec.json.encode(msgspec.structs.replace(setup, day=""))
     name = f"{sides.files['target'].stem}-{hashlib.sha256(same).hexdigest()[:16]}"
@@ -155,7 +155,7 @@ def _keep_verdict(
     records: Sequence[RunRecord],
     variants: Sequence[Variant],
 ) -> Path:
-    """Store a verdict with the pair. Raises OptionError where the target has no draft."""
+    """Store the pair's verdict. Raises OptionError if the target has no draft."""
     if "draft" not in sides.files:
         raise OptionError("a verdict needs a draft model", "name one with --draft")
     tried = found.confirmed

@@ -1,6 +1,6 @@
-"""Records of runs: what a measurement depends on, and its answers as JSON lines, appended as they are made.
+"""Records of runs: what a measurement depends on, and its answers as JSON lines, appended one by one.
 
-A file that was cut off in the middle of a line is continued behind its last whole line.
+A file that was cut off in the middle of a line is continued after its last whole line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .tasks import Options
 
 
 class ModelFile(msgspec.Struct, frozen=True):
-    """A model file that took part; no folder, since results are published."""
+    """A model file that took part; without its folder, since results are published."""
 
     name: str
     sha256: str
@@ -40,7 +40,7 @@ class ModelFile(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """Everything that must be equal for two records to be compared, and the day; commit: of the code, "" for not known."""
+    """Everything that must be equal for records to be compared, and the day; commit: of the code, "" if unknown."""
 
     pyspec: str
     llama_cpp_python: str
@@ -69,7 +69,7 @@ def describe(
     n_ctx: int,
     engine: str = "",
 ) -> Setup:
-    """The setup of a run with a loaded target and these files, by role; of the questions their number and a hash."""
+    """The setup of a run with a loaded target and these files by role; questions are stored as their number and a hash."""
     texts = json.dumps([[q.question_id, q.turns] for q in questions])
     return Setup(
         pyspec=__version__,
@@ -93,9 +93,9 @@ def describe(
 
 
 def commit() -> str:
-    """The commit of the code that runs, with "+" where it was changed since; "" where it does not run from its repository.
+    """The commit of the running code, with "+" if the code was changed since; "" outside its repository.
 
-    Results are no code: a run that follows another one is of the same commit.
+    Results do not count as code: a run after another one has the same commit.
     """
     git = ["git", "-C", str(Path(__file__).parent)]
     code = [":/", ":(top,exclude)bench/results"]
@@ -118,12 +118,12 @@ def model_file(path: Path) -> ModelFile:
 
 
 def machine() -> str:
-    """The processor's name, how many cores this process may use, and the memory."""
+    """The processor's name, the cores that this process may use, and the memory."""
     return f"{processor()}, {usable_processors()} cores, {round(machine_memory() / 2**30)} GiB"
 
 
 def published(program: str, words: Sequence[str]) -> str:
-    """A command line as it may be published: of paths of this machine the last part alone.
+    """A command line as it may be published: paths of this machine are cut to their last part.
 
     A word with "=" is a mode (`margin/gap=1`), unless it begins with dashes.
     """
@@ -142,15 +142,15 @@ def published(program: str, words: Sequence[str]) -> str:
 
 
 BOUND = 0.05
-"""Processor seconds of others in a second: an answer timed beside more than this is timed again."""
+"""Processor seconds that others use per second: an answer timed beside more than this is timed again."""
 
 
 class TimedAnswer(msgspec.Struct):
-    """One answer. Times are seconds by the clock outside; memory is not measured here.
+    """One answer. Times are in seconds, measured from outside; memory is not measured here.
 
-    first_s: until the first token; decode_s: from the first token to the last. speculation: the
-    answer's own statistics. nats: of each token under the target, where quality is measured; judged: of a token under the judge,
-    None without one. rounds: rows that the target decoded in each round, and tokens that it emitted; none of a peer's are known.
+    first_s: until the first token; decode_s: from the first token to the last; speculation: the answer's own statistics; nats: of
+    each token under the target, where quality is measured; judged: nats per token under the judge, None without one; rounds: for
+    each round, rows that the target decoded and tokens that it emitted; unknown for peers.
     """
 
     prompt_tokens: int
@@ -170,7 +170,7 @@ class TimedAnswer(msgspec.Struct):
 class RunRecord(msgspec.Struct):
     """One question answered in one mode. `who` is a mode of pyspec or a peer.
 
-    others: processor seconds a second that other programs took meanwhile.
+    others: processor seconds per second that other programs took meanwhile.
     """
 
     who: str
@@ -186,16 +186,15 @@ class RunRecord(msgspec.Struct):
 
     @property
     def key(self) -> tuple[str, int | str, int]:
-        """What makes a record unique in a file."""
+        """What identifies a record in a file."""
         return self.who, self.question_id, self.repeat
 
 
 class Difference(msgspec.Struct):
-    """Where an answer first parts from plain decoding's.
+    """Where an answer first differs from plain decoding's.
 
-    gap: nats between the target's two best tokens there, "alone" where truncation left one, which is the least near-tie of all,
-    None where that was not measured. rounding: whether decodes of as many rows make both choices again; None where the rounds
-    are not known.
+    gap: nats between the target's two best tokens there; "alone" if truncation left one, the opposite of a near-tie; None if not
+    measured. rounding: whether decodes with as many rows reproduce both choices; None if the rounds are unknown.
     """
 
     who: str
@@ -236,7 +235,7 @@ class RunLog:
         return (who, question_id, repeat) in self._done
 
     def add(self, record: RunRecord) -> None:
-        """Append a record; it is on the disk when this returns."""
+        """Append a record; it is on disk when this returns."""
         with self.path.open("ab") as out:
             out.write(msgspec.json.encode(record) + b"\n")
             out.flush()
@@ -246,9 +245,9 @@ class RunLog:
 
 
 def read_run_records(path: Path) -> list[RunRecord]:
-    """The records of a file; an unfinished last line is removed from it.
+    """Read the records of a file; an unfinished last line is removed from it.
 
-    Raises InputError where the file cannot be read or a line is no record.
+    Raises InputError if the file cannot be read or a line is no record.
     """
     try:
         data = path.read_bytes()
@@ -261,7 +260,7 @@ def read_run_records(path: Path) -> list[RunRecord]:
 
 
 def _difference(old: Setup, new: Setup) -> str:
-    """What keeps records of both from standing in one table; "" for nothing. The day does not."""
+    """Why records of both setups cannot share a table; "" if they can. The day does not matter."""
     for name in Setup.__struct_fields__:
         one, two = getattr(old, name), getattr(new, name)
         if name != "day" and one != two:

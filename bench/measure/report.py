@@ -1,4 +1,4 @@
-"""Records as a page and its pictures: what was measured, on what, with which result, the losing rows included."""
+"""Writes records as a page with pictures: what was measured, on what, and the result, including losing rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .speeds import TOTAL, Summary, geomean, hindsight, summarise
 
 R = TypeVar("R")
 SHOWN = 20
-"""Differences that a page shows; its results have all."""
+"""Most differences that a page shows; its results have all."""
 
 
 class PictureData(msgspec.Struct):
-    """What the pictures of a run are drawn from, beside its summaries; modes and peers by name.
+    """What the pictures of a run are drawn from, besides its summaries; modes and peers by name.
 
-    taken: rounds, and in how many of them the i-th drafted token was taken. curves: ms of a decode by rows, from 0.
+    taken: the number of rounds, and how often the i-th drafted token was accepted. curves: ms of a decode by rows, from 0.
     """
 
     taken: dict[str, tuple[int, list[int]]] = {}
@@ -32,7 +32,7 @@ class PictureData(msgspec.Struct):
 
 
 def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) -> PictureData:
-    """Keep of the records what is drawn."""
+    """Collect from the records what is drawn."""
     out = PictureData(curves={name: [round(t, 3) for t in times] for name, times in curves.items()})
     for record in records:
         for turn in record.turns:
@@ -44,11 +44,11 @@ def gather(records: Sequence[RunRecord], curves: Mapping[str, Sequence[float]]) 
 
 
 class Results(msgspec.Struct):
-    """Everything the page says and its pictures show, as `results.json` next to it.
+    """Everything that the page says and its pictures show, as `results.json` next to it.
 
-    title, about: what was compared. tie: nats within which rounding was taken to decide, on pages made before rounds were
-    decoded anew. differing: answers that part from plain decoding's. notes: what was skipped, and why. command: the
-    command line that made it. others: share of a processor from which on an answer was timed again.
+    title, about: what was compared. tie: nats within which rounding was assumed to decide, on pages made before rounds were
+    decoded again. differing: answers that differ from plain decoding's. notes: what was skipped, and why. command: the command
+    line that made it. others: share of a processor above which an answer was timed again.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Results(msgspec.Struct):
 def collect(
     records: Sequence[RunRecord], differences: Sequence[Difference], **more: Any
 ) -> Results:
-    """Join figures to results; `more` are fields of `Results`. `records` must not be empty."""
+    """Make results of figures; `more` are fields of `Results`. `records` must not be empty."""
     errors = {r.error: r.who for r in records if r.error}
     notes = [f"{who}: some questions were left out: {error}" for error, who in errors.items()]
     disturbed = sum(record.others > BOUND for record in records)
@@ -103,7 +103,7 @@ def page(results: Results, pictures: Sequence[str] = ()) -> str:
 
 
 def save_page(results: Results, folder: Path) -> None:
-    """Write `results.json` into a folder, and from it the pictures and the page `README.md`."""
+    """Write `results.json` into a folder, with pictures and the page `README.md` made from it."""
     write_results(results, folder, "results.json", _pictures, page)
 
 
@@ -114,7 +114,7 @@ def write_results(
     pictures: Callable[[R], Mapping[str, Any]],
     page: Callable[[R, Sequence[str]], str],
 ) -> None:
-    """Write results, their pictures by file name where they can be drawn, and the page `README.md` with those."""
+    """Write results, their pictures by file name if they can be drawn, and the page `README.md`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(msgspec.json.encode(results) + b"\n")
     drawn = pictures(results) if can_draw() else {}
@@ -124,7 +124,7 @@ def write_results(
 
 
 def whole_page(title: str, parts: Sequence[str], pictures: Sequence[str], setup: Setup) -> str:
-    """A page of these parts as Markdown, with its pictures and what it was measured on."""
+    """A Markdown page of these parts, with its pictures and setup."""
     shown = (f"![{name.rpartition('.')[0]}]({name})" for name in pictures)
     return "\n\n".join([f"# {title}", *parts, *shown, "## Setup", _setup(setup)]) + "\n"
 
@@ -148,7 +148,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def speed_table(summaries: Sequence[Summary]) -> TextTable:
-    """Speed-ups by category, their geometric mean, and the total tokens a second."""
+    """Speed-ups by category, their geometric mean, and the total tokens per second."""
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL)]
     best = hindsight(summaries)
     return table_of([*summaries, *([best] if best else [])], {
@@ -161,7 +161,7 @@ def speed_table(summaries: Sequence[Summary]) -> TextTable:
 
 
 def card(results: Results) -> TextTable:
-    """One row of a run, to be put beside those of other machines: who ran what, and how fast."""
+    """A run as one row, to compare with other machines: who ran what, and how fast."""
     setup, by_name = results.setup, {s.who: s for s in results.summaries}
     plain, strict = by_name.get("plain"), by_name.get("strict")
     kinds = {n: s.speed_up for n, s in strict.speeds.items() if n != TOTAL} if strict else {}
@@ -179,7 +179,7 @@ def card(results: Results) -> TextTable:
 
 
 def _of(summary: Summary, name: str, form: str = "{0.speed_up:.2f}") -> str:
-    """What the form says of a speed; "-" where there is none."""
+    """Format a speed; "-" if there is none."""
     speed = summary.speeds.get(name)
     return form.format(speed) if speed else "-"
 
@@ -197,13 +197,13 @@ def _against(summaries: Sequence[Summary]) -> list[str]:
 
 
 def ratio(one: Summary, other: Summary) -> float:
-    """Geometric mean over the categories that both have of one speed over the other; 0 for none."""
+    """Geometric mean of one speed over the other, over the categories that both have; 0 for none."""
     names = [n for n in one.speeds if n != TOTAL and n in other.speeds]
     return geomean([one.speeds[n].speed_up / other.speeds[n].speed_up for n in names])
 
 
 def detail_table(summaries: Sequence[Summary]) -> TextTable:
-    """Acceptance, length, relaxed share, first token, time outside decodes, and how single questions' speed-ups spread."""
+    """Acceptance, length, relaxed share, first token, time outside decodes, and the spread of single questions' speed-ups."""
     return table_of(summaries, {
         "": lambda s: s.who,
         "accepted of verified": lambda s: _share(s.acceptance),
@@ -259,12 +259,12 @@ def _equality(results: Results) -> list[str]:
 
 
 def code_of(commit: str) -> str:
-    """Which code that was: its commit, with the length policy that it has."""
+    """Words for the commit of the code."""
     return f" at commit {commit}" if commit else ""
 
 
 def _layers(setup: Setup) -> str:
-    """How many are on which devices; old records do not name these."""
+    """How many layers run on which devices; old records do not name devices."""
     count = "all" if setup.gpu_layers < 0 else str(setup.gpu_layers)
     return f"{count} layers on {setup.devices or 'a GPU'}"
 
@@ -287,7 +287,7 @@ def _setup(setup: Setup) -> str:
 
 
 def _pictures(results: Results) -> dict[str, Any]:
-    """Everything that the data allow."""
+    """All pictures that the data allow."""
     drawn = {"speed-up.svg": _speed_up(results.summaries)}
     if results.drawn.taken:
         taken = (
@@ -302,7 +302,7 @@ def _pictures(results: Results) -> dict[str, Any]:
 
 
 def _speed_up(summaries: Sequence[Summary]) -> Any:
-    """Bars: speed-up by category, a group a category."""
+    """Bars of speed-up, grouped by category."""
     names = [*dict.fromkeys(n for s in summaries for n in s.speeds if n != TOTAL), TOTAL]
     figure, axes = new_axes("speed-up over plain decoding", "", "times", 2.0 + 0.9 * len(names))
     shown = [s for s in summaries if s.who != "plain"] or list(summaries)

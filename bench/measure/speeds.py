@@ -1,4 +1,4 @@
-"""How fast modes and peers were, from their records: by category, in total, and question by question."""
+"""Computes from records how fast modes and peers were: by category, in total, and by question."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ TOTAL = "total"
 class Speed(msgspec.Struct):
     """A mode or peer on one category, or on all.
 
-    rate: tokens a second after the first token, all questions together, times being medians over
-    repeats. speed_up: rate over plain decoding's. low, mid, high: quartiles and median of the
-    single questions' speed-ups.
+    rate: tokens per second after the first token, over all questions, with median times over repeats. speed_up: rate over plain
+    decoding's. low, mid, high: quartiles and median of the single questions' speed-ups.
     """
 
     rate: float
@@ -33,9 +32,8 @@ class Speed(msgspec.Struct):
 class Summary(msgspec.Struct):
     """A mode or peer over all questions. geomean: of the categories' speed-ups.
 
-    answer_s: mean seconds of a whole answer, prompt included. ratios: single questions' speed-ups, by category; older results
-    have none.
-    other: share of the generation's time outside llama.cpp's decodes, None for peers.
+    answer_s: mean seconds of a whole answer, prompt included. ratios: single questions' speed-ups, by category; missing in older
+    results. other: share of the generation's time outside llama.cpp's decodes, None for peers.
     """
 
     who: str
@@ -54,7 +52,7 @@ class Summary(msgspec.Struct):
 
 
 def geomean(values: Sequence[float]) -> float:
-    """Geometric mean; 0 where a value is not positive or there is none."""
+    """Geometric mean; 0 if a value is not positive or there is none."""
     return geometric_mean(values) if values and min(values) > 0.0 else 0.0
 
 
@@ -63,7 +61,7 @@ _Cost = tuple[str, float, float]
 
 
 def _costs(records: Sequence[RunRecord]) -> dict[int | str, _Cost]:
-    """By question: medians over repeats, without failed records."""
+    """Costs by question: medians over repeats, without failed records."""
     whole = [record for record in records if not record.error]
     out = {}
     for question, group in grouped(whole, lambda record: record.question_id).items():
@@ -104,7 +102,7 @@ def _rate(group: Sequence[_Cost]) -> float:
 
 
 def summarise(records: Sequence[RunRecord]) -> list[Summary]:
-    """One summary for each mode and peer, in the order of the file; speed-ups against plain, or the first where it is missing."""
+    """One summary per mode and peer, in file order; speed-ups are against plain, or against the first if plain is missing."""
     by_who = grouped(records, lambda record: record.who)
     own = {who: _costs(group) for who, group in by_who.items()}
     against = own.get("plain") or next(iter(own.values()), {})
@@ -113,9 +111,9 @@ def summarise(records: Sequence[RunRecord]) -> list[Summary]:
 
 
 def hindsight(summaries: Sequence[Summary]) -> Summary | None:
-    """The best strict fixed length of each category, known afterwards; plain is length 0.
+    """The best strict fixed length for each category, chosen afterwards; plain is length 0.
 
-    None where fewer than two fixed lengths were measured. A yardstick, not a mode.
+    None if fewer than two fixed lengths were measured. A yardstick, not a mode.
     """
     fixed = [s for s in summaries if "fixed:" in s.who and s.exact]
     if len(fixed) < 2:
@@ -142,7 +140,7 @@ def _summary(
     verified, emitted = _sum(turns, "verified"), sum(len(turn.tokens) for turn in turns)
     timings = [t.speculation["timings"] for t in turns if "timings" in t.speculation]
     spent = sum(x["total_ms"] for x in timings)
-    # a later turn finds most of its prompt read: first tokens are compared on first turns
+    # later turns have most of their prompt read already: compare first tokens of first turns
     first = [r.turns[0].first_s for r in records if r.turns and not r.error]
     return Summary(
         who,

@@ -1,4 +1,4 @@
-"""Texts with planted acceptance."""
+"""Synthetic answers with planted acceptance."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyspec.profiling.simulate import Answer, Chain
 def planted(
     rng: random.Random, acceptance: float, length: int, prompt: int, spread: float = 1.5, window: int = 0
 ) -> Answer:  # fmt: skip
-    """A text with planted acceptance.
+    """An answer with planted acceptance.
 
-    Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation)
-    around a level, and half follows its predecessor. The draft's own probability tells q with an error of 0.8 in logits;
-    behind a refusal it tells nothing. Whether a position is accepted is drawn once. No companion looks, and nothing repeats.
+    Position t is accepted with a chance q(t) whose mean is `acceptance`: logit q varies by `spread` (standard deviation) around a
+    level, with correlation 0.5 to its predecessor. The draft's own probability predicts q with an error of 0.8 in logits; after a
+    refusal it predicts nothing. Whether a position is accepted is drawn once. No companion runs, and nothing repeats.
     """
     level, z, follow, error = _level(acceptance, spread), rng.gauss(0.0, 1.0), 0.5, 0.8
     fresh = (1.0 - follow**2) ** 0.5
@@ -27,7 +27,7 @@ def planted(
         ok.append(rng.random() < _sigmoid(logit))
         says.append(_sigmoid(1.1 * logit + 0.3 + rng.gauss(0.0, error)))
         off.append(_sigmoid(rng.gauss(level - 1.0, spread + error)))
-        rng.gauss(0.0, 0.25)  # invented texts stay what they were
+        rng.gauss(0.0, 0.25)  # keeps the random sequence of earlier versions
     answer = Answer(length, prompt, {}, {}, window)
     for t in range(length):
         right = next((i for i in range(LONGEST) if not ok[t + i]), LONGEST)

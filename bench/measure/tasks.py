@@ -1,10 +1,10 @@
-"""How questions are answered, in which modes, and what a program can test in the answers.
+"""Modes, their options, and the checks that a program can make on answers.
 
 Each check of a question is an object with `kind`:
 
 json      the answer is one JSON value; `keys`: it is an object with these keys
-list      a list of exactly `n` items, each on a line of its own, with a bullet or a number
-copy      `text` stands in the answer, exactly but for white space at line ends
+list      a list of exactly `n` items, each on its own line with a bullet or a number
+copy      the answer contains `text`, except for white space at line ends
 number    the last number of the answer is `value`
 compiles  the answer's code is Python
 
@@ -14,8 +14,7 @@ A mode is parts joined by `+`, in any order, each setting one thing:
     strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed), confirm, kl, doubt or
                               window (NATS:TOKENS)
     fixed:K | confidence:P | companion | auto    the draft length
-    lookup | model | nothing  what drafts: prompt lookup alone, the draft model alone, no drafter;
-                              both where not said
+    lookup | model | nothing  what drafts: only prompt lookup, only the draft model, no drafter; both by default
     apart                     above temperature 0 the target draws alone, and drafts are greedy
 
     plain   strict   margin   fixed:4+strict   lookup+strict   margin/gap=2.5/theta=0.84
@@ -51,7 +50,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def passes(what: dict[str, Any], answer: str) -> bool:
-    """Whether an answer passes. Raises InputError for a kind that is not known."""
+    """Whether an answer passes. Raises InputError for an unknown kind of check."""
     kind = what.get("kind")
     if kind not in _CHECKS:
         raise InputError(f"unknown check {kind!r}", f"there are: {', '.join(_CHECKS)}")
@@ -59,7 +58,7 @@ def passes(what: dict[str, Any], answer: str) -> bool:
 
 
 def block(answer: str) -> str:
-    """The first fenced block of an answer, or all of it; indentation is kept."""
+    """The first fenced block of an answer, or all of it; keeps indentation."""
     found = _FENCE.search(answer)
     return found.group(1) if found else answer.strip("\n")
 
@@ -106,7 +105,7 @@ _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+
 
 @dataclass(frozen=True)
 class Mode:
-    """How to answer. drafting: what may draft of all that is loaded."""
+    """How to answer. drafting: which of the loaded drafters may draft."""
 
     name: str
     rule: Verification
@@ -116,7 +115,7 @@ class Mode:
     apart: bool = False
 
     def sampling(self, asked: Sampling) -> Sampling:
-        """`asked`, drawn as the mode has it."""
+        """`asked`, drawn as this mode draws."""
         return replace(asked, noise="llama.cpp") if self.apart else asked
 
     @property
@@ -135,12 +134,12 @@ class Mode:
 
 
 def parse_modes(text: str) -> list[Mode]:
-    """Comma-separated modes, each once. Raises OptionError."""
+    """Parse comma-separated modes, each named once. Raises OptionError."""
     return each_once(text, parse_mode, _MODES)
 
 
 def each_once(text: str, parse: Callable[[str], M], hint: str) -> list[M]:
-    """What comma-separated words say. Raises OptionError where one is said twice, or none is."""
+    """Parse comma-separated words. Raises OptionError if one is named twice, or none is."""
     modes = [parse(part) for part in text.split(",") if part.strip()]
     if not modes or len({mode.name for mode in modes}) < len(modes):
         raise OptionError("name at least one, and each once", hint)
@@ -148,7 +147,7 @@ def each_once(text: str, parse: Callable[[str], M], hint: str) -> list[M]:
 
 
 def parse_mode(text: str) -> Mode:
-    """One mode; see the module's text. Raises OptionError."""
+    """Parse one mode; see the module's docstring. Raises OptionError."""
     name = text.strip().lower()
     if name == "plain":
         return Mode(name, Strict(), enabled=False)
@@ -193,7 +192,7 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs a question."""
+    """max_tokens: of one answer; temperature, seed: of the sampler; repeat: runs per question."""
 
     max_tokens: int = 128
     temperature: float = 0.0
@@ -202,15 +201,15 @@ class Options:
     warm_up: int = 3
 
     def sampling(self, prompt: Sequence[int], repeat: int = 0) -> Sampling:
-        """As the engine takes it: each prompt and repetition has noise of its own, all modes the same."""
+        """The engine's sampling: each prompt and repetition has its own noise, the same in all modes."""
         return Sampling(temperature=self.temperature, seed=derive_seed(self.seed, repeat, *prompt))
 
 
 @dataclass
 class Task:
-    """What is to be compared, and where it is written.
+    """What to compare, and where to write the results.
 
-    peer_draft: a draft GGUF for llama-server; None takes the loaded one. engine: llama.cpp's options, as a page tells them.
+    peer_draft: a draft GGUF for llama-server; None uses the loaded one. engine: llama.cpp's options as a page prints them.
     """
 
     questions: list[Question]

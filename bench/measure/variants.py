@@ -1,19 +1,19 @@
-"""Answers to one question by many variants and seeds, side by side: a sequence each, one decode a round for all of them.
+"""Answers of many variants and seeds to one question, side by side: a sequence each, one decode per round for all of them.
 
-A variant is a mode (see tasks.py) and, joined by `+`, what is changed for the experiment; `@N` behind it: it answers
-the first N questions only.
+A variant is a mode (see tasks.py) and, joined by `+`, what the experiment changes; with `@N` at the end it answers only the first
+N questions.
 
     temp:T      the target samples at temperature T
     random      nothing is drafted: at open gates the runner-up is taken at random (above temperature 0 the runner-up
-                with its noise, as the rule has it; with `apart` that of the row's two first which was not drawn), as
-                often as the margin rule of the same gate relaxed in the answers before (deviation alone, without a
+                with its noise, as in the rule; with `apart`, the one of the row's two best that was not drawn), as
+                often as the margin rule of the same gate relaxed in earlier answers (deviation alone, without a
                 draft's preference)
     thin        the drafted runner-up is taken p2 / p1 of the time, not always
 
     strict+fixed:4   margin+fixed:4   margin+thin+fixed:4   margin/gap=0.5+random   plain+temp:0.3@80
 
-Texts depend on the rule and on what is drafted, not on the clock, so side by side they are what they would be
-alone, rounding aside; speed is `pyspec bench`'s to tell.
+Answers depend on the rule and the drafts, not on the clock, so side by side they are the same as alone, up to rounding. Speed is
+measured by `pyspec bench`.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+r
 
 @dataclass(frozen=True)
 class Variant(Mode):
-    """A mode for an experiment. extras: by name, with the number behind the colon, 0 where there is none.
+    """A mode for an experiment. extras: by name, with the number after the colon, 0 if there is none.
 
-    first: how many questions it answers, the first ones; None for all.
+    first: how many questions it answers, from the first; None for all.
     """
 
     extras: dict[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Variant(Mode):
 
     @property
     def draft_max(self) -> int:
-        """Tokens drafted a round."""
+        """Tokens drafted per round."""
         length = parse_length(self.length)
         drafts = self.enabled and "random" not in self.extras
         return length.k if drafts and isinstance(length, FixedLength) else 0
@@ -81,12 +81,12 @@ class Variant(Mode):
 
 
 def parse_variants(text: str) -> list[Variant]:
-    """Comma-separated variants, each once. Raises OptionError."""
+    """Parse comma-separated variants, each named once. Raises OptionError."""
     return each_once(text, parse_variant, _HINT)
 
 
 def parse_variant(text: str) -> Variant:
-    """One variant; see the module's text. Raises OptionError."""
+    """Parse one variant; see the module's docstring. Raises OptionError."""
     shown = text.strip()[:60]
     named, at, first = text.strip().lower().partition("@")
     parts = named.split("+")
@@ -126,22 +126,22 @@ class _Answer:
             self.run.gate.gate.gap = min(gap, margin.gap)
 
     def best(self, row: npt.NDArray[np.float32], at: int) -> TopTwo:
-        """The two that its rule judges by at a row of raw logits, where the text's token `at` is chosen."""
+        """The two best tokens for its rule, in a row of raw logits that chooses the token at position `at`."""
         return top_two(row, self.chain, self.run.coupling, at)
 
     def opens(self, best: TopTwo) -> bool:
-        """Whether its gate is open where these are the best two."""
+        """Whether its gate is open with these two best tokens."""
         margin = self.variant.margin
         if margin is None:
             return False
         temperature = self.sampling.temperature
-        # where llama.cpp draws, min-p is what cuts a runner-up away first; coupled, truncation was before the noise
+        # where llama.cpp draws, min-p is the first to cut a runner-up; coupled, truncation came before the noise
         cut = -math.log(self.sampling.min_p) if self.sampling.draw == "apart" else math.inf
         near = best.gap(temperature) <= margin.gap and best.z1 - best.z2 <= cut
         return best.z1 > 0 and best.z2 / best.z1 > margin.theta and near
 
     def after(self, ids: Sequence[int], deviated: int | None) -> None:
-        """Keep what a round emitted; `deviated` takes the place of the last token."""
+        """Store what a round emitted; `deviated` replaces the last token."""
         rows = self.run.rows or []
         emitted = [*ids[:-1], deviated] if deviated is not None else ids
         begin = len(self.run.tokens) - len(ids)
@@ -153,10 +153,10 @@ class _Answer:
 
 
 class SideBySide:
-    """One target with a sequence for each variant and seed. drafting: as `SpeculativeLlama` takes it.
+    """One target with a sequence for each variant and seed. drafting: as for `SpeculativeLlama`.
 
-    n_ctx: positions of a sequence; seeds: of each variant; placement: of the draft; engine: llama.cpp's options among
-    `kwargs`, as a page tells them. judge: reads the answers, and is closed with this. One thread at a time.
+    n_ctx: positions per sequence; seeds: per variant; placement: of the draft; engine: llama.cpp's options among `kwargs`, as a
+    page prints them; judge: reads the answers, and is closed with this. One thread at a time.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class SideBySide:
         self.target = self.models.target
         parts = choose_parts(self.target, drafting, "none")
         self.models.parts = parts
-        # a draft that reads states reads the prompt in each sequence, others share what they read
+        # a draft that reads states reads the prompt in each sequence; others share it
         each = n_ctx if states_of(parts, self.target) is not None else max_tokens + 80
         layout = Layout(padded(n_ctx + n * each))
         self._contexts = Contexts(self.models, n + 1, n_ctx, layout, placement)
@@ -180,12 +180,12 @@ class SideBySide:
 
     @property
     def files(self) -> dict[str, Path]:
-        """All that takes part, by role."""
+        """All files that take part, by role."""
         return self.models.files | ({"judge": self.judge.path} if self.judge else {})
 
     @property
     def placed(self) -> str:
-        """What lies on which devices, in one line; empty where all is the processor's."""
+        """What lies on which devices, in one line; empty if all is on the processor."""
         return placed(self.target, self._contexts.assembly.placed)
 
     def answer(
@@ -194,13 +194,13 @@ class SideBySide:
         prompt: Sequence[int],
         rates: dict[str, float],
     ) -> list[TimedAnswer]:
-        """One turn for each that is `due`. rates: how often each `random` one takes an open gate.
+        """Answer one turn for each that is `due`. rates: how often each `random` variant takes an open gate.
 
-        Noise belongs to a place in the text: variants with one seed draw the same, whatever was drafted.
+        Noise belongs to a position: variants with the same seed draw the same, whatever was drafted.
         """
         self._read(prompt, len(due))
         answers = [self._begin(i, *each, prompt) for i, each in enumerate(due, 1)]
-        policy = FixedPolicy(FIXED_MAX)  # each run's own longest draft is the length
+        policy = FixedPolicy(FIXED_MAX)  # each run's own draft_max sets the length
         live = answers
         while live := [answer for answer in live if answer.run.finish_reason is None]:
             for answer in live:
@@ -216,7 +216,7 @@ class SideBySide:
         return [self._end(answer, len(prompt)) for answer in answers]
 
     def _read(self, prompt: Sequence[int], n: int) -> None:
-        """The prompt into sequence 0 once, and from there to n others."""
+        """Read the prompt into sequence 0 once, and copy it to n others."""
         shared = self._loop.draft_model and not self._contexts.assembly.reads_states
         ready(self._engine, prompt, len(prompt), *([Role.DRAFT] if shared else []))
         for seq in range(1, n + 1):
@@ -243,7 +243,7 @@ class SideBySide:
         return _Answer(variant, run, own, chain, rng)
 
     def _deviated(self, answer: _Answer, rate: float) -> int | None:
-        """One of the two that the rule judges by, where a `random` variant takes it in place of what the target chose."""
+        """For a `random` variant that deviates here, one of the rule's two best tokens, which replaces the target's choice."""
         run = answer.run
         if "random" not in answer.variant.extras or not run.rows or run.finish_reason == "stop":
             return None
@@ -259,8 +259,8 @@ class SideBySide:
         return taken
 
     def _special(self, token: int) -> bool:
-        """Whether it ends a text or controls it: such a token is never taken for another."""
-        vocab = self.target._model.vocab  # noqa: SLF001 - llama_cpp does not give it otherwise
+        """Whether a token ends a text or is a control token: such a token is never taken for another."""
+        vocab = self.target._model.vocab  # noqa: SLF001 - llama_cpp does not expose it otherwise
         ends = llama_cpp.llama_vocab_is_eog(vocab, token)
         return bool(ends or llama_cpp.llama_vocab_is_control(vocab, token))
 
@@ -286,7 +286,7 @@ class SideBySide:
 
 
 Due = Callable[[Question, Variant, Sequence[RunRecord]], bool]
-"""Whether a variant answers a question, by what was answered before."""
+"""Whether a variant answers a question, given what was answered before."""
 
 
 def answer_all(
@@ -297,10 +297,10 @@ def answer_all(
     report: Report = lambda *_: None,
     due: Due = lambda *_: True,
 ) -> list[RunRecord]:
-    """Every question's first turn by every variant due and `options.repeat` seeds side by side; what `folder` has stays.
+    """Answer every question's first turn with all due variants and `options.repeat` seeds, side by side; what `folder` has stays.
 
-    due: whether a variant answers a question, asked when its turn has come. A question that does not fit the context is left
-    out; Ctrl-C ends with what there is. Raises ResumeMismatch.
+    due: whether a variant answers a question, asked when its turn comes. A question that does not fit the context is skipped;
+    Ctrl-C stops with what there is. Raises ResumeMismatch.
     """
     setup = describe(sides.target, sides.files, options, questions, sides.n_ctx, sides.engine)
     journal = RunLog(folder / "runs.jsonl", setup)
@@ -327,7 +327,7 @@ def answer_all(
             turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
             _judged(question, turns, sides.judge)
         except KeyboardInterrupt:
-            break  # the page then says what is known so far
+            break  # the page then shows what is known so far
         for (variant, repeat), turn in zip(left, turns, strict=True):
             key = variant.name, question.question_id, question.category, repeat
             journal.add(RunRecord(*key, [turn], setup, exact=variant.margin is None))
@@ -338,7 +338,7 @@ def answer_all(
 
 
 def _judged(question: Question, turns: Sequence[TimedAnswer], judge: TextJudge | None) -> None:
-    """What a program and another model say of the answers to a question."""
+    """Add what a program and another model say about the answers to a question."""
     what = question.check_of(0)
     for turn in turns:
         turn.check = None if what is None else passes(what, turn.text)

@@ -1,1 +1,1 @@
-"""What a pair of models, and each tensor type of a target, is worth on this machine."""
+"""Measures what a pair of models, or a tensor type of a target, is worth on this machine."""

@@ -1,4 +1,4 @@
-"""What decodes of a pair cost on this machine by rows, by the target's own engine."""
+"""Measures what decodes of a pair cost on this machine, by number of rows, with the target's own engine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger("pyspec")
 
 
 class MeasuredCosts(msgspec.Struct):
-    """Medians. target_ms: by depth, then by rows; companion_ms: by rows; draft_step_ms: one token.
+    """Median times. target_ms: by depth, then by rows; companion_ms: by rows; draft_step_ms: one token.
 
-    spread: the widest (upper quartile - lower quartile) / median of the target's times. draft_ms: of the draft's rows, read at
-    once, of which the first is a step.
+    spread: the largest (upper quartile - lower quartile) / median of the target's times. draft_ms: the draft reading this many
+    rows at once; one row is a step.
     """
 
     target_ms: dict[int, dict[int, float]]
@@ -36,12 +36,12 @@ class MeasuredCosts(msgspec.Struct):
 
     @property
     def rows(self) -> list[float]:
-        """The target's times by rows at the least depth, from 0 rows on."""
+        """The target's times by rows at the smallest depth, from 0 rows on."""
         return expand(self.target_ms[min(self.target_ms)])
 
     @property
     def times(self) -> Costs:
-        """At the least depth. Where no rows of the draft were measured, they have the shape of the target's."""
+        """Times at the smallest depth. If no rows of the draft were measured, they get the shape of the target's."""
         target = self.target_ms[min(self.target_ms)]
         draft = Times(target, (self.draft_step_ms or target[1]) / target[1])
         if len(self.draft_ms) > 1:
@@ -49,7 +49,7 @@ class MeasuredCosts(msgspec.Struct):
         return Costs(Times(target), draft, Times(self.companion_ms) if self.companion_ms else draft)
 
     def curve(self) -> CostCurve:
-        """As policies take it: measured points, and lines between them."""
+        """The curve for policies: measured points, linear between them."""
         return self.times.curve({depth: expand(times) for depth, times in self.target_ms.items()})
 
 
@@ -62,9 +62,9 @@ def measure_costs(
     budget_s: float = 20.0,
     report: Callable[[float], None] = lambda _share: None,
 ) -> MeasuredCosts:
-    """Measure within about `budget_s` seconds; `text` is repeated as far as the depths need.
+    """Measure for about `budget_s` seconds; `text` is repeated as often as the depths need.
 
-    Row counts take turns, so that a slow moment of the machine does not fall on one of them.
+    Row counts take turns, so a slow moment of the machine does not fall on one of them.
     """
     assembly = llm.assembly
     engine: Engine = assembly.engine
@@ -80,7 +80,7 @@ def measure_costs(
     for i, depth in enumerate(depths):
         left = budget_s - (perf_counter() - start)
         if i and reading * depth > left:
-            break  # reading so far would take more than all measuring may
+            break  # reading to this depth would take longer than all measuring may
         seen[depth] = _target(engine, long, depth, rows, 0.8 * budget_s / len(depths))
         report(0.8 * (i + 1) / len(depths))
     step = 0.0
@@ -105,7 +105,7 @@ def _spread(seen: dict[int, dict[int, list[float]]]) -> float:
 def _target(
     engine: Engine, text: Sequence[int], depth: int, rows: Sequence[int], budget_s: float
 ) -> dict[int, list[float]]:
-    """Times by rows, ms; those of one row and of two in any case."""
+    """Times by rows in ms; one row and two are always measured."""
     found: dict[int, list[float]] = {n: [] for n in rows}
     end = perf_counter() + budget_s
     for _, n in product(range(41), rows):
@@ -116,27 +116,27 @@ def _target(
 
 
 def _warm(found: dict[int, list[float]]) -> dict[int, list[float]]:
-    """Without first times, which warmed caches and built graphs, but where the budget had no second one for."""
+    """Drop each first time, which warmed caches and built graphs, unless the budget allowed no second one."""
     return {n: times[1:] or times for n, times in found.items() if times}
 
 
 def _side(
     engine: Engine, text: Sequence[int], depth: int, kmax: int, companion: bool, budget_s: float
 ) -> tuple[float, dict[int, float]]:
-    """Milliseconds of a draft's step, and of the companion's look at so many rows."""
+    """Milliseconds of a draft's step, and of the companion's scoring by number of rows."""
     widths = sorted({1, 2, 4, 8, kmax})
     steps, scores = ({n: list[float]() for n in widths} for _ in range(2))
     engine.set_stop([0.0], None)
-    # read anew: a draft that reads states needs the states of what was read last
+    # read again: a draft that reads states needs those of the tokens read last
     engine.set_tokens(0, [])
     ready(engine, text, depth)
     engine.put_draft(0, [])
-    engine.draft([0], [1])  # reads the text: of a large model that takes longer than all steps
+    engine.draft([0], [1])  # reads the text, which with a large model takes longer than all steps
     end = perf_counter() + budget_s
     for again, n in product(range(1, 32), widths):
         if steps[widths[-1]] and perf_counter() > end:
             break
-        # from other places each time: at some the draft ends the text and goes no further
+        # from a different place each time: at some the draft ends the answer and goes no further
         ready(engine, text, depth - again % 8)
         engine.put_draft(0, [])
         start = perf_counter()
@@ -145,7 +145,7 @@ def _side(
         drafted = engine.drafted(0).n
         if companion and drafted:
             engine.score([0])
-        # a draft that ended the text took one step more than it has tokens
+        # a draft that ended the answer took one step more than it has tokens
         steps[n].append(1e3 * (middle - start) / min(n, drafted + 1))
         if drafted == n:
             scores[n].append(1e3 * (perf_counter() - middle))
@@ -154,7 +154,7 @@ def _side(
 
 
 def _reading(engine: Engine, text: Sequence[int], depth: int, budget_s: float) -> dict[int, float]:
-    """Milliseconds in which the draft reads so many tokens of the text at once and drafts one."""
+    """Milliseconds in which the draft reads this many tokens at once and drafts one."""
     found: dict[int, list[float]] = {2: [], 4: [], 8: []}
     end = perf_counter() + budget_s
     for again, n in product(range(21), found):

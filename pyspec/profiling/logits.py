@@ -18,11 +18,11 @@ def rows_after(
 ) -> Iterator[npt.NDArray[np.float32]]:
     """The target's logits [n_vocab] for each token of `answer`, given everything before it.
 
-    By teacher forcing through the very engine, up to 64 tokens a decode.
+    Teacher forcing through the same engine, up to 64 tokens per decode.
     """
     engine = llm.session.engine
     engine.cancel(raised=False)
-    llm.reset()  # the KV is no longer what it was; what is common to two calls is not read twice
+    llm.reset()  # the KV will change; a prefix common to two calls is not read twice
     most = min(MAX_DRAFT, llm.session.loop.longest + 1)
     rows = [len(answer[i : i + most]) for i in range(0, len(answer), most)]
     yield from replay(engine, prompt, answer, [(n, n) for n in rows])
@@ -31,27 +31,27 @@ def rows_after(
 def replay(
     engine: Engine, prompt: Sequence[int], answer: Sequence[int], rounds: Iterable[tuple[int, int]]
 ) -> Iterator[npt.NDArray[np.float32]]:
-    """The logits behind which each token of an answer came, its rounds decoded anew.
+    """The logits that each token of an answer was chosen from; its rounds are decoded again.
 
-    rounds: rows of each decode, and tokens that came of it. The rows beyond those held drafts
-    that were refused: another token stands in their place.
+    rounds: rows of each decode, and tokens that it emitted. The rows beyond those held refused drafts; another token stands in
+    for these.
     """
     text, done, held = list(prompt), 0, -1
     for rows, emitted in rounds:
         ready(engine, text, len(text), held=held)
         part = list(answer[done : done + emitted])
-        # the last token's row is the one before it: nothing follows that had to be decoded
+        # the last token's row is the one before it: nothing after it had to be decoded
         refused = [_other(engine, part[-1])] * (rows - emitted)
         engine.put_draft(0, [*part[:-1], *refused])
         engine.verify([(0, 0, rows - 1)])
         yield from (engine.row(0, i) for i in range(emitted))
         text += part
         done += emitted
-        held = len(text) - 1  # as that decode left them, not read again in another one
+        held = len(text) - 1  # keep the KV as that decode left it; do not read it again in another
 
 
 def _other(engine: Engine, token: int) -> int:
-    """A token that is not this one."""
+    """Any other token."""
     return token - 1 if token else engine.n_vocab - 1
 
 

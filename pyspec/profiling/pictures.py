@@ -1,4 +1,4 @@
-"""Pictures of what was measured; matplotlib is optional."""
+"""Plots of measurements; matplotlib is optional."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed, and loads: it may have been built for another numpy."""
+    """Whether matplotlib is installed and loads: it may have been built for another numpy."""
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError:
@@ -22,7 +22,7 @@ def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
     import matplotlib as mpl  # noqa: PLC0415 - optional
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional
 
-    # letters stay letters, which is a fifth of the bytes, and a picture drawn again is the same file
+    # letters stay text, which takes a fifth of the bytes; the fixed salt makes a redrawn picture the same file
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pyspec"})
     figure = Figure(figsize=(width, 4.0), layout="constrained")
     axes = figure.add_subplot()
@@ -32,19 +32,19 @@ def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Save a picture; an SVG without the day, so that the same data give the same file."""
+    """Save a figure; an SVG has no date, so the same data give the same file."""
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def draw_costs(curves: Mapping[str, Sequence[float]]) -> Any:
-    """Lines: ms of a decode by rows; `curves` by name, index 0 being no row."""
+    """Plot ms of a decode by rows; `curves` by name, index 0 being 0 rows."""
     figure = draw_lines("cost of a decode", "rows", "ms", {n: t[1:] for n, t in curves.items()})
     figure.axes[0].set_ylim(bottom=0.0)
     return figure
 
 
 def draw_lines(title: str, x: str, y: str, lines: Mapping[str, Sequence[float]]) -> Any:
-    """Lines by name, over 1, 2, ..."""
+    """Plot lines by name, over 1, 2, ..."""
     figure, axes = new_axes(title, x, y)
     for name, values in lines.items():
         axes.plot(range(1, len(values) + 1), values, marker=".", label=name)

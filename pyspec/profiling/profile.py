@@ -1,6 +1,6 @@
 """The profile of a pair of models on this machine.
 
-What a decode costs, how often drafts are accepted, and which plan that makes the best.
+It measures what a decode costs and how often drafts are accepted, and finds the best plan for that.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from pyspec.tokens import common_prefix
 
 
 class PairFigures(MeasuredCosts, kw_only=True):
-    """Everything `pyspec profile` says.
+    """Everything that `pyspec profile` reports.
 
-    acceptance[i]: of the drafted token i where all before it were accepted, observations[i] times seen; log-losses in nats a
-    drafted token, each judged before it was learned from; plans: speed of each plan over plain decoding on the recorded rounds;
-    break_even_acceptance: the constant one from which on drafting pays; auto: what the default policy would gain on each half of
-    them, having learned from the other.
+    acceptance[i]: acceptance of drafted token i where all before it were accepted, from observations[i] rounds; log-losses: nats
+    per drafted token, each predicted before it was learned from; plans: speed of each plan over plain decoding on the recorded
+    rounds; break_even_acceptance: the constant acceptance above which drafting pays; auto: gain of the default policy on each
+    half of the rounds, having learned from the other.
     """
 
     acceptance: list[float]
@@ -70,7 +70,7 @@ class PairFigures(MeasuredCosts, kw_only=True):
 
 @dataclass
 class Measurement:
-    """The figures, what the estimators learned, and the rounds that all was learned from."""
+    """The figures, what the estimators learned, and the recorded rounds."""
 
     figures: PairFigures
     learned: Acceptance
@@ -113,7 +113,7 @@ def measure(
 
 
 def evaluate(costs: MeasuredCosts, answers: list[Answer], kmax: int, seconds: float) -> Measurement:
-    """From measured times and recorded answers to the figures; without any model."""
+    """Compute the figures from measured times and recorded answers; needs no model."""
     model, lookup = chains_of(answers)
     learned = Acceptance()
     without, with_companion = teach(learned, model, lookup)
@@ -152,7 +152,7 @@ def _warnings(m: PairFigures) -> list[str]:
             f"no fixed length pays: the first drafted token is accepted {100 * m.acceptance[0]:.0f} % of the "
             f"time and the break-even is {_percent(m.break_even_acceptance)}"
         )
-    if m.acceptance and round(m.auto, 2) < 1.0:  # as it is said
+    if m.acceptance and round(m.auto, 2) < 1.0:  # rounded as it is printed
         out.append(
             f"drafts will be slower here ({m.auto:.2f} times): checking 2 tokens costs "
             f"{m.rows[2] / m.rows[1]:.2f} times one, drafting one {100 * m.draft_step_ms / m.rows[1]:.0f} %"
@@ -177,11 +177,11 @@ def store(llm: SpeculativeLlama, found: Measurement) -> Path:
 
 
 MOST_APART = 3.0
-"""Two measurements of one pair that are so many times apart: at least one is of a busy machine."""
+"""If two measurements of one pair differ by this factor, at least one was made on a busy machine."""
 
 
 def apart(llm: SpeculativeLlama, found: Measurement) -> str:
-    """What is to be said where this measurement cannot be of the machine that the stored one is of; else nothing."""
+    """A warning if this measurement cannot be of the same machine as the stored one; else ""."""
     known = load_profile(llm, llm.assembly.sides)
     times = disagreement(found.figures.curve().state(), known[0].state()) if known else 1.0
     return f"{times:.1f} times as fast or slow as what is stored" if times > MOST_APART else ""
@@ -191,7 +191,7 @@ def apart(llm: SpeculativeLlama, found: Measurement) -> str:
 
 
 class _Recording(LengthPolicy):
-    """Drafts kmax tokens each round, keeps them by the text's length, and verifies none: so every position has a round."""
+    """Drafts kmax tokens in each round, keeps them by sequence length, and verifies none, so that every position has a round."""
 
     def __init__(self, engine: Any, kmax: int) -> None:
         super().__init__()
@@ -200,13 +200,13 @@ class _Recording(LengthPolicy):
         self._depth = 0
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """The longest draft there may be, judged by the companion."""
+        """Plan the longest possible draft, scored by the companion."""
         (place,) = places
         self._depth = place.depth
         return Plan([min(self._kmax, place.room)], use_companion=True)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """Keep the draft; verify nothing of it."""
+        """Keep the draft; verify none of it."""
         (draft,) = drafts
         view = self._engine.drafted(0)
         self.drafts[self._depth] = [int(view.token[i]) for i in range(draft.n)], draft
@@ -220,7 +220,7 @@ def record_answer(
     llm: SpeculativeLlama, prompt: Sequence[int], sampling: Sampling = _GREEDY, *,
     max_tokens: int = 128, kmax: int = 16, until: float = inf,
 ) -> Answer:  # fmt: skip
-    """One answer with what would have been drafted; it ends at `until` on `perf_counter`.
+    """Record one answer with what would have been drafted; it ends at `until` on `perf_counter`.
 
     Chains near the end are shorter, as in the loop: the token after the draft must fit, too.
     """
@@ -250,7 +250,7 @@ def record_answer(
 def _keep(
     chains: dict[int, Chain], tokens: Sequence[int], t: int, drafted: list[int], draft: Draft
 ) -> None:
-    """Add the chain of one position, cut where the answer ends: what came after is not known."""
+    """Add the chain of one position, cut where the answer ends: what came after is unknown."""
     n = min(len(drafted), len(tokens) - t)
     if n < 1:
         return
@@ -269,7 +269,7 @@ PLAIN = "do not speculate"
 
 
 def played_plans(costs: MeasuredCosts, answers: Sequence[Answer], kmax: int) -> dict[str, float]:
-    """Speed over plain decoding of every fixed length on the recorded rounds: each begins where the one before it ended."""
+    """Speed of every fixed length over plain decoding on the recorded rounds; each round begins where the last one ended."""
     texts = [answer for answer in answers if answer.length > 1]
     most = min(kmax, len(costs.rows) - 2) if texts else 0
     speeds = [fixed_speed(texts, costs.times, k) for k in range(most + 1)] if texts else [1.0]
@@ -279,7 +279,7 @@ def played_plans(costs: MeasuredCosts, answers: Sequence[Answer], kmax: int) -> 
 def fixed_plans(
     rows: Sequence[float], step: float, acceptance: Sequence[float]
 ) -> dict[str, float]:
-    """Goodput over plain decoding of every fixed length where each token has a chance of its own: (1 + E accepted) / time."""
+    """Goodput of every fixed length over plain decoding, with this acceptance by position: (1 + E accepted) / time."""
     expected = accumulate(survivals(acceptance), initial=1.0)
     times = [time + k * step for k, time in enumerate(rows[1:])]
     gains = [tokens * rows[1] / time for tokens, time in zip(expected, times)]
@@ -287,7 +287,7 @@ def fixed_plans(
 
 
 def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
-    """The least constant acceptance with which some fixed length pays; above 1 if none does."""
+    """The smallest constant acceptance at which some fixed length pays; above 1 if none does."""
 
     def pays(a: float) -> bool:
         return max(fixed_plans(rows, step, [a] * kmax).values()) > 1.0

@@ -1,7 +1,8 @@
-"""What is asked where something is measured: questions in Spec-Bench's JSONL format, one object a line; a small set ships.
+"""The questions for measurements, in Spec-Bench's JSONL format, one object per line; a small set ships.
 
-`question_id`, `category`, `turns` (texts of the user, in order), `reference` (good answers, one a turn; often absent) and, which
-Spec-Bench does not have, `check`: one entry a turn, null or what a program can test in the answer (`pyspec.measure.tasks`).
+Fields: `question_id`, `category`, `turns` (the user's messages, in order), `reference` (good answers, one per turn; often absent)
+and `check`, which Spec-Bench does not have: one entry per turn, null or what a program can test in the answer
+(`pyspec.measure.tasks`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _MAX_BYTES = 64 << 20
 _HINT = 'each line is an object like {"question_id": 1, "category": "qa", "turns": ["..."]}'
 
 Report = Callable[[int, int, str], None]
-"""What is told before each step: how many are done, of how many, and what comes."""
+"""Called before each step with how many are done, the total, and what comes next."""
 
 
 class Question(msgspec.Struct):
-    """One conversation; `check` and `reference` have one entry a turn, or none at all."""
+    """One conversation; `check` and `reference` have one entry per turn, or none at all."""
 
     question_id: int | str
     category: str
@@ -40,7 +41,7 @@ class Question(msgspec.Struct):
         return self.check[turn] if turn < len(self.check) else None
 
     def prompt(self, template: ChatTemplate, answers: Sequence[Sequence[int]] = ()) -> list[int]:
-        """Tokens of the conversation, from its first turn to the one behind these answers."""
+        """Tokens of the conversation, up to the turn that follows these answers."""
         messages: list[Message] = []
         for text, tokens in zip(self.turns, answers):
             messages.append(Message(role="user", content=text))
@@ -50,7 +51,7 @@ class Question(msgspec.Struct):
 
 
 def load_questions(path: Path | None = None) -> list[Question]:
-    """The questions of a file; of the shipped set without one.
+    """Load the questions of a file, or the shipped set.
 
     Raises InputError with the line number where a line is no question.
     """
@@ -66,7 +67,7 @@ def load_questions(path: Path | None = None) -> list[Question]:
 
 
 def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
-    """Parse lines of a questions file. Raises InputError."""
+    """Parse the lines of a questions file. Raises InputError."""
     found: dict[int | str, Question] = {}
     for number, question in json_lines(lines, Question, name, _HINT):
         if not question.turns or question.question_id in found:
@@ -81,7 +82,7 @@ def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
 def json_lines(
     lines: Iterable[bytes], kind: type[T], name: str, hint: str = ""
 ) -> Iterator[tuple[int, T]]:
-    """JSON lines with their numbers, empty ones left out. Raises InputError with the number where a line is no such thing."""
+    """Decode JSON lines, with their numbers; skips empty ones. Raises InputError with the line number of one that is invalid."""
     decode = msgspec.json.Decoder(kind).decode
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -92,7 +93,7 @@ def json_lines(
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The items by their keys, both in the order in which they come."""
+    """The items by key; keys and items keep their order."""
     found: dict[K, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -105,12 +106,11 @@ def select(
     categories: Sequence[str] = (),
     every: int = 1,
 ) -> list[Question]:
-    """At most `limit` questions a category, of the `categories` named (all if none).
+    """At most `limit` questions per category, of the named `categories` (all if none).
 
-    every: take each so-many-th question of the file only, beginning with the first.
+    every: take only every n-th question of the file, beginning with the first.
 
-    The categories are interleaved, so that a run that is cut short has seen all of them.
-    Raises OptionError for a category that is not there.
+    Categories are interleaved, so a run that is cut short has seen all of them. Raises OptionError for an unknown category.
     """
     by_category = grouped(questions[::every], lambda question: question.category)
     for name in categories:

@@ -1,11 +1,12 @@
-"""A text, a cost curve and a policy, played as the engine plays them, without an engine.
+"""Plays a policy on recorded answers and a cost curve, as the loop would, without an engine.
 
 Calls come in the loop's order: a first round without a draft, then plan, draft, (score), choose, verify, observe, or watch.
-Texts are recorded answers with what would be drafted from every position, or synthetic ones with planted acceptance. Times come
-from tables of milliseconds by rows; a policy sees them with noise, the sums have none. Python's own time is not in them.
+Answers are recorded, with what would be drafted at every position, or synthetic with planted acceptance. Times come from tables
+of milliseconds by rows; the policy sees them with noise, the totals have none. Python's own time is not included.
 
 Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before it knows), and end early only
-where the drafter or the answer ends. A round at t that accepts m tokens is followed by one at t + m + 1: `matched` may say all.
+where the drafter or the answer ends. A round at t that accepts m tokens is followed by one at t + m + 1, so `matched` is all that
+verification needs.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _NOISE = 0.03  # standard deviation of the logarithm of a time
 
 
 class Chain(msgspec.Struct, omit_defaults=True):
-    """What a drafter would propose at position t of an answer, were its tokens before t committed.
+    """What a drafter would propose at position t of an answer, if the tokens before t were committed.
 
-    n: drafted tokens, of which the first `matched` are the answer's own. match_length, choices: tokens that matched and how
-    many different ones had followed; 0 and 1 but for lookup. p: how sure the draft is of each token; empty for lookup.
-    s, a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran.
-    shared: of a model's chain, how many leading tokens lookup proposes there, too; -1 where that was not recorded.
+    n: drafted tokens, of which the first `matched` agree with the answer. match_length, choices: length of a lookup match, and
+    how many different tokens had followed it; 0 and 1 for a model. p: how sure the draft is of each token; empty for lookup. s,
+    a, pc, agree: S, A, the companion's probability and whether the token is its argmax; empty where no companion ran. shared:
+    leading tokens of a model's chain that lookup proposes there too; -1 if not recorded.
     """
 
     t: int
@@ -61,11 +62,11 @@ class Chain(msgspec.Struct, omit_defaults=True):
 
     @property
     def seen(self) -> int:
-        """Tokens whose fate a strict round of the whole draft would show: those accepted, and the first refused one."""
+        """Tokens whose outcome a strict round of the whole draft would show: the accepted ones and the first refused one."""
         return min(self.matched + 1, self.n)
 
     def draft(self, n: int, companion: bool = True) -> Draft:
-        """The first n tokens as a policy sees them, those of a companion if it looked."""
+        """The first n tokens as a policy sees them, with the companion's values if it ran."""
         if self.match_length:
             return Draft(0, n, source=LOOKUP, match_length=self.match_length, choices=self.choices)
         out = Draft(0, n, self.p[:n])
@@ -75,15 +76,15 @@ class Chain(msgspec.Struct, omit_defaults=True):
 
 
 NOTHING = Chain(0, 0, 0)
-"""Where nothing was proposed."""
+"""Stands for no proposal."""
 
 
 class Answer(msgspec.Struct):
-    """One answer: how long it and its prompt are, and what the draft model and lookup propose, by position.
+    """One answer: its length, its prompt's length, and what the draft model and lookup propose, by position.
 
-    window: how far back a draft that reads the target's states begins, which reads accepted tokens once more; 0 for one that
-    keeps what it drafted beyond them. asked: the most tokens that were asked for, all that a policy may know of the length; 0
-    where it knows it. draft_file: the draft's sha256, "" in older files and without one.
+    window: how far back a draft that reads the target's states begins, which reads accepted tokens again; 0 for a draft that
+    keeps them. asked: the most tokens that were requested, which is all a policy may know of the length; 0 if it knows the
+    length. draft_file: the draft's sha256, "" in older files and without a draft.
     """
 
     length: int
@@ -95,11 +96,11 @@ class Answer(msgspec.Struct):
     draft_file: str = ""
 
     def unread(self, behind: int) -> int:
-        """Of so many tokens that the draft model's KV lacks, those that it reads."""
+        """How many of the tokens missing in the draft model's KV it reads."""
         return min(behind, self.window) if self.window else behind
 
     def model(self, t: int) -> Chain:
-        """What the draft model proposes where t tokens are committed."""
+        """What the draft model proposes after t committed tokens."""
         return self.models.get(t, NOTHING)
 
     def lookup(self, t: int) -> Chain:
@@ -113,7 +114,7 @@ def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
 
 
 def load_rounds(path: Path) -> list[Answer]:
-    """Read what `save_rounds` wrote. Raises InputError where it is no such file."""
+    """Read what `save_rounds` wrote. Raises InputError for any other file."""
     try:
         return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Answer])
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
@@ -121,13 +122,13 @@ def load_rounds(path: Path) -> list[Answer]:
 
 
 class Times:
-    """Time in ms by rows: given up to some count, and from there on as policies take it."""
+    """Time in ms by rows: given up to some count, and beyond that extrapolated as policies do."""
 
     def __init__(self, points: Mapping[int, float], unit: float = 1.0) -> None:
         self.table = [unit * t for t in expand(points)]
 
     def __call__(self, rows: int) -> float:
-        """The time of so many rows; 0 for none."""
+        """The time of this many rows; 0 for none."""
         return time_at(self.table, rows)
 
 
@@ -139,13 +140,13 @@ class Costs(NamedTuple):
     companion: Times
 
     def curve(self, target: Mapping[int, Sequence[float]] | None = None) -> CostCurve:
-        """What a profile measures of such a machine; `target`: by depth, where it is known."""
+        """The curve that a profile would measure on such a machine; `target`: times by depth, where known."""
         tables = target or {0: self.target.table}
         return CostCurve.from_tables(tables, self.draft.table, self.companion.table)
 
 
 class Position:
-    """A text in flight: committed tokens, the lag of the side models' KV, this round's draft, and tokens kept of the last one."""
+    """An answer in progress: committed tokens, the side models' lag, this round's draft, and tokens kept from the last one."""
 
     def __init__(self, text: Answer) -> None:
         self.text, self.t = text, 0
@@ -160,12 +161,12 @@ class Position:
 
     @property
     def room(self) -> int:
-        """The longest draft that can be verified: the token after it must fit, and the first one does not wait."""
+        """The longest draft that can be verified: the token after it must fit, and the first round has no draft."""
         return max(0, self.text.length - self.t - 1) if self.t else 0
 
     @property
     def place(self) -> Place:
-        """Where it stands, as the loop gives it to a policy."""
+        """Where the answer stands, as the loop describes it to a policy."""
         left = max(self.text.length, self.text.asked) - self.t
         depth, rereads = self.text.prompt + self.t, self.text.window > 0
         looks_up, longest = bool(self.text.lookups), LONGEST if self.text.models else 0
@@ -174,26 +175,26 @@ class Position:
 
     @property
     def by_model(self) -> int:
-        """Tokens of this round's draft, if the draft model drafted it."""
+        """Tokens of this round's draft, if the draft model made it."""
         return self.draft.n if self.draft.source != LOOKUP else 0
 
     def begin(self) -> None:
-        """A round begins, with nothing drafted."""
+        """Begin a round with nothing drafted."""
         self.chain, self.draft = NOTHING, Draft(0, 0)
 
     def pick(self, plan: Plan) -> None:
-        """Draft: a match that is long enough, else the model's as far as the floors let it."""
+        """Draft: by lookup if its match is long enough, else by the model as far as the floors allow."""
         self.chain, kept, self.kept = self.text.lookup(self.t), self.kept, 0
         n = min(self.chain.n, self.room)
         if self.chain.match_length < plan.lookup_min:
             self.chain, most = self.text.model(self.t), max(0, min(plan.lengths[0], self.room))
-            # a companion judges whole drafts, so none is kept where it looks
+            # a companion scores whole drafts, so none is kept where it runs
             self.kept = 0 if plan.use_companion or not most else kept
             n = max(self.kept, drafted(self.chain, most, plan, self.kept)) if most else 0
         self.draft = self.chain.draft(n, plan.use_companion)
 
     def settle(self, used: int, scored: bool) -> SeqOutcome:
-        """Commit what is accepted of so many verified tokens; a model that saw the draft lacks at most its last one."""
+        """Commit what is accepted of `used` verified tokens; a model that drafted lacks at most its last token afterwards."""
         accepted, n = min(used, self.chain.matched), self.by_model
         following = used < self.chain.matched if accepted == used < self.draft.n else None
         self.t = min(self.t + accepted + 1, self.text.length)
@@ -207,9 +208,9 @@ class Position:
 
 
 class Player:
-    """Plays a policy over texts, and counts: ms without noise, tokens, rounds, and in which rounds the draft model ran.
+    """Plays a policy over answers, and counts ms without noise, tokens, rounds, and in which rounds the draft model ran.
 
-    stalls: {round: extra ms of its verify}, seen by the policy and not counted.
+    stalls: {round: extra ms of its verify}, seen by the policy but not counted.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class Player:
         return self.tokens / self.ms
 
     def play(self, texts: Iterable[Answer]) -> Player:
-        """All texts to their end, one after the other."""
+        """Play all answers to their end, one after the other."""
         for text in texts:
             self.policy.begin_answer()
             self.policy.begin_sequence(0)
@@ -260,7 +261,7 @@ class Player:
             self.policy.watch(1, out.t_verify, out.t_verify, out.depth)
 
     def _draft(self, at: Position, plan: Plan, out: Outcome) -> bool:
-        """The side models' times; whether the companion scored."""
+        """Set the side models' times; returns whether the companion scored."""
         if not at.by_model:
             return False
         out.draft_steps = at.by_model - at.kept
@@ -276,12 +277,12 @@ class Player:
         return scored
 
     def _noisy(self, ms: float) -> float:
-        """What a clock would say."""
+        """The time that a clock would show."""
         return ms * exp(self._rng.gauss(0.0, _NOISE)) if ms else 0.0
 
 
 def drafted(chain: Chain, longest: int, plan: Plan, kept: int = 0) -> int:
-    """Where the loop in C would stop drafting that goes on behind what was kept."""
+    """Tokens after which the loop in C would stop drafting, going on from the `kept` ones."""
     survival, most = 1.0, min(longest, chain.n)
     if plan.table is None:
         return most
@@ -293,7 +294,7 @@ def drafted(chain: Chain, longest: int, plan: Plan, kept: int = 0) -> int:
 
 
 def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
-    """Tokens per ms of always drafting k tokens, one text at a time."""
+    """Tokens per ms when k tokens are always drafted, one answer at a time."""
     ms, tokens, step = 0.0, 0, costs.draft(1)
     verify = [costs.target(n + 1) for n in range(k + 1)]
     for text in texts:

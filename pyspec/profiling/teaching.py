@@ -1,4 +1,4 @@
-"""What estimators learn from recorded rounds, and what the default policy gains on rounds that it has not seen."""
+"""What estimators learn from recorded rounds, and what the default policy gains on rounds it has not seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspec.profiling.simulate import Answer, Chain, Player, fixed_speed
 
 
 def chains_of(answers: Sequence[Answer]) -> tuple[list[Chain], list[Chain]]:
-    """All chains of the draft model, and of lookup."""
+    """All chains of the draft model, and all of lookup."""
     return (
         [chain for answer in answers for chain in answer.models.values()],
         [chain for answer in answers for chain in answer.lookups.values()],
@@ -22,9 +22,9 @@ def chains_of(answers: Sequence[Answer]) -> tuple[list[Chain], list[Chain]]:
 
 
 def teach(told: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]) -> tuple[float, float]:
-    """Let the estimators see every recorded chain as a round that verified all of it.
+    """Teach the estimators every recorded chain, as a round that verified all of it.
 
-    Returns the mean log-loss of the draft's tokens in nats, without the companion's view and with it, where it looked.
+    Returns the mean log-loss of the draft's tokens in nats, without the companion's view, and with it where it ran.
     """
     without, with_ = [], []
     for chain in model:
@@ -41,9 +41,9 @@ def teach(told: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]) -> 
 
 
 def gain_of_auto(costs: MeasuredCosts, answers: Sequence[Answer], *, companion: bool) -> float:
-    """Speed-up of the default policy on recorded answers, by the measured times; no Python in them.
+    """Speed-up of the default policy on recorded answers, by the measured times, without Python's own.
 
-    Each half is played by a policy that has learned from the other one: of answers that are still to come it knows no more.
+    Each half is played by a policy that learned from the other, since it cannot know answers still to come.
     """
     if not any(answer.models or answer.lookups for answer in answers):
         return 1.0

@@ -1,7 +1,7 @@
-"""Which tensor type a target should have on this machine.
+"""Finds the best tensor type for a target on this machine.
 
-Types are measured as several files of the same weights, all loaded at once; the files take turns, so that a slow moment of the
-machine does not fall on one of them.
+Types are measured as several files of the same weights, all loaded at once; the files take turns, so a slow moment of the machine
+does not fall on one of them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LOSS_BOUND, SLOWER_BOUND = 0.01, 1.03
 _DEPTH = 128
 _TURNS, _REPEATS = 5, 5
 _READ = 2048
-"""Most tokens that the nats are measured on."""
+"""Most tokens for measuring nats."""
 
 
 class TypeFigures(msgspec.Struct):
     """One file. Times in ms, medians over turns.
 
-    rows: of a decode of so many rows with logits; prefill: of 512 tokens. nats: a token of the text; loss:
-    over the first file's; same: share of places with the first file's first choice. pays_from: drafted
-    tokens of 3 that must be accepted before a verify of 4 rows is cheaper than decoding one by one.
+    rows: time of a decode of this many rows with logits; prefill: time of 512 tokens; nats: per token of the text; loss: nats
+    over the first file's; same: share of places with the first file's top choice; pays_from: how many of 3 drafted tokens must be
+    accepted before a verify of 4 rows is cheaper than decoding one by one.
     """
 
     kind: str
@@ -57,16 +57,16 @@ class TypeFigures(msgspec.Struct):
 
     @property
     def pays_from(self) -> float:
-        """Accepted tokens a verify of 4 rows must bring."""
+        """Accepted tokens that a verify of 4 rows must bring."""
         return self.rows[4] / self.rows[1] - 1.0
 
 
 def measure_types(
     files: Mapping[str, Path], text: bytes, threads: int, report: Report = lambda *_: None
 ) -> list[TypeFigures]:
-    """Figures of files of the same weights, by type; the first one is what the others are compared with.
+    """Measure files of the same weights, by type; the others are compared with the first.
 
-    text: what the nats are measured on; 2,000 tokens or more tell types apart. Raises ModelInvalid.
+    text: what nats are measured on; 2,000 tokens or more tell types apart. Raises ModelInvalid.
     """
     with ExitStack() as opened:
         models = {kind: opened.enter_context(_open(path, threads)) for kind, path in files.items()}
@@ -103,7 +103,7 @@ def _open(path: Path, threads: int) -> SpeculativeLlama:
 
 
 def _times(llm: SpeculativeLlama, tokens: Sequence[int]) -> dict[int, float]:
-    """Milliseconds of one prefill, and of a few verifies of each width behind its first tokens."""
+    """Milliseconds of one prefill, and of some verifies of each width after its first tokens."""
     engine = llm.assembly.engine
     engine.set_tokens(0, ())
     start = perf_counter()
@@ -115,7 +115,7 @@ def _times(llm: SpeculativeLlama, tokens: Sequence[int]) -> dict[int, float]:
 
 
 def _read(llm: SpeculativeLlama, tokens: Sequence[int]) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Nats of each token given those before it in its block of 512, and the first choices."""
+    """Nats of each token given those before it in its block of 512, and the top choices."""
     nats, choices = [], []
     for start in range(0, len(tokens) - 1, PREFILL):
         first, *rest = tokens[start : start + PREFILL]
@@ -126,9 +126,9 @@ def _read(llm: SpeculativeLlama, tokens: Sequence[int]) -> tuple[Floats, npt.NDA
 
 
 def best_type(found: Sequence[TypeFigures]) -> TypeFigures:
-    """The type to have: the fastest of those that lose at most 0.01 nats and do not decode slower plainly.
+    """The type to use: the fastest of those that lose at most 0.01 nats and do not decode slower plainly.
 
-    Fastest by the geometric mean of its times; the first file where no other fulfils both.
+    Fastest by the geometric mean of its times; the first file if no other qualifies.
     """
     first = found[0]
     fine = [f for f in found if f.loss <= LOSS_BOUND and f.rows[1] <= SLOWER_BOUND * first.rows[1]]
@@ -136,7 +136,7 @@ def best_type(found: Sequence[TypeFigures]) -> TypeFigures:
 
 
 def type_table(found: Sequence[TypeFigures]) -> TextTable:
-    """The figures, the best type marked."""
+    """The figures, with the best type marked."""
     best = best_type(found)
     return table_of(found, {
         "": lambda f: f"{f.kind} (best here)" if f is best else f.kind,
@@ -154,9 +154,9 @@ def _ms(found: TypeFigures, rows: int) -> str:
 
 
 def all_types(entry: Entry, threads: int, progress: Progress, report: Report) -> list[TypeFigures]:
-    """Figures of a known model as it comes and as each type it can be converted to.
+    """Measure a known model as it is published and as each type it can be converted to.
 
-    The files made for this stay in the cache. Times of a machine that others used meanwhile are given with a warning. Raises
+    The files made for this stay in the cache. If other programs used the machine meanwhile, a warning is logged. Raises
     FetchError.
     """
     files = {ORIGINAL: fetch(entry, progress)}
