@@ -1,7 +1,7 @@
 /*
- * The part of llama.cpp's binary interface that pyspec calls, declared by itself: the build needs no llama.h and links no libllama.
- * A test compiles this file beside the llama.h that the llama-cpp-python wheel installs and asserts equal sizes and offsets;
- * pyspec/_lib.py checks the same numbers against llama_cpp's ctypes at import.
+ * The part of llama.cpp's binary interface that pyspec calls, declared here: the build needs no llama.h and links no libllama. A
+ * test compiles this file with the llama.h from the llama-cpp-python wheel and asserts equal sizes and offsets; pyspec/_lib.py
+ * checks the same numbers against llama_cpp's ctypes at import.
  */
 #ifndef PS_LLAMA_ABI_H
 #define PS_LLAMA_ABI_H
@@ -18,8 +18,8 @@ struct llama_vocab;
 
 struct llama_batch {
     int32_t n_tokens;
-    int32_t *token; /* NULL where embd alone is given */
-    float *embd;    /* NULL where token alone is given */
+    int32_t *token; /* NULL if only embd is given */
+    float *embd;    /* NULL if only token is given */
     int32_t *pos;
     int32_t *n_seq_id;
     int32_t **seq_id;
@@ -39,7 +39,7 @@ struct llama_token_data_array {
     bool sorted;
 };
 
-/* Asked between graph nodes; true stops the decode, which then answers 2. */
+/* Called between graph nodes; true stops the decode, which then returns 2. */
 typedef bool (*ps_abort_callback)(void *data);
 
 /* Every llama.cpp function pyspec calls: X(return type, name without llama_, parameters). */
@@ -74,8 +74,8 @@ typedef bool (*ps_abort_callback)(void *data);
     X(void, sampler_accept, (struct llama_sampler * smpl, int32_t token))
 
 /*
- * What llama.cpp exports under C++ names and promises nothing about: bound where it is, and needed for drafts that read the
- * target's states (EAGLE-3, MTP) alone. pyspec/_lib.py has the names by compiler.
+ * Functions that llama.cpp exports under C++ names, without promises: bound if present, and needed only for drafts that read the
+ * target's states (EAGLE-3, MTP). pyspec/_lib.py has their names by compiler.
  */
 #define PS_LLAMA_EXT_API(X)                                                                      \
     X(void, set_embeddings_layer_inp, (struct llama_context * ctx, uint32_t layer, bool wanted)) \

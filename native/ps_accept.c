@@ -23,7 +23,7 @@ static bool special(const ps_engine *engine, int32_t token) {
     return ps_api.vocab_is_eog(vocab, token) || ps_api.vocab_is_control(vocab, token);
 }
 
-/* What the target's sampler chain makes of a row; it sees every raw logit. */
+/* Apply the target's sampler chain to a row; it sees every raw logit. */
 static ps_status apply_chain(trial *t, const float *row) {
     ps_engine *const engine = t->engine;
     const size_t n_vocab = (size_t)engine->n_vocab;
@@ -37,23 +37,23 @@ static ps_status apply_chain(trial *t, const float *row) {
     return PS_OK;
 }
 
-/* What the chain chooses. */
+/* The chain's choice. */
 static ps_status sample(trial *t, const float *row, int32_t *chosen) {
     PS_TRY(apply_chain(t, row));
     PS_FAIL_IF(t->force.selected < 0 || (size_t)t->force.selected >= t->force.size, PS_E_SAMPLER);
     const struct llama_token_data found = t->force.data[t->force.selected];
     PS_FAIL_IF(found.id < 0 || found.id >= t->engine->n_vocab, PS_E_SAMPLER);
-    /* a grammar that allows nothing more leaves no logit; accepting one of its tokens would throw through this C */
+    /* a grammar that allows nothing leaves no logit; accepting one of its tokens would throw an exception through this C code */
     PS_FAIL_UNLESS(found.logit > -INFINITY, PS_E_SAMPLER);
     *chosen = found.id;
     return PS_OK;
 }
 
-/* What is drawn at row i of what the chain left: the argmax with noise. *found, the row as scanned, becomes that with its noise. */
+/* Draw at row i from what the chain left: the argmax with noise. *found, the scanned row, becomes the row with its noise. */
 static ps_status draw(trial *t, int32_t i, const float *row, ps_row *found) {
     ps_coupling how = t->seq->coupling;
     ps_race race = ps_race_begin(&how, t->seq->n + i);
-    how.min_p = 0; /* truncation is the chain's */
+    how.min_p = 0; /* the chain truncates */
     if (!t->sampler) ps_race_row(&race, row, t->engine->n_vocab, &how, found);
     else PS_TRY(apply_chain(t, row));
     for (size_t k = 0; t->sampler && k < t->force.size; k++) ps_race_enter(&race, t->force.data[k].id, (double)t->force.data[k].logit);
@@ -62,7 +62,7 @@ static ps_status draw(trial *t, int32_t i, const float *row, ps_row *found) {
     return PS_OK;
 }
 
-/* The target's choice at row i, and the row that the rule judges by: with noise where there is noise. */
+/* The target's choice at row i, and the row that the rule judges by: with noise if there is noise. */
 static ps_status choose(trial *t, int32_t i, const float *row, ps_row *found, int32_t *chosen) {
     PS_TRY(ps_scan(row, t->engine->n_vocab, PS_SCAN_TOP2, found));
     if (ps_coupled(t->seq)) PS_TRY(draw(t, i, row, found));
@@ -70,8 +70,8 @@ static ps_status choose(trial *t, int32_t i, const float *row, ps_row *found, in
     return t->sampler && !ps_coupled(t->seq) ? sample(t, row, chosen) : PS_OK;
 }
 
-/* How far the second is behind the first, nats, in the distribution that was sampled from; INFINITY where one was cut away. Of the
- * first, *missing is what it lacks of being sure, nats: what a text gives up that takes it for whatever was drawn. */
+/* How far the second is behind the first, in nats, in the distribution sampled from; INFINITY if one was truncated. *missing
+ * is -log of the first's probability: what it costs to take the first whatever was drawn. */
 static float gap_in_force(const trial *t, const ps_row *row, float *missing) {
     *missing = 0;
     if (ps_coupled(t->seq)) return (row->z1 - row->z2) / t->seq->coupling.temperature;
@@ -106,8 +106,8 @@ static const float *target_row(const trial *t, int32_t i) {
 }
 
 /*
- * How many of the verified tokens behind the i-th are the target's own choices, as far as the gate asks. Their rows were computed with
- * this one. A sampler that draws for itself cannot be asked before its time: there its likeliest token counts.
+ * How many of the verified tokens after the i-th are the target's own choices, up to what the gate asks. Their rows were computed
+ * with this one. A sampler that draws for itself cannot be asked ahead of time: its likeliest token counts instead.
  */
 static ps_status count_behind(trial *t, int32_t i, int32_t *behind) {
     for (*behind = 0; *behind < t->gate->confirm; ++*behind) {
@@ -123,7 +123,7 @@ static ps_status count_behind(trial *t, int32_t i, int32_t *behind) {
     return PS_OK;
 }
 
-/* What the gate asks for beyond the row: found out where the row alone would let it open. */
+/* Collect the evidence that the gate asks for beyond the row; needed only if the row alone would let it open. */
 static ps_status find_evidence(trial *t, int32_t i, ps_evidence *seen) {
     const ps_seq *const seq = t->seq;
     const int32_t n_draft = t->engine->role[PS_DRAFT].n_vocab;
@@ -137,7 +137,7 @@ static ps_status find_evidence(trial *t, int32_t i, ps_evidence *seen) {
     return count_behind(t, i, &seen->behind);
 }
 
-/* What the rule in force says of drafted token i where the target chose `chosen`. */
+/* The rule's verdict on drafted token i where the target chose `chosen`. */
 static ps_status decide(trial *t, ps_gate_state *state, const ps_row *found, int32_t i, int32_t chosen, int32_t *verdict,
                         float *nats, ps_evidence *seen) {
     const int32_t drafted = t->seq->draft.token[i];
@@ -148,7 +148,7 @@ static ps_status decide(trial *t, ps_gate_state *state, const ps_row *found, int
     return ps_gate_decide(t->gate, state, found, seen, chosen, drafted, barred, verdict, nats);
 }
 
-/* Judge row i. *on tells whether the next row still belongs to the text. */
+/* Judge row i. *on tells whether the next row still belongs to the sequence. */
 static ps_status judge(trial *t, int32_t i, bool *on) {
     const float *const row = target_row(t, i);
     PS_FAIL_UNLESS(row, PS_E_DECODE);
@@ -175,20 +175,20 @@ static ps_status judge(trial *t, int32_t i, bool *on) {
     return PS_OK;
 }
 
-/* How many emitted tokens the draft had foreseen, the target's own included. */
+/* How many emitted tokens the draft predicted, the target's own included. */
 static int32_t foreseen(const ps_draft *draft, const ps_verdict *out) {
     int32_t i = 0;
     while (i < out->n && i < draft->n && draft->token[i] == out->token[i]) i++;
     return i;
 }
 
-/* Commit what was emitted, for which there is room, and roll every KV back to what it holds rightly. Nothing here may fail. */
+/* Commit what was emitted, for which there is room, and roll every KV back to the committed tokens. Nothing here may fail. */
 static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     ps_seq *const seq = &engine->seq[index];
     const int32_t before = seq->n;
     const int32_t matched = out->n_foreseen;
     if (ps_reads_states(engine)) {
-        /* what it drafted with its own states gives way to rows with the target's */
+        /* rows with the target's states replace what it drafted with its own */
         if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
         ps_ctx_roll_back(engine, PS_DRAFT, index, before);
         ps_draft_keep_states(engine, index, before - 1, seq->row, out->n);
@@ -198,7 +198,7 @@ static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n, engine->n_vocab);
     seq->row = -1;
     ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1);
-    ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n); /* its own tokens go on */
+    ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n); /* keep the tokens it drafted beyond */
     ps_ctx_roll_back(engine, PS_COMPANION, index, before + matched);
 }
 

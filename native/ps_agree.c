@@ -1,9 +1,9 @@
-/* How far a draft and its companion agree: S, A and what belongs to them, one pass over both rows once their sums are known. */
+/* How far a draft and its companion agree: S, A and related figures, in one pass over both rows once their sums are known. */
 #include <math.h>
 
 #include "ps_kernel.h"
 
-/* log P(x) = (x - most) - norm: kept apart, since their sum has fewer digits left where logits are large. */
+/* log P(x) = (x - most) - norm: kept apart, since their sum loses digits where logits are large. */
 typedef struct scale {
     float most, norm;
 } scale;
@@ -23,7 +23,7 @@ PS_INLINE float stretch_overlap(const float *d, const float *c, int32_t n, scale
 
 PS_CLONES(float, stretch_overlap, (const float *d, const float *c, int32_t n, scale in_d, scale in_c), (d, c, n, in_d, in_c));
 
-/* Sum of Pd * log(Pd / Pt) over a stretch. What either cannot give counts as exp(-87) of it, so that no term is 0 * infinity. */
+/* Sum of Pd * log(Pd / Pt) over a stretch. Impossible tokens count as exp(-87), so that no term is 0 * infinity. */
 PS_INLINE float stretch_kl(const float *d, const float *t, int32_t n, scale in_d, scale in_t) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -47,7 +47,7 @@ static float overlap(const float *d, const float *c, int32_t n_vocab, scale in_d
     return sum < 1 ? (float)sum : 1;
 }
 
-/* min(1, Pc / Pd) from log-probabilities, so that two tiny ones still have a ratio; a token neither can give counts 0. */
+/* min(1, Pc / Pd) from log-probabilities, so that two tiny ones still have a ratio; a token impossible in both counts 0. */
 static float ratio(double log_d, double log_c) {
     if (log_c == -INFINITY) return 0;
     return log_c >= log_d ? 1 : (float)exp(log_c - log_d);
@@ -97,7 +97,7 @@ ps_status ps_divergence(const float *draft, const float *target, int32_t n_vocab
         n = n_vocab - i < PS_BLOCK ? n_vocab - i : PS_BLOCK;
         sum += (double)stretch_kl_at[level](draft + i, target + i, n, d.scale, t.scale);
     }
-    *kl = sum > 0 ? (float)sum : 0; /* rounding alone makes it negative */
+    *kl = sum > 0 ? (float)sum : 0; /* only rounding makes it negative */
     return PS_OK;
 }
 

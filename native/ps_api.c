@@ -1,4 +1,4 @@
-/* Filling the binding table by name, and the compiled sizes and offsets for the handshake. */
+/* Fills the binding table by name, and lists compiled sizes and offsets for the handshake. */
 #include <stddef.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static const entry functions[] = {PS_LLAMA_API(MEMBER) PS_LLAMA_EXT_API(MEMBER)}
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0], N_REQUIRED = 0 PS_LLAMA_API(ONE) };
 #undef ONE
 
-/* The table is written and read as memory, since C has no cast from an object pointer to a function pointer. */
+/* The table is accessed as memory, since C has no cast from an object pointer to a function pointer. */
 _Static_assert(sizeof(void *) == sizeof(void (*)(void)), "function pointers are as wide as object pointers");
 _Static_assert(sizeof(ps_api_table) == N_FUNCTIONS * sizeof(void *), "the table holds nothing but pointers");
 

@@ -1,4 +1,4 @@
-/* The binding table: `ps_api.decode(ctx, batch)` calls the llama_decode of the library that llama_cpp has loaded. */
+/* The binding table: `ps_api.decode(ctx, batch)` calls llama_decode of the library that llama_cpp has loaded. */
 #ifndef PS_API_H
 #define PS_API_H
 

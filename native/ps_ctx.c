@@ -45,7 +45,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
         rows->embd = embd;
     }
     if (cap <= rows->cap) return PS_OK;
-    PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* states last: vectors are sized with the rows */
+    PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* read states last: vectors are sized with the rows */
     const size_t n = (size_t)cap;
     ps_rows next = {.cap = cap, .embd = rows->embd};
     rows->embd = NULL;
@@ -79,7 +79,7 @@ void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wa
     rows->wanted[i] = wanted;
 }
 
-/* Time since some beginning; setting the machine's clock does not move it. */
+/* Time since some moment; changing the machine's clock does not affect it. */
 static int64_t now_us(void) {
 #ifdef _WIN32
     LARGE_INTEGER ticks, a_second;
@@ -94,8 +94,8 @@ static int64_t now_us(void) {
 }
 
 /*
- * A model that drafts decodes one token after the other, so llama.cpp's kept states, which are of the last decode alone, take it back
- * by none. It goes back to the state that ps_ctx_save left in a sequence of its own, and reads what is behind that again.
+ * A draft model decodes one token after the other, and llama.cpp keeps states of the last decode only, which do not help to roll
+ * it back. So it returns to the state that ps_ctx_save left in a sequence of its own, and reads what follows again.
  */
 static void go_back(ps_ctx *ctx, int32_t seq, int32_t n) {
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
@@ -106,7 +106,7 @@ static void go_back(ps_ctx *ctx, int32_t seq, int32_t n) {
     ctx->tail[seq] = 0;
 }
 
-/* Where a context holds nothing but committed tokens: keep its state of them. Copies share cells until one of them goes on. */
+/* While a context holds only committed tokens, keep its state of them. Copies share cells until one of them goes on. */
 void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq) {
     ps_ctx *const ctx = &engine->role[role];
     const int32_t held = ctx->n_kv[seq];
@@ -117,7 +117,7 @@ void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq) {
     ctx->saved[seq] = held;
 }
 
-/* After a failed decode llama.cpp may have dropped positions: believe its memory, not our count. */
+/* After a failed decode llama.cpp may have dropped positions: trust its memory, not our count. */
 static void resync(ps_ctx *ctx, const ps_rows *rows) {
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
     for (int32_t i = 0; i < rows->n; i++) {
@@ -130,7 +130,7 @@ static void resync(ps_ctx *ctx, const ps_rows *rows) {
             go_back(ctx, seq, ctx->n_kv[seq]);
             continue;
         }
-        /* a state that some layers have gone past is of no position */
+        /* a state that some layers have passed belongs to no position */
         const int32_t held = ctx->recurrent ? 0 : ps_api.memory_seq_pos_max(memory, seq) + 1;
         if (held < ctx->n_kv[seq]) ctx->n_kv[seq] = held;
         ps_api.memory_seq_rm(memory, seq, ctx->n_kv[seq], -1);
@@ -171,7 +171,7 @@ static ps_status run(ps_engine *engine, int32_t role, int32_t (*function)(struct
     return decode_status(answer);
 }
 
-/* A text may hold ids that a smaller vocabulary lacks: it reads its own last token in their place, and drafts on. */
+/* A sequence may hold ids that a smaller vocabulary lacks: this model reads its own last token instead, and drafts on. */
 static void replace_unknown(const ps_ctx *ctx, ps_rows *rows) {
     for (int32_t i = 0; i < rows->n; i++) {
         if (rows->token[i] >= ctx->n_vocab) rows->token[i] = ctx->n_vocab - 1;
@@ -201,7 +201,7 @@ ps_status ps_ctx_decode(ps_engine *engine, int32_t role) {
     return decode(engine, role, true, vectors);
 }
 
-/* The same for the draft's rows of vectors alone. Sections of a text's positions are alike but for the last, which is of images. */
+/* The same for rows of vectors only, on the draft. Position sections of text are equal except the last, which is for images. */
 ps_status ps_ctx_inject(ps_engine *engine) {
     int32_t *const pos = engine->rows.pos;
     const size_t n = (size_t)engine->rows.n;
@@ -216,8 +216,8 @@ ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows) {
 }
 
 /*
- * Keep the first n tokens of a sequence, which is never an error: a memory that cannot drop its tail is emptied, and what it
- * held is read again when it is next used.
+ * Keep the first n tokens of a sequence, which is never an error: a memory that cannot drop its tail is emptied, and its tokens
+ * are read again when next used.
  */
 void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
     ps_ctx *const ctx = &engine->role[role];
@@ -232,8 +232,8 @@ void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
         return;
     }
     struct llama_memory_i *const memory = ps_api.get_memory(ctx->ctx);
-    /* a sliding window may have forgotten what the kept tail still needs to see, but never by the last decode, which is as far as
-     * states go back; a memory that has them, too, says the state's position for the oldest */
+    /* a sliding window may have lost what the kept tail still needs to see, but not what the last decode saw, which is as far
+     * back as states go; a memory that also has states reports the state's position as the oldest */
     const int32_t begun = role == PS_DRAFT ? engine->seq[seq].begun : 0;
     const int32_t needed = n - ctx->n_swa > begun ? n - ctx->n_swa : begun;
     const bool forgotten = ctx->n_swa > 0 && n > 0 && !ctx->recurrent && ps_api.memory_seq_pos_min(memory, seq) > needed;

@@ -1,12 +1,12 @@
-/* Drafting: lock-step steps over sequences, or blocks at once, greedy or drawn, and drafts that come from elsewhere. */
+/* Drafting: lock-step steps over sequences, or blocks at once, greedy or drawn, and drafts from elsewhere. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps_internal.h"
 
-enum { ROWS_WITH_LOGITS = 8 }; /* a round's accepted tokens, in general */
-static const float LEAST_P = 1e-6f; /* 0 says "not known" */
+enum { ROWS_WITH_LOGITS = 8 }; /* usually enough for a round's accepted tokens */
+static const float LEAST_P = 1e-6f; /* 0 means "unknown" */
 
 static int32_t table_bin(float p) {
     const float logit = p <= 0 ? -8.0f : p >= 1 ? 8.0f : logf(p / (1 - p));
@@ -15,21 +15,22 @@ static int32_t table_bin(float p) {
 }
 
 /*
- * How likely the target is to draw the same. On drafts of SmolLM2, a good and a poor one, at temperature 0.8, a table of this lost
- * 0.390 and 0.563 nats a token, one of the drawn token's probability 0.416 and 0.581, of the largest 0.431 and 0.603.
+ * How likely the target is to draw the same token. On a good and a poor draft of SmolLM2 at temperature 0.8, a table of this
+ * value lost 0.390 and 0.563 nats per token, one of the drawn token's probability 0.416 and 0.581, of the largest probability
+ * 0.431 and 0.603.
  */
 static float surety(float log_p, float gap) {
     enum { MOST = 16 };
     const float p = fminf(expf(log_p), 1.0f - 1e-7f);
     const float z = fminf(gap, MOST) + 0.5f * (logf(p) - log1pf(-p));
-    return 1.0f / (1.0f + expf(-fmaxf(fminf(z, MOST), -MOST))); /* never 0: that says "not known" */
+    return 1.0f / (1.0f + expf(-fmaxf(fminf(z, MOST), -MOST))); /* never 0: that means "unknown" */
 }
 
 static bool ends(const ps_engine *engine, int32_t token) {
     return ps_api.vocab_is_eog(engine->role[PS_TARGET].vocab, token);
 }
 
-/* Whether to draft on after the tokens there are. */
+/* Whether to draft on after the tokens so far. */
 static bool goes_on(const ps_engine *engine, const ps_slot *step, const ps_stop *stop) {
     const ps_draft *const draft = &engine->seq[step->seq].draft;
     if (draft->n >= step->limit) return false;
@@ -50,8 +51,8 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
 }
 
 /*
- * Whether a row's first token is all that the target's top-p would leave of it. The rest of top-p, top-k, and other temperatures
- * than the target's brought nothing, or lost (bench/results/truncation).
+ * Whether the target's top-p would leave only a row's first token. The rest of top-p, top-k, and temperatures other than the
+ * target's brought nothing, or lost (bench/results/truncation).
  */
 static bool alone(const ps_coupling *how, const ps_row *row) {
     return how->top_p > 0 && row->z1 - row->lse >= logf(how->top_p);
@@ -88,7 +89,7 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     PS_TRY(choose(engine, seq, row, draft->n));
     seq->has_row[draft->n] = false;
     if (ps_inputs_has_own(engine)) PS_TRY(ps_inputs_keep_own(engine, step->seq, step->row));
-    /* of a draw it knows nothing */
+    /* it says nothing about a draw */
     if (engine->reading.sure && !ps_coupled(seq)) draft->p[draft->n] = fminf(fmaxf(seq->own[0], LEAST_P), 1.0f);
     if (keep) PS_TRY(keep_row(engine, seq, draft->n, row));
     step->survival *= stop->table[table_bin(draft->p[draft->n])];
@@ -96,7 +97,7 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     return PS_OK;
 }
 
-/* Add the rows that a sequence's draft context lacks, the last of them wanted. */
+/* Add the rows that a sequence's draft context lacks; the last of them is wanted. */
 static void add_missing(ps_engine *engine, const ps_slot *step) {
     const ps_seq *const seq = &engine->seq[step->seq];
     const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
@@ -119,7 +120,7 @@ static int32_t longest(const ps_reading *reading) {
     return (reading->kind == PS_DFLASH || n > 1) && n < PS_MAX_DRAFT ? n : PS_MAX_DRAFT;
 }
 
-/* Make ready: survival of what is drafted already, and everything but a batchful of rows decoded. */
+/* Prepare a sequence: drop what cannot be kept, and compute the survival of tokens already drafted. */
 static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     ps_seq *const seq = &engine->seq[step->seq];
     ps_ctx *const ctx = &engine->role[PS_DRAFT];
@@ -128,13 +129,13 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     if (step->limit > most) step->limit = most;
     if (step->limit > ctx->n_ctx - seq->n) step->limit = ctx->n_ctx - seq->n;
     if (ps_reads_states(engine)) {
-        /* its inputs are states of the target, so what it drafted with its own is drafted anew */
+        /* its inputs are states of the target, so what it drafted with its own is drafted again */
         seq->draft.n = 0;
         if (!ps_inputs_begin(engine, step->seq)) step->limit = 0; /* the next verify brings the states */
     }
     seq->draft.scored = 0;
     seq->draft.kept = seq->draft.n;
-    /* the row that tells the next token has to be decoded now, even where the KV holds it from a longer draft */
+    /* the row that predicts the next token has to be decoded now, even if the KV holds it from a longer draft */
     ps_ctx_roll_back(engine, PS_DRAFT, step->seq, seq->n + seq->draft.n - 1);
     ps_ctx_save(engine, PS_DRAFT, step->seq);
     seq->draft.fed = step->limit > seq->draft.n ? seq->n + seq->draft.n - 1 - ctx->n_kv[step->seq] : 0;
@@ -143,7 +144,7 @@ static ps_status begin(ps_engine *engine, ps_slot *step, const ps_stop *stop) {
     return PS_OK;
 }
 
-/* Decode committed tokens without logits up to `end`, a batchful of them at most, by one head. */
+/* Decode committed tokens without logits up to `end`, at most a batch of them, with one head. */
 static ps_status fill_one(ps_engine *engine, int32_t seq, int32_t end, int32_t head) {
     ps_ctx *const ctx = &engine->role[PS_DRAFT];
     const int32_t from = ctx->n_kv[seq], upto = from + ctx->n_batch < end ? from + ctx->n_batch : end;
@@ -156,7 +157,7 @@ static ps_status fill_one(ps_engine *engine, int32_t seq, int32_t end, int32_t h
     return ps_inputs_decode(engine);
 }
 
-/* The same by every head: one reads again what the one before it has read, into the same cells of its own layer. */
+/* The same with every head: each reads again what the one before has read, into the same cells of its own layer. */
 static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
     const int32_t from = engine->role[PS_DRAFT].n_kv[seq];
     for (int32_t head = 0; head + 1 < engine->reading.heads; head++) {
@@ -167,15 +168,15 @@ static ps_status fill(ps_engine *engine, int32_t seq, int32_t end) {
 }
 
 /*
- * Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... Where that fails there are
- * none: the draft sits out until the next verify brings states, and the text goes on.
+ * Keep the target's states of n rows of its last decode, which stand at positions pos, pos + 1, ... If that fails there are none:
+ * the draft sits out until the next verify brings states, and generation goes on.
  */
 void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n) {
     if (ps_states_place(engine, seq, pos, n)) ps_states_forget(engine, seq);
     if (ps_states_keep(engine, seq, row, n) != PS_OK) engine->seq[seq].states.n = 0;
 }
 
-/* Long gaps (a prompt, a stretch of lookup drafts) are decoded by themselves, so that one batch holds every sequence's rest. */
+/* Long gaps (a prompt, a stretch of lookup drafts) are decoded separately, so that one batch holds the rest of every sequence. */
 static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
     if (engine->reading.kind == PS_DFLASH) return ps_inputs_catch_up(engine, seq);
     const int32_t end = engine->seq[seq].n;
@@ -184,9 +185,9 @@ static ps_status catch_up(ps_engine *engine, int32_t seq, int32_t room) {
 }
 
 /*
- * Rows of a sequence that one batch may hold before the drafted ones. The graphs of drafts that read states give logits and states
- * of the first rows where those of some are asked for, so all or none must be: EAGLE-3 computes them in any case, others only the last.
- * What a head of several reads for its own token no other one has read.
+ * Rows of a sequence that one batch may hold before the drafted ones. If logits are wanted for only some rows, the graphs of
+ * drafts that read states return those of the first rows, so all or none must be wanted: EAGLE-3 computes all in any case, others
+ * only the last. With several heads, what a head reads for its own token has been read by no other.
  */
 static int32_t room_of(const ps_engine *engine, int32_t n) {
     const int32_t share = engine->role[PS_DRAFT].n_batch / n - PS_MAX_DRAFT;
@@ -194,12 +195,12 @@ static int32_t room_of(const ps_engine *engine, int32_t n) {
     return share < 1 ? 1 : share < most ? share : most;
 }
 
-/* Of several heads each reads the drafted tokens itself. */
+/* With several heads, each reads the drafted tokens itself. */
 static void drop_drafted(ps_engine *engine, int32_t seq) {
     if (ps_chains(engine)) ps_ctx_roll_back(engine, PS_DRAFT, seq, engine->seq[seq].n - 1);
 }
 
-/* One decode over all sequences still drafting, one token more for each, their i-th. *active is how many went. */
+/* One decode over all sequences still drafting, one more token for each, the i-th. *active is how many took part. */
 static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t i_token,
                           int32_t *active) {
     engine->rows.n = 0;
@@ -229,8 +230,8 @@ static bool lacks_row(const ps_seq *seq) {
     return i < seq->draft.n;
 }
 
-/* Sequences that want as many tokens as the first of n, as many as go into one decode: all of their tokens come of it. *done says
- * how many those were. DSpark's graph wants blocks of one size. */
+/* Draft blocks, in one decode, for the leading sequences that want as many tokens as the first one and fit into it; all their
+ * tokens come from it. *done is how many sequences those were. DSpark's graph needs blocks of one size. */
 static ps_status run_blocks(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t *done) {
     const ps_reading *const c = &engine->reading;
     const int32_t limit = steps[0].limit, n_rows = limit + c->first, room = engine->role[PS_DRAFT].n_batch;
@@ -243,7 +244,7 @@ static ps_status run_blocks(ps_engine *engine, int32_t n, ps_slot *steps, const 
     if (limit == 0) return PS_OK;
     PS_TRY(ps_inputs_decode(engine));
     for (int32_t i = 0; i < *done; i++) {
-        ps_ctx_roll_back(engine, PS_DRAFT, steps[i].seq, engine->seq[steps[i].seq].n - 1); /* a block's KV is of no text */
+        ps_ctx_roll_back(engine, PS_DRAFT, steps[i].seq, engine->seq[steps[i].seq].n - 1); /* a block's KV belongs to no text */
     }
     for (int32_t i = 0; i < *done; i++) {
         for (; goes_on(engine, &steps[i], stop); steps[i].row++) PS_TRY(take_token(engine, &steps[i], stop, keep));
@@ -261,7 +262,7 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
     for (int32_t i = 0; i < n; i++) {
         PS_TRY(ps_seq_claim(engine, seqs[i]));
         steps[i] = (ps_slot){.seq = seqs[i], .limit = ps_chains(engine) && max_len[i] > in_batch ? in_batch : max_len[i]};
-        if (keep && lacks_row(&engine->seq[seqs[i]])) engine->seq[seqs[i]].draft.n = 0; /* that of each token is wanted */
+        if (keep && lacks_row(&engine->seq[seqs[i]])) engine->seq[seqs[i]].draft.n = 0; /* every token's row is wanted */
         PS_TRY(begin(engine, &steps[i], stop));
         if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
     }

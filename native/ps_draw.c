@@ -1,7 +1,7 @@
 /*
  * Drawing a token with coupled noise: the argmax of logit / T + G over what truncation leaves. By the Gumbel-max trick that is a
- * draw from the softmax at T; with the same G a draft's draw and the target's are equal as often as their distributions let them
- * (Daliri, Musco, Suresh, arXiv 2408.07978). Of a whole vocabulary few ids can win: the others are told by their block's largest
+ * draw from the softmax at T; with the same G, a draft's draw and the target's are equal as often as their distributions allow
+ * (Daliri, Musco, Suresh, arXiv 2408.07978). Few ids of a vocabulary can win: the others are ruled out by their block's largest
  * logit, then by their hash, before any logarithm is taken.
  */
 #include <math.h>
@@ -31,8 +31,8 @@ static bool better(double score, int32_t id, double than, int32_t other) {
 }
 
 /*
- * Whether noise of this hash may reach `needed`. With v = 1 - U, G = -log(-log(1 - v)) <= -log(v), so it cannot where
- * v > exp(-needed); the margin is for the float's rounding.
+ * Whether noise of this hash may reach `needed`. With v = 1 - U, G = -log(-log(1 - v)) <= -log(v), so it cannot if v >
+ * exp(-needed); the margin allows for the float's rounding.
  */
 static bool may_reach(uint32_t hash, double needed) {
     if (needed <= 0) return true;
@@ -59,7 +59,7 @@ void ps_race_enter(ps_race *race, int32_t id, double scaled) {
 
 enum { STRETCH = 64 };
 
-/* What a row's search needs beside the race. entered: the two that were entered first, so that the others have something to beat. */
+/* What a row's search needs besides the race. entered: the two entered first, so that the others have something to beat. */
 typedef struct search {
     const float *row;
     double temperature;
@@ -72,7 +72,7 @@ static bool may_win(const ps_race *race, const search *s, int32_t from, int32_t 
     if (!(most >= s->floor) || most == -INFINITY) return false;
     const double needed = race->next - (double)most / s->temperature;
     if (needed > PS_MOST_NOISE) return false;
-    if (needed < 1 || s->floor > -INFINITY) return true; /* most hashes reach that, or few ids are over the floor */
+    if (needed < 1 || s->floor > -INFINITY) return true; /* most hashes reach that, or few ids are above the floor */
     return may_reach(stretch_hash_at[level](race->key, (uint32_t)from, (uint32_t)n), needed);
 }
 

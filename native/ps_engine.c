@@ -74,7 +74,7 @@ void ps_engine_close(ps_engine *engine) {
     free(engine);
 }
 
-/* llama.cpp asks this between graph nodes, from its own threads. */
+/* llama.cpp calls this between graph nodes, from its own threads. */
 static bool cancelled(void *engine) {
     return atomic_load_explicit(&((ps_engine *)engine)->cancelled, memory_order_relaxed) != 0;
 }
@@ -99,7 +99,7 @@ static ps_status attach(ps_engine *engine, int32_t role, struct llama_context *c
     slot->n_embd = ps_api.model_n_embd(model);
     slot->n_out = ps_api.model_n_embd_out(model);
     const bool states = ps_api.model_is_recurrent(model) || ps_api.model_is_hybrid(model);
-    /* MTP heads are of a hybrid model, but their context has no states, and no sequences to spare */
+    /* MTP heads belong to a hybrid model, but their context has no states and no spare sequences */
     slot->spare = role != PS_TARGET && states && (int32_t)ps_api.n_seq_max(ctx) >= 2 * engine->n_seq ? engine->n_seq : 0;
     slot->recurrent = role == PS_TARGET ? states : slot->spare > 0;
     slot->shared = false;

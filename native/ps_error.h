@@ -1,4 +1,4 @@
-/* How a function fails: fail if, fail unless, forward. A build without NDEBUG remembers where, and ps_status_str tells it. */
+/* How a function fails: fail if, fail unless, forward. A build without NDEBUG remembers where, and ps_status_str reports it. */
 #ifndef PS_ERROR_H
 #define PS_ERROR_H
 

@@ -5,17 +5,17 @@
 #include "ps_error.h"
 
 /*
- * MARS (arXiv 2601.15498) takes the runner-up where z2 / z1 > theta, raw logits. For z1 <= 0 that ratio means nothing (two
- * negative logits far apart would always open the gate), and what it means for z1 > 0 varies from model to model, so a
- * gap in nats bounds it: the runner-up is at least exp(-gap) times as likely as the first, where it counts: in the
- * distribution that is sampled from. Comparisons are written so that a NaN closes the gate.
+ * MARS (arXiv 2601.15498) takes the runner-up where z2 / z1 > theta, raw logits. For z1 <= 0 that ratio is meaningless (two
+ * negative logits far apart would always open the gate), and for z1 > 0 its meaning varies from model to model. So a gap in nats
+ * bounds it: in the distribution that is sampled from, the runner-up is at least exp(-gap) times as likely as the first.
+ * Comparisons are written so that a NaN closes the gate.
  */
 static bool open(const ps_gate *gate, const ps_row *row, float gap) {
     return gate->theta < 1 && gate->budget > 0 && row->z1 > 0 && row->z2 / row->z1 > gate->theta && gap < INFINITY &&
            gap <= gate->gap;
 }
 
-/* Above temperature 0 the sampler may have chosen past the first. */
+/* Above temperature 0 the sampler may have drawn another token than the first. */
 static bool candidate(const ps_gate *gate, const ps_row *row, int32_t token) {
     return token >= 0 && (token == row->second || (gate->sampled && token == row->first));
 }
@@ -25,9 +25,9 @@ int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t d
 }
 
 /*
- * Four ways to ask that a token be confirmed, each alone and any together.
+ * Four conditions on a relaxed token, in any combination.
  *
- * By what follows (FLy, arXiv 2511.22972): the target rejoins the draft at once, and stays with it for so many tokens.
+ * By what follows (FLy, arXiv 2511.22972): the target agrees with the draft again at once, for this many tokens.
  */
 static bool rejoined(const ps_gate *gate, const ps_evidence *seen) { return seen->behind >= gate->confirm; }
 
@@ -36,7 +36,7 @@ static bool alike(const ps_gate *gate, const ps_evidence *seen) {
     return gate->kl == INFINITY || (seen->kl < INFINITY && seen->kl <= gate->kl);
 }
 
-/* By the draft's own doubt: at a near tie its preference says least. */
+/* By the draft's own doubt: near a tie its preference says least. */
 static bool doubted(const ps_gate *gate, const ps_evidence *seen) { return seen->doubt >= gate->doubt; }
 
 /* By what the last tokens have cost. */
@@ -74,7 +74,7 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
     }
     if (barred || !ps_gate_may(gate, row, seen->gap, drafted)) return PS_OK;
     const float behind = drafted == row->first || seen->gap < 0 ? 0 : seen->gap;
-    /* -log of its probability: by so much the text is likelier at this place than one that is drawn */
+    /* -log of its probability: how much likelier the text is at this place than a drawn one */
     const float charge = behind + (gate->sampled && seen->missing > 0 ? seen->missing : 0);
     if (!(state->spent + charge <= gate->budget) || !confirmed(gate, state, seen, charge)) return PS_OK;
     *verdict = PS_RELAXED;

@@ -1,11 +1,10 @@
 /*
- * What has been said and what followed it: a suffix automaton of many texts (Blumer et al. 1985; online for several growing
- * texts, Takagi et al. 2016), with how often each of its strings occurred, for drafts by frequency (SuffixDecoding, arXiv
- * 2411.04975).
+ * Earlier texts and what followed them: a suffix automaton of many texts (Blumer et al. 1985; online for several growing texts,
+ * Takagi et al. 2016), with counts of its strings, for drafts by frequency (SuffixDecoding, arXiv 2411.04975).
  *
- * The texts are a tree: a text that begins as another one did shares its states and is counted once. Each begins with a mark of its
- * own, so that the state of a whole text stands for nothing else and is never split. An edge's token is that of the state it leads
- * to; edges are found in a hash table and listed by state, for a state that splits gives its edges to the new one.
+ * The texts form a tree: a text that begins like another shares its states, counted once. Each begins with a mark, so the state
+ * of a whole text stands for nothing else and is never split. An edge's token is that of the state it leads to. Edges are found
+ * in a hash table and also listed by state, since a state that is split gives its edges to the new one.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -17,18 +16,18 @@ enum { ROOT = 0, START = PS_INDEX_EMPTY, NONE = -1, MARK = -1 };
 enum { MOST_STATES = 1 << 29, FIRST_ROOM = 64 };
 
 /*
- * States on the way to the root whose counts a token changes: in a text of one token they are as many as it has, and the
- * deepest ones say enough there.
+ * States on the way to the root whose counts a token changes. In a text of one repeated token there are as many as tokens, and
+ * the deepest ones are enough.
  */
 enum { DEEPEST = 64 };
 
 typedef struct state {
     int32_t length; /* of its longest string */
-    int32_t link;   /* the state of the longest suffix that ends elsewhere, too */
+    int32_t link;   /* the state of the longest suffix that also ends elsewhere */
     int32_t count;  /* places where its strings end */
-    int32_t best;   /* where what followed most often leads to, the newest among equals; NONE at an end */
-    int32_t edge;   /* its newest edge, NONE for none */
-    int32_t token;  /* that its strings end with */
+    int32_t best;   /* where the most frequent continuation leads, the newest among equals; NONE at an end */
+    int32_t edge;   /* its newest edge, NONE if it has none */
+    int32_t token;  /* the last token of its strings */
 } state;
 
 typedef struct edge {
@@ -63,7 +62,7 @@ static int32_t *find_slot(const ps_index *index, int32_t from, int32_t token) {
     }
 }
 
-/* Where the edge leads to, NONE where there is none. */
+/* Where the edge leads, NONE if there is none. */
 static int32_t go(const ps_index *index, int32_t from, int32_t token) {
     const int32_t found = *find_slot(index, from, token);
     return found == NONE ? NONE : index->edges[found].to;
@@ -78,7 +77,7 @@ static void add_edge(ps_index *index, int32_t from, int32_t to) {
 
 /* ------------------------------------------------------------------- room */
 
-/* Room for `wanted` things, a half more than there are so that growing stays cheap. */
+/* Room for `wanted` things; grows by half, so that growing stays cheap. */
 static ps_status widen(void **things, int32_t *room, int32_t wanted, size_t size) {
     if (wanted <= *room) return PS_OK;
     int32_t more = *room + *room / 2;
@@ -90,7 +89,7 @@ static ps_status widen(void **things, int32_t *room, int32_t wanted, size_t size
     return PS_OK;
 }
 
-/* Slots for so many edges, at most three quarters of them taken. */
+/* Slots for this many edges, at most three quarters of them taken. */
 static ps_status widen_slots(ps_index *index, int32_t n_edges) {
     uint32_t wanted = index->n_slots ? index->n_slots : 2 * FIRST_ROOM;
     while ((uint64_t)n_edges * 4 > (uint64_t)wanted * 3) wanted *= 2;
@@ -122,8 +121,8 @@ static int32_t new_state(ps_index *index, int32_t length, int32_t token) {
 }
 
 /*
- * How many edges a token needs after `place`: one a state that has none of it, and those of a state that is split, which
- * may be one of the former.
+ * How many edges a token needs after `place`: one for each state that has no edge for it, and those of a state that is split,
+ * which may be one of the former.
  */
 static int32_t edges_needed(const ps_index *index, int32_t place, int32_t token) {
     const state *const states = index->states;
@@ -153,7 +152,7 @@ static int32_t split(ps_index *index, int32_t known, int32_t walk) {
     return made;
 }
 
-/* Make a state for the text of `place` and one more token, room for which there is. */
+/* Make a state for the text at `place` and one more token; there must be room. */
 static int32_t extend(ps_index *index, int32_t place, int32_t token) {
     state *const states = index->states;
     const int32_t made = new_state(index, states[place].length + 1, token);
@@ -168,7 +167,7 @@ static int32_t extend(ps_index *index, int32_t place, int32_t token) {
     return made;
 }
 
-/* The token that leads to `made` was said after the text of `place`. */
+/* Count that the token leading to `made` followed the text at `place`. */
 static void count(ps_index *index, int32_t place, int32_t made) {
     state *const states = index->states;
     int32_t to = made;
@@ -254,7 +253,7 @@ ps_status ps_index_find(const ps_index *index, const int32_t *tokens, int32_t n,
     return PS_OK;
 }
 
-/* The longest end of what led to `at` that anything followed, if it is `least` long. */
+/* The longest end of what led to `at` that was ever continued, if it has `least` tokens. */
 static int32_t shorter(const state *states, int32_t at, int32_t least) {
     do at = states[at].link;
     while (at != NONE && states[at].best == NONE);

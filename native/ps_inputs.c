@@ -1,19 +1,19 @@
 /*
- * The inputs of a draft that reads the target's states. At position t it is given token t and a state of position t - 1: the
- * target's where the target has been, its own for the tokens it drafts on from there.
+ * The inputs of a draft that reads the target's states. At position t it gets token t and a state of position t - 1: the target's
+ * where the target has been, its own for the tokens it drafts beyond that.
  *   PS_EAGLE3  the target's three states go through the draft's encoder first (arXiv 2503.01840)
- *   PS_MTP     the target's state as it is; of several heads each is a layer with KV of its own, all of which read what is committed
- *   PS_ASSISTANT  the same, and every token stands at the last committed one's position: what it sees is the target's KV
- * PS_DFLASH is given the target's states at their own positions, which become its KV; then tokens alone: the last committed one and
+ *   PS_MTP     the target's state as it is; several heads are layers with a KV each, and all of them read what is committed
+ *   PS_ASSISTANT  the same, and every token has the last committed one's position: it sees the target's KV
+ * PS_DFLASH gets the target's states at their own positions, which become its KV; then only tokens: the last committed one and
  * masks, which see each other and all of the KV (DFlash, arXiv 2602.06036).
- * llama.cpp's EAGLE-3 counts positions from the state, one lower; rotary embeddings see differences alone.
+ * llama.cpp's EAGLE-3 counts positions from the state, one lower; rotary embeddings see only differences.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps_internal.h"
 
-/* llama.cpp makes room for logits of every row it encodes, though none come: few rows at a time. */
+/* llama.cpp allocates logits for every row it encodes, though none are made: few rows at a time. */
 enum { ENCODED_ROWS = 64 };
 
 bool ps_inputs_wants_all(const ps_engine *engine) { return engine->reading.kind == PS_EAGLE3 || ps_chains(engine); }
@@ -40,7 +40,7 @@ static bool sound(const ps_reading *c) {
 /* Floats of one row that is decoded or, for EAGLE-3, comes from the encoder. */
 static int32_t width_of(const ps_reading *c) { return c->kind == PS_DFLASH ? c->n_hidden : c->width; }
 
-/* llama.cpp gives rows as wide as the file says its model's output is: what is copied must be no wider. */
+/* llama.cpp's rows are as wide as the file says its model's output is: a copy must be no wider. */
 static bool fits(const ps_reading *c, const ps_ctx *target, const ps_ctx *draft) {
     const int32_t n_layers = c->n_layers > 0 ? c->n_layers : 1;
     return target->n_embd == target->n_out && target->n_out * n_layers == c->n_hidden && draft->n_out == c->width;
@@ -73,14 +73,14 @@ ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
         float *const own = realloc(engine->seq[s].own, n_own * (size_t)reading->width * sizeof *own);
         PS_FAIL_UNLESS(own, PS_E_NOMEM);
         engine->seq[s].own = own;
-        engine->seq[s].states.cap = 0; /* rows of another width */
+        engine->seq[s].states.cap = 0; /* rows have another width now */
         free(engine->seq[s].states.data);
         engine->seq[s].states.data = NULL;
     }
     engine->reading = *reading;
     ps_states_want(engine, true);
     draft->shared = reading->kind == PS_ASSISTANT;
-    if (reading->kind != PS_DFLASH || reading->sure) ps_api.set_embeddings_nextn(draft->ctx, true, true); /* of rows with logits */
+    if (reading->kind != PS_DFLASH || reading->sure) ps_api.set_embeddings_nextn(draft->ctx, true, true); /* rows with logits */
     return PS_OK;
 }
 
@@ -97,7 +97,7 @@ void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted
     ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
 }
 
-/* The state behind which token i was drafted: the last one, but where each is another head's. */
+/* The state from which token i was drafted: the last one, or with several heads that of token i. */
 static float *own_state(const ps_engine *engine, int32_t seq, int32_t i) {
     return engine->seq[seq].own + (ps_chains(engine) ? (size_t)i * (size_t)engine->reading.width : 0);
 }
@@ -116,12 +116,12 @@ ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
     return PS_OK;
 }
 
-/* Encode the states of as many rows from *at on as go at once, and put what comes into their inputs. */
+/* Encode the next states from *at on, as many as fit in one call, and put the results into their rows. */
 static ps_status encode_some(ps_engine *engine, int32_t *at) {
     ps_rows *const rows = &engine->rows, *const encoded = &engine->encoded;
     const size_t width = (size_t)engine->reading.width, n_hidden = (size_t)engine->reading.n_hidden;
     struct llama_context *const draft = engine->role[PS_DRAFT].ctx;
-    /* an encoder has no memory, but llama.cpp wants positions that go on where sequence 0 ends */
+    /* an encoder has no memory, but llama.cpp wants positions that continue after sequence 0 */
     const int32_t first = ps_api.memory_seq_pos_max(ps_api.get_memory(draft), 0) + 1;
     const int32_t accepted = engine->role[PS_DRAFT].n_ubatch, most = accepted < ENCODED_ROWS ? accepted : ENCODED_ROWS;
     int32_t place[ENCODED_ROWS], *const next = at;
@@ -152,8 +152,9 @@ ps_status ps_inputs_decode(ps_engine *engine) {
     return ps_ctx_decode(engine, PS_DRAFT);
 }
 
-/* Before drafting: the KV must reach into the states that are there, and no further back than the window; if it does not, begin
- * again there. False where the target's newest state is missing, as after a text that goes back further than the states kept. */
+/* Before drafting: the tokens that the KV lacks must have stored states and lie within the window; otherwise start again at
+ * the oldest such token. False if the target's newest state is missing, as after a sequence was cut back beyond the states
+ * kept. */
 bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     const ps_seq *const s = &engine->seq[seq];
     ps_ctx *const draft = &engine->role[PS_DRAFT];
@@ -163,7 +164,7 @@ bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     const int32_t kept = s->states.first + (engine->reading.kind != PS_DFLASH), near = last + 1 - engine->reading.window;
     const int32_t oldest = kept > near ? kept : near;
     if (draft->shared) {
-        draft->n_kv[seq] = last; /* the target's has all that it looks at */
+        draft->n_kv[seq] = last; /* the target's KV has all that it reads */
         return true;
     }
     if (held >= oldest && held <= last) return true;
@@ -172,7 +173,7 @@ bool ps_inputs_begin(ps_engine *engine, int32_t seq) {
     return true;
 }
 
-/* Make the target's states KV of a draft of blocks, up to the last committed token. */
+/* Turn the target's states into the KV of a block draft, up to the last committed token. */
 ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq) {
     ps_ctx *const draft = &engine->role[PS_DRAFT];
     const int32_t end = engine->seq[seq].n - 1;

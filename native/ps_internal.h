@@ -13,30 +13,30 @@
 typedef struct ps_ctx {
     struct llama_context *ctx;       /* NULL when the role is empty */
     const struct llama_vocab *vocab;
-    int32_t n_vocab;                 /* logits of a row that the target knows too */
+    int32_t n_vocab;                 /* logits of a row that the target has too */
     int32_t n_batch;                 /* rows one llama_decode accepts */
-    int32_t n_ubatch;                /* rows one llama_encode accepts: it ends the process for more */
+    int32_t n_ubatch;                /* rows one llama_encode accepts: it aborts the process on more */
     int32_t n_ctx;                   /* positions one sequence may use */
     int32_t n_swa;                   /* sliding window, 0 for none */
-    int32_t n_embd, n_out;           /* floats of a state inside the model, and of one that comes out */
-    bool recurrent;                  /* a memory of states, of which the target's keeps the last n_rs before the newest */
+    int32_t n_embd, n_out;           /* floats of a state inside the model, and of an output state */
+    bool recurrent;                  /* its memory holds states; the target's keeps the last n_rs before the newest */
     int32_t n_rs;
-    bool shared;                     /* it looks into the target's KV: n_kv is a count, its memory is never touched */
-    int32_t spare;                   /* a side model's of states: sequence s keeps one of committed tokens in s + spare; 0: none */
-    int32_t *saved;                  /* [n_seq] tokens that it is of, at most n_kv */
+    bool shared;                     /* it reads the target's KV: n_kv is only a count, its memory is never touched */
+    int32_t spare;                   /* side model with states: sequence s keeps its committed state in s + spare; 0: none */
+    int32_t *saved;                  /* [n_seq] tokens in that state, at most n_kv */
     int32_t *n_kv;                   /* [n_seq] tokens held */
-    int32_t *tail;                   /* [n_seq] of a recurrent one: tokens that can be dropped now; -1 after a drop */
+    int32_t *tail;                   /* [n_seq] if recurrent: tokens that can be dropped now; -1 after a drop */
 } ps_ctx;
 
 /* Rows for one llama_decode: tokens, and input vectors for a draft that reads states. */
 typedef struct ps_rows {
     int32_t n, cap;
     int32_t *token, *n_seq_id, *seq;
-    int32_t *pos; /* [4][cap]: rows of vectors have four where positions have sections (M-RoPE) */
+    int32_t *pos; /* [4][cap]: rows of vectors need four where positions have sections (M-RoPE) */
     int32_t **seq_id;
     int8_t *wanted; /* non-zero: logits of this row are read */
-    float *embd;         /* [n_batch of the draft][width of an input], draft that reads states only */
-    const float **state; /* [cap] EAGLE-3: the target's state that is to be encoded for this row, or NULL */
+    float *embd;         /* [n_batch of the draft][width of an input], only for a draft that reads states */
+    const float **state; /* [cap] EAGLE-3: the target's state to be encoded for this row, or NULL */
 } ps_rows;
 
 /* The target's states of consecutive positions [first, first + n), kept for a draft that reads them. */
@@ -51,13 +51,13 @@ typedef struct ps_seq {
     ps_draft draft;
     ps_coupling coupling; /* temperature 0: not coupled */
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
-    int32_t rows;     /* of it, those that can be read */
-    int32_t verified; /* drafted tokens in that verify, -1 where nothing can be accepted */
-    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, while companion or gate want them */
-    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has that of the drafted token */
-    float *own;       /* [heads, or 1][width] such a draft's own states: after its last row, or where each head drafted */
+    int32_t rows;     /* how many of its rows can be read */
+    int32_t verified; /* drafted tokens in that verify, -1 if nothing can be accepted */
+    float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, if companion or gate need them */
+    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has the drafted token's row */
+    float *own;       /* [heads, or 1][width] own states of a draft that reads states: after its last row, or one per head */
     ps_states states;
-    int32_t begun;    /* where such a draft's KV begins: it reads the end of a long prompt alone */
+    int32_t begun;    /* where such a draft's KV begins: it reads only the end of a long prompt */
     uint32_t mark; /* the last call that named this sequence */
 } ps_seq;
 
@@ -88,7 +88,7 @@ struct ps_engine {
 
 static inline bool ps_coupled(const ps_seq *seq) { return seq->coupling.temperature > 0; }
 
-/* Whether each drafted token is another head's, a layer of its own in the draft's context. */
+/* Whether each drafted token comes from another head, a separate layer in the draft's context. */
 static inline bool ps_chains(const ps_engine *engine) { return engine->reading.heads > 1; }
 
 /* Whether the draft reads the target's states. */
@@ -107,7 +107,7 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width);
 void ps_rows_free(ps_rows *rows);
 void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
-ps_status ps_ctx_inject(ps_engine *engine); /* rows of vectors alone, on the draft */
+ps_status ps_ctx_inject(ps_engine *engine); /* rows of vectors only, on the draft */
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
 void ps_ctx_roll_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
 void ps_ctx_save(ps_engine *engine, int32_t role, int32_t seq);
@@ -130,8 +130,8 @@ const float *ps_states_at(const ps_engine *engine, int32_t seq, int32_t pos);
 void ps_states_cut(ps_states *states, int32_t end);
 
 /* ps_inputs.c */
-bool ps_inputs_has_own(const ps_engine *engine); /* a state of its own behind each row */
-bool ps_inputs_wants_all(const ps_engine *engine); /* of a batch with logits, those of every row */
+bool ps_inputs_has_own(const ps_engine *engine); /* whether it has an own state after each row */
+bool ps_inputs_wants_all(const ps_engine *engine); /* whether logits of every row in a batch must be wanted */
 bool ps_inputs_begin(ps_engine *engine, int32_t seq);
 ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading);
 void ps_inputs_end(ps_engine *engine);

@@ -1,9 +1,9 @@
 /*
  * What the kernels share: an exp that vectorises, and the choice of instruction set.
  *
- * A kernel's inner loop is written once, in plain C, as PS_INLINE. PS_CLONES makes one function of it for each level, which the
- * compiler vectorises for that level, and a table of them; ps_simd() is the level to use. Dispatching by hand rather than by
- * ifunc works on every system and under the sanitizers, and lets tests run each level on one machine.
+ * A kernel's inner loop is written once, in plain C, as PS_INLINE. PS_CLONES makes one function from it per level, which the
+ * compiler vectorises for that level, and a table of them; ps_simd() is the level to use. Dispatching by hand instead of by ifunc
+ * works on every system and under the sanitizers, and lets tests run each level on one machine.
  */
 #ifndef PS_KERNEL_H
 #define PS_KERNEL_H
@@ -13,7 +13,7 @@
 
 #include "ps_error.h"
 
-/* Floats that are worked on at a time: two rows of them stay in the first-level cache between passes. */
+/* Floats processed at a time: two rows of them stay in the first-level cache between passes. */
 enum { PS_BLOCK = 1024 };
 
 #if defined(__GNUC__)
@@ -36,17 +36,17 @@ enum { PS_BLOCK = 1024 };
     PS_AVX512 static result name##_avx512 parameters { return name arguments; } \
     static result(*const name##_at[]) parameters = {name##_base, name##_avx2, name##_avx512}
 
-int32_t ps_simd(void); /* the best PS_SIMD_ level this machine has, the limit heeded */
+int32_t ps_simd(void); /* the best PS_SIMD_ level of this machine, within the limit */
 
-/* ps_scan, and *log_sum the logarithm of the sum of exp(x - z1): beside a large z1, lse has lost its last digits. */
+/* ps_scan, plus *log_sum, the logarithm of the sum of exp(x - z1): next to a large z1, lse has lost its last digits. */
 ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *out, double *log_sum);
 
-/* The largest of n numbers that ps_scan has looked at. */
+/* The largest of n numbers that ps_scan has checked. */
 float ps_scan_max(const float *x, int32_t n, int32_t level);
 
 /*
- * exp(x) for x <= 0, relative error under 5e-7; anything below -87 gives exp(-87), which no sum of a row can show.
- * 2^t is split into 2^n, built from bits, and 2^r with |r| <= 1/2, a polynomial fitted for the least relative error.
+ * exp(x) for x <= 0, relative error under 5e-7; anything below -87 gives exp(-87), too little to matter in a row's sum. 2^t is
+ * split into 2^n, built from bits, and 2^r with |r| <= 1/2, a polynomial fitted for the least relative error.
  */
 PS_INLINE float ps_exp(float x) {
     const float rounder = 12582912.0f; /* 1.5 * 2^23: a sum with it has n in its low bits */
@@ -58,7 +58,7 @@ PS_INLINE float ps_exp(float x) {
     p = p * r + 5.550733581e-2f;
     p = p * r + 2.402224243e-1f;
     p = p * r + 6.931470037e-1f;
-    p = p * r + 1.0f; /* held at 1: exp(0) is exact, and so is a row with one possible token */
+    p = p * r + 1.0f; /* fixed at 1: exp(0) is exact, and so is a row with one possible token */
     uint32_t n, bits;
     memcpy(&n, &shifted, sizeof n);
     memcpy(&bits, &p, sizeof bits);

@@ -1,7 +1,8 @@
 /*
- * Standard Gumbel noise of (seed, position, id) from a counter-based hash: nothing is kept between draws, so a draft, a verify in
- * another batch and another machine find the same. The hash is integers alone; the logarithm is plain IEEE double arithmetic in
- * a fixed order, free of any libm's last bit. For the same reason this file is compiled without fused multiply-add.
+ * Standard Gumbel noise of (seed, position, id) from a counter-based hash. Nothing is kept between draws, so a draft, a verify in
+ * another batch and another machine get the same noise. The hash uses only integers; the logarithm is plain IEEE double
+ * arithmetic in a fixed order, independent of any libm's last bit. For the same reason this file is compiled without fused
+ * multiply-add.
  */
 #include <string.h>
 
@@ -22,12 +23,12 @@ static uint64_t mix(uint64_t x) {
 
 ps_noise_key ps_noise_at(uint64_t seed, int64_t position) {
     const uint64_t step = 0x9E3779B97F4A7C15u; /* 2^64 over the golden ratio */
-    /* mixed before the position comes in, or seeds that differ by `step` would share their noise, moved by one position */
+    /* mixed before the position is added, or seeds that differ by `step` would share their noise, shifted by one position */
     const uint64_t key = mix(mix(seed + step) + step * ((uint64_t)position + 1));
     return (ps_noise_key){(uint32_t)key, (uint32_t)(key >> 32)};
 }
 
-/* log(x) of a normal x > 0 to a few units of the last place: the exponent, and the odd series in s = (m - 1) / (m + 1), |s| < .172. */
+/* log(x) of a normal x > 0 to a few ulps: the exponent, and the odd series in s = (m - 1) / (m + 1), |s| < .172. */
 static double logarithm(double x) {
     static const double ODD[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0};
     uint64_t bits;
@@ -47,7 +48,7 @@ static double logarithm(double x) {
 }
 
 double ps_gumbel(uint32_t hash) {
-    const double u = ((double)hash + 0.5) * (1.0 / 4294967296.0); /* in (0, 1), never an end */
+    const double u = ((double)hash + 0.5) * (1.0 / 4294967296.0); /* in (0, 1), never 0 or 1 */
     return -logarithm(-logarithm(u));
 }
 

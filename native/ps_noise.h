@@ -1,4 +1,4 @@
-/* Noise from the inside: its key, its hash, and a race of candidates for the largest logit / T + G. */
+/* Noise internals: its key, its hash, and a race of candidates for the largest logit / T + G. */
 #ifndef PS_NOISE_H
 #define PS_NOISE_H
 
@@ -6,7 +6,7 @@
 
 #include "ps_kernel.h"
 
-/* No noise is larger: that of the hash 2^32 - 1 is -log(-log(1 - 2^-33)) = 22.874. */
+/* Upper bound of the noise: that of the hash 2^32 - 1 is -log(-log(1 - 2^-33)) = 22.874. */
 #define PS_MOST_NOISE 22.9
 
 typedef struct ps_noise_key {
@@ -29,7 +29,7 @@ PS_INLINE uint32_t ps_noise_hash(ps_noise_key key, uint32_t id) {
 
 bool ps_coupling_sound(const ps_coupling *how); /* whether its numbers are in range */
 
-/* The two best of the candidates so far; of equal scores the lower id is better, in whatever order they come. */
+/* The two best candidates so far; of equal scores the lower id is better, whatever their order. */
 typedef struct ps_race {
     ps_noise_key key;
     int32_t first, second; /* -1 before there is one */
@@ -39,7 +39,7 @@ typedef struct ps_race {
 ps_race ps_race_begin(const ps_coupling *how, int64_t position);
 void ps_race_enter(ps_race *race, int32_t id, double scaled); /* scaled: logit / T */
 
-/* Enter a row under the min_p of `how`; *raw is what ps_scan says of it. */
+/* Enter a row, truncated by the min_p of `how`; *raw is ps_scan's result for it. */
 void ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coupling *how, const ps_row *raw);
 
 /* The two best as a row in units of logits: z is logit + T * G. */

@@ -62,7 +62,7 @@ static void take_top2(ps_row *out, const float *row, int32_t from, int32_t end) 
     }
 }
 
-/* Look closer at a block that holds a new first or second, again skipping what does not. */
+/* Search a block that holds a new first or second, again skipping parts that do not. */
 static void search(ps_row *out, const float *row, int32_t from, int32_t end, int32_t level) {
     enum { STEP = 64 };
     for (int32_t i = from, n; i < end; i += n) {
@@ -72,7 +72,7 @@ static void search(ps_row *out, const float *row, int32_t from, int32_t end, int
     }
 }
 
-/* A sum relative to the running maximum, in double so that a long row adds no error of its own. */
+/* A sum relative to the running maximum, in double, so that a long row adds no error of its own. */
 typedef struct total {
     double most, exp;
 } total;
@@ -113,7 +113,7 @@ ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *o
     total s = {.most = -INFINITY};
     const ps_status status = scan(row, n_vocab, what, out, &s);
     if (status != PS_OK) return status;
-    if (out->second < 0 && n_vocab > 1) out->second = out->first == 0; /* all others are -inf: the lowest of them */
+    if (out->second < 0 && n_vocab > 1) out->second = out->first == 0; /* all others are -inf: take the lowest id */
     *log_sum = what != PS_SCAN_TOP2 ? finish(out, &s) : 0;
     return PS_OK;
 }

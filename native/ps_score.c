@@ -5,7 +5,7 @@ static int32_t drafted_at(const ps_seq *seq, int32_t pos) {
     return pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
 }
 
-/* The companion's first row for this sequence's draft, counted in engine->rows. */
+/* Add the companion's rows for a sequence; returns the first row of its draft in engine->rows. */
 static int32_t add_rows(ps_engine *engine, int32_t index) {
     const ps_seq *const seq = &engine->seq[index];
     const int32_t end = seq->n + seq->draft.n - 1; /* the last drafted token itself need not be decoded */
@@ -39,7 +39,7 @@ static ps_status agree(ps_engine *engine, int32_t index, int32_t first) {
     for (int32_t i = 0; i < seq->draft.n; i++) {
         const float *const row = ps_ctx_logits(&engine->role[PS_COMPANION], first + i);
         PS_FAIL_UNLESS(row, PS_E_DECODE);
-        if (seq->draft.token[i] >= shared) { /* one that the companion lacks: it would never say it */
+        if (seq->draft.token[i] >= shared) { /* the companion lacks this token and would never propose it */
             seq->draft.agreement[i] = (ps_agreement){.pd = seq->draft.p[i], .top = -1};
             continue;
         }

@@ -10,11 +10,11 @@ ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n) {
     return PS_OK;
 }
 
-/* Drop the first n_matched drafted tokens, which were committed, and keep the rest as the next draft's beginning. */
+/* Drop the first n_matched drafted tokens, which were committed, and keep the rest as the beginning of the next draft. */
 void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab) {
     ps_draft *const draft = &seq->draft;
     const int32_t n = draft->n - n_matched;
-    /* a draft from elsewhere has no probabilities to go on with: it is looked up afresh */
+    /* a draft from elsewhere has no probabilities to continue with: it is looked up again */
     if (n <= 0 || draft->p[n_matched] == 0.0f) {
         draft->n = draft->scored = 0;
         return;
@@ -53,7 +53,7 @@ static void settle_target(ps_engine *engine, int32_t seq, int32_t keep) {
     ps_ctx *const ctx = &engine->role[PS_TARGET];
     if (!ctx->ctx) return;
     ctx->n_kv[seq] = ps_api.memory_seq_pos_max(ps_api.get_memory(ctx->ctx), seq) + 1;
-    ctx->tail[seq] = -1; /* what they decoded last is not known */
+    ctx->tail[seq] = -1; /* what they decoded last is unknown */
     ps_ctx_roll_back(engine, PS_TARGET, seq, keep);
 }
 
@@ -61,7 +61,7 @@ static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens
                          int32_t *n_kept) {
     ps_seq *const seq = &engine->seq[index];
     PS_FAIL_UNLESS(ids_valid(engine, tokens, n), PS_E_ARG);
-    /* the last token is always decoded in a verify, so that its logits are there */
+    /* the last token is always decoded in a verify, so that its logits are available */
     const int32_t most = n > 0 ? n - 1 : 0;
     const int32_t common = common_prefix(seq, tokens, n);
     const int32_t keep = least(common, most);
@@ -99,8 +99,8 @@ static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n
         ps_ctx *const ctx = &engine->role[r];
         if (!ctx->ctx) continue;
         const int32_t held = ctx->n_kv[from] < n ? ctx->n_kv[from] : n;
-        if (held == 0 || ctx->shared || (ctx->recurrent && ctx->tail[from] < 0)) continue; /* a copy would be of the state before the drop */
-        /* whole sequences only: a KV with one stream a sequence aborts on a partial copy */
+        if (held == 0 || ctx->shared || (ctx->recurrent && ctx->tail[from] < 0)) continue; /* a copy would be stale */
+        /* whole sequences only: a KV with one stream per sequence aborts on a partial copy */
         ps_api.memory_seq_cp(ps_api.get_memory(ctx->ctx), from, to, -1, -1);
         ctx->n_kv[to] = ctx->n_kv[from];
         ctx->saved[to] = 0; /* seq_set above emptied it */
@@ -122,7 +122,7 @@ ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how) 
     PS_FAIL_IF(!engine || !ps_seq_valid(engine, seq) || (how && !ps_coupling_sound(how)), PS_E_ARG);
     PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
     engine->seq[seq].coupling = how ? *how : (ps_coupling){0};
-    engine->seq[seq].draft.n = engine->seq[seq].draft.scored = 0; /* what is left of a draft was drawn otherwise */
+    engine->seq[seq].draft.n = engine->seq[seq].draft.scored = 0; /* the rest of the draft was drawn in another way */
     ps_unlock(engine);
     return PS_OK;
 }

@@ -1,12 +1,12 @@
 /*
- * The target's hidden states, kept for a draft that reads them: the inputs of some layers side by side (EAGLE-3,
- * DFlash), or those its next-token heads read (MTP).
+ * The target's hidden states, kept for a draft that reads them: the inputs of some layers side by side (EAGLE-3, DFlash), or
+ * those that its next-token heads read (MTP).
  */
 #include <string.h>
 
 #include "ps_internal.h"
 
-/* Have the target's context give, or no longer give, what the draft reads. */
+/* Make the target's context output, or no longer output, what the draft reads. */
 void ps_states_want(ps_engine *engine, bool wanted) {
     const ps_reading *const c = &engine->reading;
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
@@ -18,7 +18,7 @@ void ps_states_want(ps_engine *engine, bool wanted) {
     if (nextn) ps_api.set_embeddings_nextn(target, wanted, false);
 }
 
-/* Copy one layer's n rows from `first` on to their places between those of the others. */
+/* Copy n rows of one layer, from `first` on, to their places between those of the other layers. */
 static ps_status read_layer(const ps_engine *engine, int32_t k, int32_t first, int32_t n, float *out) {
     struct llama_context *const target = engine->role[PS_TARGET].ctx;
     const int32_t layer = engine->reading.layer[k];
@@ -55,8 +55,8 @@ void ps_states_cut(ps_states *states, int32_t end) {
     if (end < states->first + states->n) states->n = end > states->first ? end - states->first : 0;
 }
 
-/* Have the next state kept be that of position pos; true where older ones must go before there is room for n. A later text
- * may begin with this one, so old states are worth keeping: up to four windows of them. */
+/* Prepare for states from position pos on; true if older ones must go to make room for n. A later text may begin like this
+ * one, so old states are worth keeping: up to four windows of them. */
 bool ps_states_place(ps_engine *engine, int32_t seq, int32_t pos, int32_t n) {
     ps_states *const states = &engine->seq[seq].states;
     if (states->n == 0 || pos > states->first + states->n || pos < states->first) {
@@ -67,7 +67,7 @@ bool ps_states_place(ps_engine *engine, int32_t seq, int32_t pos, int32_t n) {
     return states->n + n > 4 * engine->reading.window;
 }
 
-/* Forget all but two windows of states: few at a time would move the others often. */
+/* Forget all but two windows of states: dropping few at a time would move the others often. */
 void ps_states_forget(ps_engine *engine, int32_t seq) {
     ps_states *const states = &engine->seq[seq].states;
     const int32_t gone = states->n - 2 * engine->reading.window;
@@ -78,7 +78,7 @@ void ps_states_forget(ps_engine *engine, int32_t seq) {
     memmove(states->data, states->data + (size_t)gone * width, (size_t)states->n * width * sizeof *states->data);
 }
 
-/* Keep the target's states of n rows of its last decode, from `row` on, behind those that are kept. */
+/* Append the target's states of n rows of its last decode, from `row` on. */
 ps_status ps_states_keep(ps_engine *engine, int32_t seq, int32_t row, int32_t n) {
     ps_states *const states = &engine->seq[seq].states;
     const size_t width = (size_t)engine->reading.n_hidden;

@@ -1,11 +1,11 @@
-/* What a status says, in a debug build where it arose, too; and the interface's key. */
+/* Status messages, in a debug build with the place of the error; and the interface's key. */
 #include <stdio.h>
 #include <string.h>
 
 #include "ps_error.h"
 
 #ifndef PYSPEC_KEY
-#define PYSPEC_KEY "unknown" /* built without the package, as the C tests are */
+#define PYSPEC_KEY "unknown" /* built without the package, as in the C tests */
 #endif
 
 const char *ps_key(void) { return PYSPEC_KEY; }
@@ -34,7 +34,7 @@ const char *ps_status_str(ps_status status) { return words(status); }
 #else
 
 static _Thread_local struct {
-    ps_status status; /* PS_OK: nothing, or it was told */
+    ps_status status; /* PS_OK: no error, or it was reported */
     const char *file;
     int line;
 } last;

@@ -27,9 +27,9 @@ ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto,
     return status;
 }
 
-enum { ALL_ROWS = -2 }; /* as ps_work has it */
+enum { ALL_ROWS = -2 }; /* as in ps_work */
 
-/* How many rows one work item needs, or -1 when it cannot be done. */
+/* How many rows one work item needs, or -1 if it cannot be done. */
 static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
     const ps_seq *const seq = &engine->seq[work->seq];
     const ps_ctx *const ctx = &engine->role[PS_TARGET];
@@ -46,7 +46,7 @@ static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
 static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     ps_seq *const seq = &engine->seq[work->seq];
     const int32_t from = engine->role[PS_TARGET].n_kv[work->seq];
-    const int32_t first = work->n_draft == ALL_ROWS ? from : seq->n - 1; /* that is wanted */
+    const int32_t first = work->n_draft == ALL_ROWS ? from : seq->n - 1; /* wanted row */
     for (int32_t pos = from; pos < from + n_rows; pos++) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
         const bool wanted = work->n_draft != -1 && pos >= first;
@@ -57,13 +57,13 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     seq->verified = work->n_draft < 0 ? -1 : work->n_draft;
 }
 
-/* The states of committed rows before the last one; those after it wait for what is accepted. */
+/* Keep the states of committed rows before the last one; later ones wait for acceptance. */
 static void keep_states(ps_engine *engine, const ps_work *work, int32_t from, int32_t row) {
     const int32_t n = work->n_draft == -1 ? work->n_prefill : engine->seq[work->seq].n - 1 - from;
     if (n > 0) ps_draft_keep_states(engine, work->seq, from, row, n);
 }
 
-/* Where a memory was emptied, the rows of all may not fit one batch: those texts are read up to their last token before. */
+/* If a memory was emptied, all rows may not fit one batch: read those sequences up to their last token first. */
 static ps_status catch_up(ps_engine *engine, int32_t n, const ps_work *work) {
     ps_ctx *const ctx = &engine->role[PS_TARGET];
     int64_t rows = 0;

@@ -1,4 +1,4 @@
-/* What a vocabulary says of its tokens, asked for all of them at once: from Python each question costs as much as hundreds here. */
+/* Tokens by attribute, for a whole vocabulary at once: from Python, one query costs as much as hundreds here. */
 #include "ps_api.h"
 #include "ps_error.h"
 

@@ -4,12 +4,12 @@
  * Layers, each knowing only those before it:
  *   kernels   arithmetic on logit rows; includes nothing of llama.cpp (ps_scan.c, ps_noise.c, ps_draw.c, ps_agree.c, ps_gate.c)
  *   binding   llama.cpp's functions, resolved by Python from the library llama_cpp has loaded (ps_api.c)
- *   index     what was said before and what followed it (ps_index.c)
+ *   index     earlier texts and what followed them (ps_index.c)
  *   engine    prefill, draft, score, verify, accept, roll back, for many sequences (ps_engine.c, ps_ctx.c, ...)
  *
- * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, installs a signal handler or
- * keeps global state but the binding table, the limit of the kernels' instruction set and, in a debug build, where a thread's last
- * error arose, which ps_status_str tells. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
+ * Every function returns a ps_status and reports through out-parameters. Nothing prints, exits, or installs a signal handler.
+ * Global state is limited to the binding table, the limit of the kernels' instruction set and, in a debug build, the place of a
+ * thread's last error, which ps_status_str reports. One engine belongs to one thread at a time: a second caller gets PS_E_BUSY.
  * Rows are float32 logits, n_vocab long. Times are microseconds, gaps nats.
  */
 #ifndef PYSPEC_H
@@ -42,16 +42,16 @@ const char *ps_key(void); /* of this header: made by cdef.py */
 /* ---------------------------------------------------------------- kernels */
 
 typedef struct ps_row {
-    int32_t first;  /* argmax; the lowest id among equals, as llama.cpp's greedy sampler */
+    int32_t first;  /* argmax; the lowest id among equals, as in llama.cpp's greedy sampler */
     int32_t second; /* argmax of the rest; -1 if n_vocab is 1 */
     float z1;       /* raw logit of first */
     float z2;       /* raw logit of second; -INFINITY if there is none */
     float lse;      /* log-sum-exp of the row; set by PS_SCAN_LSE */
 } ps_row;
 
-/* Instruction sets. The kernels use the best one there is, up to a limit that tests and benchmarks may lower. */
+/* Instruction sets. The kernels use the best one available, up to a limit that tests and benchmarks may lower. */
 enum { PS_SIMD_BASE = 0, PS_SIMD_AVX2 = 1, PS_SIMD_AVX512 = 2 };
-int32_t ps_simd_limit(int32_t level); /* answers the level now in use; an unknown level changes nothing */
+int32_t ps_simd_limit(int32_t level); /* returns the level now in use; an unknown level changes nothing */
 
 enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1 };
 
@@ -59,22 +59,22 @@ enum { PS_SCAN_TOP2 = 0, PS_SCAN_LSE = 1 };
 ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out);
 
 /*
- * How the tokens of a text are drawn above temperature 0: the token at a position is the argmax of logit / temperature + G, where G is
- * standard Gumbel noise of (seed, position, id). A draft takes the argmax of its own logits with the same G (Daliri, Musco,
- * Suresh, arXiv 2408.07978), bounded by min_p as the target's sampler is, and by what of top_p costs nothing: a first token that
- * fills it is alone. Positions count tokens of the text, from 0.
+ * How tokens are drawn above temperature 0: the token at a position is the argmax of logit / temperature + G, where G is standard
+ * Gumbel noise of (seed, position, id). A draft takes the argmax of its own logits with the same G (Daliri, Musco, Suresh, arXiv
+ * 2408.07978). Its row is truncated by min_p, like the target's, and by top_p only where that costs nothing: a first token that
+ * reaches top_p is the only one left. Positions count tokens of the sequence, from 0.
  */
 typedef struct ps_coupling {
     uint64_t seed;
     float temperature; /* above 0 */
-    float min_p;       /* of a whole row: ids less than that times as likely as the first are left out; 0 for none */
-    float top_p;       /* of a draft's row: a first token that is so likely is the only one; 0 for none */
+    float min_p;       /* for a whole row: ids less than this many times as likely as the first are left out; 0 for none */
+    float top_p;       /* for a draft's row: a first token at least this likely is the only one left; 0 for none */
 } ps_coupling;
 
 /* G of n ids at a position, the same on every machine. */
 ps_status ps_noise(uint64_t seed, int64_t position, const int32_t *ids, int32_t n, double *out);
 
-/* The two best ids of a row with noise, first the one that is drawn; z is logit + temperature * G. Errors as ps_scan's. */
+/* The two best ids of a row with noise; the first is the one drawn. z is logit + temperature * G. Errors as ps_scan's. */
 ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out);
 
 typedef struct ps_agreement {
@@ -85,7 +85,7 @@ typedef struct ps_agreement {
     int32_t top; /* companion's argmax */
 } ps_agreement;
 
-/* Fused S, A, Pd(d), Pc(d) and companion's argmax for n_rows pairs of rows, n_vocab floats each. */
+/* S, A, Pd(d), Pc(d) and the companion's argmax for n_rows pairs of rows, n_vocab floats each. */
 ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
                    ps_agreement *out);
 
@@ -98,59 +98,61 @@ enum { PS_MAX_CONFIRM = 16, PS_MAX_SPAN = 256 };
 typedef struct ps_gate {
     float theta;     /* open when z2 / z1 > theta, raw logits, z1 > 0 */
     float gap;       /* and the gap in force <= gap, nats; INFINITY is the paper's rule */
-    float budget;    /* what relaxed tokens may cost the answer together, nats; INFINITY for no limit, 0 is strict */
+    float budget;    /* nats that relaxed tokens may cost the answer in total; INFINITY for no limit, 0 is strict */
     int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
-    int32_t confirm; /* so many drafted tokens behind it are the target's own choices, at most PS_MAX_CONFIRM; 0 asks for none */
-    int32_t span;    /* relaxed tokens among the last `span` of the text cost at most `window` nats; at most PS_MAX_SPAN, 0: no bound */
+    int32_t confirm; /* so many drafted tokens after it must be the target's choices, at most PS_MAX_CONFIRM; 0 for none */
+    int32_t span;    /* relaxed tokens among the last `span` cost at most `window` nats; at most PS_MAX_SPAN, 0 for no limit */
     float window;
-    float kl;        /* KL(draft || target) of the two rows <= kl, nats; INFINITY for no bound */
-    float doubt;     /* the draft's runner-up is at least so many times as likely as its first; 0 for no bound */
+    float kl;        /* KL(draft || target) of the two rows is at most this, nats; INFINITY for no limit */
+    float doubt;     /* the draft's runner-up is at least this many times as likely as its first; 0 for no limit */
 } ps_gate;
 
 typedef struct ps_gate_state {
     float spent;                  /* nats used of the budget */
-    int32_t n;                    /* relaxed tokens, of which the last PS_MAX_SPAN are kept for the window, token i at i % PS_MAX_SPAN */
+    int32_t n;                    /* relaxed tokens; the last PS_MAX_SPAN are kept for the window, token i at i % PS_MAX_SPAN */
     int32_t position[PS_MAX_SPAN];
     float charge[PS_MAX_SPAN];
 } ps_gate_state;
 
-/* What is known of a drafted token that the target did not choose, beside its row. */
+/* What is known about a drafted token that the target did not choose, besides its row. */
 typedef struct ps_evidence {
-    float gap;        /* how far the second is behind the first in the distribution in force, nats; INFINITY where one was cut away */
-    float missing;    /* -log of the first's probability there where tokens are sampled, else 0 */
-    int32_t behind;   /* drafted tokens behind it, one after the other, that are the target's own choices */
-    int32_t position; /* of the token in the text; rises */
-    float kl;         /* KL(draft || target), nats; INFINITY where the draft has no distribution */
-    float doubt;      /* how many times as likely as the draft's first its runner-up is; 0 where it has no distribution */
+    float gap;        /* how far the second is behind the first in the distribution in force, nats; INFINITY if one was cut */
+    float missing;    /* if tokens are sampled, -log of the first's probability there, else 0 */
+    int32_t behind;   /* consecutive drafted tokens after it that are the target's choices */
+    int32_t position; /* of the token in the sequence; rises */
+    float kl;         /* KL(draft || target), nats; INFINITY if the draft has no distribution */
+    float doubt;      /* how many times as likely as the draft's first its runner-up is; 0 if it has no distribution */
 } ps_evidence;
 
 enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
 
 /*
  * The acceptance rule for one row: exact match first, then the margin gate (MARS, arXiv 2601.15498, with a gap in nats).
+ *
  * `chosen` is what the target's sampler chose (its argmax when greedy), `drafted` the draft's token. `barred` is non-zero when
- * either is an end-of-generation or control token. The gap in force is z1 - z2 of a greedy choice, (z1 - z2) / T at temperature T,
- * INFINITY where truncation (top-k, top-p, min-p ...) removed one of the two. *verdict is PS_REJECTED, PS_EXACT or
- * PS_RELAXED; *nats is how far a relaxed token is behind the first: the gap for the second, and 0 otherwise. Budget and window are
- * charged that and what is missing, together -log of the token's probability: what taking it for whatever was drawn makes the text
- * likelier. Updates *state.
+ * either is an end-of-generation or control token. The gap in force is z1 - z2 for a greedy choice, (z1 - z2) / T at temperature
+ * T, and INFINITY if truncation (top-k, top-p, min-p ...) removed one of the two.
+ *
+ * *verdict is PS_REJECTED, PS_EXACT or PS_RELAXED; *nats is how far a relaxed token is behind the first: the gap for the second,
+ * and 0 otherwise. Budget and window are charged *nats plus `missing`, together -log of the token's probability: by that much,
+ * taking it whatever was drawn makes the text likelier. Updates *state.
  */
 ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, const ps_evidence *seen,
                          int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats);
 
-/* Whether the row alone lets the gate take a drafted token that was not chosen: what else it asks for need be found out only then. */
+/* Whether the row alone lets the gate take a drafted token that was not chosen; only then is other evidence needed. */
 int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t drafted);
 
 /* ------------------------------------------------------------------ index */
 
 /*
- * Texts, and what followed each of their parts how often. A place stands for a whole text; texts grow in any order, and those that
- * begin alike share that beginning and are counted once. The same calls give the same places. One index belongs to one thread
+ * Texts, and how often each continuation followed each of their parts. A place stands for a whole text; texts grow in any order,
+ * and those with the same beginning share it, counted once. The same calls give the same places. One index belongs to one thread
  * at a time.
  */
 typedef struct ps_index ps_index;
 
-enum { PS_INDEX_EMPTY = 1, PS_INDEX_CHOICES = 16 }; /* the place of the empty text; as many choices are told apart */
+enum { PS_INDEX_EMPTY = 1, PS_INDEX_CHOICES = 16 }; /* the place of the empty text; most choices that are counted */
 
 typedef struct ps_found {
     int32_t n;       /* tokens */
@@ -161,17 +163,17 @@ typedef struct ps_found {
 ps_status ps_index_open(ps_index **out);
 void ps_index_close(ps_index *index); /* accepts NULL */
 
-/* Go on from the text of *place by these tokens as far as texts have gone on so before, *n_known of them. */
+/* Follow known texts from *place along these tokens, as far as they go: *n_known of them. *place becomes where that ends. */
 ps_status ps_index_walk(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *n_known);
 
-/* Add n tokens to the text of *place, which becomes the new text's. After PS_E_NOMEM some of them may be in it. */
+/* Add n tokens to the text at *place, which becomes the new text's place. After PS_E_NOMEM some of them may be in it. */
 ps_status ps_index_add(ps_index *index, const int32_t *tokens, int32_t n, int32_t *place);
 
-/* The longest end of these tokens that is in any text: a place for ps_index_next only, and its length. */
+/* The longest end of these tokens that occurs in any text: a place for ps_index_next only, and its length. */
 ps_status ps_index_find(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *length);
 
-/* What followed the end of the text of `place`, `length` tokens long, or of what ps_index_find found: each time the token that
- * followed the longest known end most often, the newest among equals, where that end is `least` tokens long. At most `limit`. */
+/* What followed the end of the text at `place`, `length` tokens long, or what ps_index_find found: each time the token that
+ * most often followed the longest known end, the newest among equals, if that end has `least` tokens. At most `limit` tokens. */
 ps_status ps_index_next(const ps_index *index, int32_t place, int32_t length, int32_t least, int32_t limit, int32_t *tokens,
                         ps_found *out);
 
@@ -187,8 +189,8 @@ ps_status ps_abi_entry(int32_t index, const char **name, int32_t *value);
 
 /* ------------------------------------------------------------- vocabulary */
 
-/* Ids of the tokens that have one of these attributes (llama_vocab_get_attr's bits), the first `room` of them; *n: how many
- * there are. `vocab` is a llama_vocab. */
+/* Ids of the tokens that have one of these attributes (llama_vocab_get_attr's bits), the first `room` of them; *n is their
+ * total number. `vocab` is a llama_vocab. */
 ps_status ps_vocab_with(const void *vocab, uint32_t attributes, int32_t *ids, int32_t room, int32_t *n);
 
 /* ----------------------------------------------------------------- engine */
@@ -198,56 +200,57 @@ typedef struct ps_engine ps_engine;
 enum { PS_TARGET = 0, PS_DRAFT = 1, PS_COMPANION = 2, PS_N_ROLES = 3 };
 enum { PS_MAX_DRAFT = 64, PS_TABLE_SIZE = 32 };
 
-/* n_seq sequences, n_vocab logits a row. The engine owns no llama.cpp object. */
+/* n_seq sequences, n_vocab logits per row. The engine owns no llama.cpp object. */
 ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out);
 void ps_engine_close(ps_engine *engine); /* accepts NULL */
 
-/* Attach (or with ctx NULL detach) a llama_context and its llama_model to a role. Its KV is taken to be empty. */
+/* Attach (or with ctx NULL detach) a llama_context and its llama_model to a role. Its KV is assumed to be empty. */
 ps_status ps_engine_attach(ps_engine *engine, int32_t role, void *ctx, const void *model);
 
 /*
- * A draft that reads the target's states. PS_EAGLE3: the inputs of some of the target's layers, -1 for what comes out of the last
- * one. PS_MTP: the target's own next-token heads in a context of their own. PS_ASSISTANT: a head whose context looks into the
- * target's KV and keeps none (Gemma 4). PS_DFLASH: layers as PS_EAGLE3, and one decode for a block of tokens (DFlash, DSpark).
+ * A draft that reads the target's states. PS_EAGLE3: the inputs of some of the target's layers, -1 for the output of the last
+ * one. PS_MTP: the target's own next-token heads in a context of their own. PS_ASSISTANT: a head whose context reads the target's
+ * KV and has none of its own (Gemma 4). PS_DFLASH: layers as for PS_EAGLE3, and one decode for a block of tokens (DFlash,
+ * DSpark).
  */
 enum { PS_EAGLE3 = 1, PS_MTP = 2, PS_ASSISTANT = 3, PS_DFLASH = 4, PS_MOST_LAYERS = 16 };
 
 typedef struct ps_reading {
     int32_t kind;
-    int32_t n_hidden; /* floats of one state; of the layers together where layers are read */
-    int32_t width;    /* floats of one input of the draft; of one of its own states for PS_DFLASH */
-    int32_t window;   /* how far back it begins to read a text; as many states are kept for it at least */
+    int32_t n_hidden; /* floats of one state; of all layers together if layers are read */
+    int32_t width;    /* floats of one input of the draft; for PS_DFLASH, of one of its own states */
+    int32_t window;   /* how far back it begins to read a sequence; at least as many states are kept for it */
     int32_t n_layers;
     int32_t layer[PS_MOST_LAYERS];
-    int32_t block; /* rows of a block at most, the first of which is the last committed token */
+    int32_t block; /* most rows of a block, the first of which is the last committed token */
     int32_t mask;  /* the token of its other rows */
-    int32_t first; /* the row that says its first token: 0 or 1 */
-    int32_t sure;  /* non-zero: what comes out as a row's state says how likely its token is accepted (DSpark's confidence) */
-    int32_t heads; /* PS_MTP: above 1, trained heads, of which the i-th says the i-th drafted token */
+    int32_t first; /* the row that predicts its first token: 0 or 1 */
+    int32_t sure;  /* non-zero: a row's output state says how likely its token is accepted (DSpark's confidence) */
+    int32_t heads; /* PS_MTP: above 1, trained heads, of which the i-th predicts the i-th drafted token */
 } ps_reading;
 
-/* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND where this llama.cpp shows none. */
+/* Make the attached draft one that reads the target's states; call it last. PS_E_UNBOUND if this llama.cpp exposes none. */
 ps_status ps_engine_read_states(ps_engine *engine, const ps_reading *reading);
 
 void ps_engine_cancel(ps_engine *engine, int32_t raised); /* safe from any thread and from a signal handler */
 
-/* Make tokens[0..n) the committed tokens of a sequence; every KV is rolled back to the common prefix. `*n_kept` is how
- * many leading tokens the target's KV holds already. Where others used the target's context meanwhile, `n_held` says how many
- * of these tokens its KV begins with; -1: nobody did. */
+/* Make tokens[0..n) the committed tokens of a sequence; every KV is rolled back to the common prefix. `*n_kept` is how many
+ * leading tokens the target's KV holds already. If others used the target's context meanwhile, `n_held` says how many of these
+ * tokens its KV begins with; -1: nobody did. */
 ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n, int32_t n_held, int32_t *n_kept);
 
-/* Draw a sequence's tokens so from now on, the draft's as well as the target's; NULL: draft greedily, choose by the sampler alone. */
+/* Draw a sequence's tokens this way from now on, the draft's too; NULL: draft greedily, and let the sampler choose. */
 ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how);
 
 /* Give sequence `to` the first n committed tokens of `from`, KV included, without decoding. */
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
 
-/* One llama_decode on a role's context bringing its KV up to `upto` committed tokens, `chunk` tokens at most.
- * *n_kv is where it stands afterwards. */
+/* One llama_decode on a role's context that brings its KV up to `upto` committed tokens, at most `chunk` tokens. *n_kv is
+ * where it stands afterwards. */
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv);
 
-/* When drafting stops: length reached, or after token i the product of table[bin(p)] is under floors[i]. bin = logit(p) in
- * 32 equal steps over [-8, 8]. */
+/* When drafting stops: the length is reached, or after token i the product of table[bin(p)] is under floors[i]. bin = logit(p)
+ * in 32 equal steps over [-8, 8]. */
 typedef struct ps_stop {
     float floors[PS_MAX_DRAFT];
     float table[PS_TABLE_SIZE];
@@ -255,28 +258,28 @@ typedef struct ps_stop {
 
 typedef struct ps_draft {
     int32_t n;
-    int32_t scored; /* non-zero when s, a, pc and top hold the companion's view */
-    int32_t fed;    /* rows that the draft model decoded before these, to catch up with the text */
-    int32_t kept;   /* of these, those that an earlier call drafted: they took no decode in this one */
+    int32_t scored; /* non-zero if `agreement` holds the companion's view */
+    int32_t fed;    /* rows that the draft model decoded before these, to catch up with the sequence */
+    int32_t kept;   /* tokens of these drafted by an earlier call, which took no decode in this one */
     int32_t token[PS_MAX_DRAFT];
     float doubt[PS_MAX_DRAFT]; /* how many times as likely as its first its runner-up was, noise included; 0 if unknown */
-    float p[PS_MAX_DRAFT]; /* how sure it is of its token: its full-softmax probability, and see ps_draft_run; 0 if unknown (lookup) */
+    float p[PS_MAX_DRAFT]; /* how sure it is: full-softmax probability, but see ps_draft_run; 0 if unknown (lookup) */
     ps_agreement agreement[PS_MAX_DRAFT];
 } ps_draft;
 
 /*
- * Draft on n sequences in lock-step, at most max_len[i] tokens each, keeping rows for the companion and for gates that bound the
- * divergence if asked: greedily, or by draws
- * where a sequence is coupled. What tells whether the target draws the same is how far a draw was ahead with its noise, and the
- * token's probability without: p has the logit gap + logit(probability) / 2 then.
+ * Draft on n sequences in lock-step, at most max_len[i] tokens each: greedily, or by draws if a sequence is coupled. keep_rows
+ * keeps the rows for the companion, and for gates that limit the divergence. For a draw, the target's agreement is predicted by
+ * how far the draw was ahead with its noise and by the token's probability without it: p then has the logit gap +
+ * logit(probability) / 2.
  */
 ps_status ps_draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, const int32_t *max_len, const ps_stop *stop,
                        int32_t keep_rows);
 
-/* Take a draft from elsewhere (lookup, Python), replacing what the sequence has; n 0 clears it. */
+/* Set a draft from elsewhere (lookup, Python), replacing what the sequence has; n 0 clears it. */
 ps_status ps_draft_put(ps_engine *engine, int32_t seq, const int32_t *tokens, int32_t n);
 
-/* The sequence's draft. The address holds for the engine's life, what is there until the next call. */
+/* The sequence's draft. The address is valid for the engine's life, the contents until the next call. */
 ps_status ps_draft_get(ps_engine *engine, int32_t seq, const ps_draft **out);
 
 /* One companion decode over the drafts of n sequences; fills their agreement. */
@@ -285,8 +288,8 @@ ps_status ps_score(ps_engine *engine, int32_t n, const int32_t *seqs);
 typedef struct ps_work {
     int32_t seq;
     int32_t n_prefill; /* committed tokens to decode without logits; then n_draft is -1 */
-    int32_t n_draft;   /* drafted tokens to verify after the last committed token; -1 for prefill only; -2: the rows of all
-                        * committed tokens that the KV lacks can be read, and nothing is accepted */
+    int32_t n_draft;   /* drafted tokens to verify after the last committed token; -1 for prefill only; -2: decode the
+                        * committed tokens that the KV lacks; their rows can be read, nothing is accepted */
 } ps_work;
 
 /* One llama_decode on the target over all work items. */
@@ -299,19 +302,19 @@ typedef struct ps_verdict {
     int32_t n_verified;                   /* drafted tokens that went to the target */
     int32_t n_accepted;                   /* of them, accepted or relaxed */
     int32_t n_relaxed;
-    int32_t n_foreseen;                   /* emitted tokens that the draft began with, the target's own included */
+    int32_t n_foreseen;                   /* leading emitted tokens that equal the draft, the target's own included */
     int32_t ended;                        /* non-zero: the last emitted token ends the generation */
-    int32_t next;                         /* would the first drafted token left out have been accepted: 1, 0; -1 not known */
+    int32_t next;                         /* would the first drafted token left out have been accepted: 1, 0; -1 if unknown */
     int32_t token[PS_MAX_DRAFT + 1];
     int32_t source[PS_MAX_DRAFT + 1];
     int32_t preferred[PS_MAX_DRAFT + 1];  /* what the target chose there */
     float gap[PS_MAX_DRAFT + 1];          /* nats, 0 unless relaxed */
-    ps_evidence seen[PS_MAX_DRAFT + 1];   /* of relaxed tokens: what the gate was shown of what it asks for */
+    ps_evidence seen[PS_MAX_DRAFT + 1];   /* of relaxed tokens: the evidence that the gate saw */
 } ps_verdict;
 
 /*
- * Row by row: choose, accept, commit, roll every KV back. Relaxation needs a gate. The sampler chain chooses, or the argmax when
- * NULL; where the sequence is coupled the chain only says what is left to draw from (the whole row when NULL), and scales it.
+ * Row by row: choose, accept, commit; then roll every KV back. Relaxation needs a gate. The sampler chain chooses, or the argmax
+ * when NULL; if the sequence is coupled, the chain only truncates and scales the row (the whole row when NULL).
  */
 ps_status ps_accept(ps_engine *engine, int32_t seq, void *sampler, const ps_gate *gate, ps_gate_state *state,
                     ps_verdict *out);
@@ -324,7 +327,7 @@ typedef struct ps_counters {
     int64_t rows[PS_N_ROLES];    /* tokens decoded */
     int64_t us[PS_N_ROLES];      /* time in llama_decode and waiting for its result */
     int64_t refed;               /* rows decoded again with the target's true states */
-    int32_t last_decode;         /* last non-zero answer of llama_decode */
+    int32_t last_decode;         /* last non-zero result of llama_decode */
 } ps_counters;
 
 ps_status ps_counters_get(const ps_engine *engine, ps_counters *out);
