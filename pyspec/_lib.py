@@ -1,8 +1,8 @@
-"""The one importer of the C extension: binds it to llama_cpp's llama.cpp, and turns its statuses into exceptions.
+"""The only importer of the C extension: binds it to llama_cpp's llama.cpp, and turns its statuses into exceptions.
 
-Importing this module imports llama_cpp (which heeds LLAMA_CPP_LIB_PATH), compares versions and struct layouts, and hands each
-llama.cpp function's address to the extension, so that one copy of libllama serves both. Whatever does not fit is an ImportError
-of one sentence.
+Importing this module imports llama_cpp (which follows LLAMA_CPP_LIB_PATH), compares versions and struct layouts, and gives the
+extension the address of each llama.cpp function, so that one copy of libllama serves both. Any mismatch raises an ImportError
+with one sentence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 
 os.environ.setdefault(
     "GGML_NO_BACKTRACE", "1"
-)  # else an abort starts a debugger, which writes to stdout
+)  # otherwise an abort starts a debugger, which writes to stdout
 
 __all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "lib"]
 
@@ -55,9 +55,9 @@ _EXCEPTIONS: dict[int, tuple[type[errors.PyspecError], str]] = {
 
 
 def check(status: int, what: str = "") -> None:
-    """Raise the exception that a `ps_status` stands for; PS_OK returns.
+    """Raise the exception for a `ps_status`; PS_OK returns.
 
-    what: what was being done, to begin the message with.
+    what: the action that failed; the message begins with it.
     """
     if status == lib.PS_OK:
         return
@@ -70,7 +70,7 @@ def check(status: int, what: str = "") -> None:
 
 
 def _check_key(wanted: str, built: str) -> None:
-    """Refuse an extension that was built from another header than the sources have; an installed package has no header."""
+    """Refuse an extension built from another header than the sources have; an installed package has no header."""
     if wanted and built != wanted:
         message = (
             "pyspec's extension was built from other sources than these; "
@@ -80,7 +80,7 @@ def _check_key(wanted: str, built: str) -> None:
 
 
 def _check_versions(ours: str, theirs: str) -> None:
-    """Refuse a llama_cpp whose layout is not known to be ours."""
+    """Refuse a llama_cpp whose layout is not known to match ours."""
     if theirs not in LLAMA_CPP_VERSIONS:
         wanted = " or ".join(LLAMA_CPP_VERSIONS)
         message = (
@@ -125,11 +125,11 @@ _CPP_NAMES = {
         ("set_nextn_layer_offset", "P13llama_contexti", "XPEAUllama_context@@H"),
     )
 }
-"""Functions that llama.cpp exports under C++ names, as the Itanium and the Microsoft ABI spell them; they may be missing."""
+"""Functions that llama.cpp exports under C++ names, as the Itanium and Microsoft ABIs spell them; they may be missing."""
 
 
 def find_function(handle: ctypes.CDLL, name: str) -> Any:
-    """The function `name` of the library, or None for one that may be missing and is."""
+    """The function `name` of the library; None for an optional one that is missing."""
     for spelled in _CPP_NAMES.get(name, (name,)):
         if hasattr(handle, spelled):
             return getattr(handle, spelled)
@@ -140,7 +140,7 @@ def find_function(handle: ctypes.CDLL, name: str) -> Any:
 
 
 def _bind(handle: ctypes.CDLL) -> bool:
-    """Give the extension the address of each llama.cpp function it calls; False where states cannot be read."""
+    """Give the extension the address of each llama.cpp function it calls; False if states cannot be read."""
     complete = True
     index = 0
     while (spelled := lib.ps_api_name(index)) != ffi.NULL:
@@ -162,4 +162,4 @@ def _connect() -> bool:
 
 
 STATES_SHOWN = _connect()
-"""Whether this llama.cpp shows the states that EAGLE-3 drafts and MTP heads read."""
+"""Whether this llama.cpp exposes the states that EAGLE-3 drafts and MTP heads read."""

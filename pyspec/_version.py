@@ -1,8 +1,8 @@
-"""The installed package: its version, and what a clone borrows of it.
+"""The installed package: its version, and what a clone borrows from it.
 
-`pip install .` puts the compiled extension among the installed packages, while `python` started in the clone imports the folder
-`pyspec` beside it, which has none: what a build makes is then borrowed from the installed package, where it was built from the
-same header. An editable installation (`pip install -e .`) needs none of this.
+`pip install .` puts the compiled extension among the installed packages, but `python` started in the clone imports the folder
+`pyspec` there, which has no extension. It is then borrowed from the installed package, if that was built from the same header. An
+editable installation (`pip install -e .`) needs none of this.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 NAME = "pyspec-llama"
 
 LLAMA_CPP_VERSIONS = ("0.3.36",)
-"""The llama-cpp-python releases whose llama.cpp has the layout that native/llama_abi.h declares; pyproject.toml pins the same."""
+"""Supported llama-cpp-python releases, whose llama.cpp has the layout in native/llama_abi.h; pyproject.toml pins the same."""
 
 
 def borrowed(package: Path, search: list[str]) -> list[str]:
-    """Folders to add to the package's path `search` so that a clone is whole.
+    """Folders to add to the package's path `search` so that a clone is complete.
 
-    Those of its `models` and of `measure`, and the installed package's, which has the extension.
+    These are the clone's `models` and `measure`, and the installed package, which has the extension.
 
-    package: the folder that `pyspec` was imported from. Empty for an installed package, and where `search` is whole already.
+    package: the folder that `pyspec` was imported from. Empty for an installed package, and if `search` is complete already.
     """
     root = package.parent
     if not (root / "native" / "CMakeLists.txt").is_file() or any(map(_has_extension, search)):
@@ -44,7 +44,7 @@ def _installed(root: Path) -> list[str]:
 
 
 def interface_key(root: Path) -> str:
-    """What an extension built from a clone's header answers for `ps_key`; empty where there is no clone."""
+    """The `ps_key` of an extension built from this clone's header; empty if there is no clone."""
     native = root / "native"
     if not (native / "cdef.py").is_file():
         return ""
@@ -72,5 +72,5 @@ try:
     __version__ = version(NAME)
 except (
     PackageNotFoundError
-):  # a clone that was never installed says what it lacks where it is needed
+):  # a clone that was never installed reports what it lacks where it is needed
     __version__ = _stated(Path(__file__).parents[1] / "pyproject.toml")

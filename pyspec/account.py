@@ -1,4 +1,4 @@
-"""What one answer did: its counts, where its time went, and how fast it came beside plain decoding."""
+"""What one answer did: its counts, where its time went, and its speed compared with plain decoding."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyspec.tokens import Token
 class Tally:
     """Counts of one answer.
 
-    drafted: tokens proposed; verified: of them, sent to the target; accepted: of them, taken (relaxed ones included).
-    plain_ms: what decoding without drafts would have taken, and took_ms what this took, as far as the former is known.
+    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included. plain_ms: time
+    that decoding without drafts would have taken, and took_ms what this took, as far as the former is known.
     accepted_by_position[i]: rounds in which the i-th drafted token was taken.
     """
 
@@ -46,28 +46,28 @@ class Tally:
             taken[i] += 1
 
     def against(self, plain_ms: float, took_ms: float) -> None:
-        """What plain decoding would have taken, and what this took instead."""
+        """Add the time that plain decoding would have taken, and the time that this took."""
         self.plain_ms += plain_ms
         self.took_ms += took_ms
 
     def join(self, other: Tally) -> None:
-        """Count another answer's tokens in; positions are its own."""
+        """Add another answer's counts, except those by position."""
         counts = ("tokens", "rounds", "drafted", "verified", "accepted", "relaxed")
         for name in (*counts, "relaxed_nats", "plain_ms", "took_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def times_plain(self) -> float | None:
-        """How many times as fast as without drafts; None where that is not known."""
+        """Speed as a multiple of plain decoding's; None if unknown."""
         return round(self.plain_ms / self.took_ms, 3) if self.took_ms else None
 
     @property
     def mean_length(self) -> float:
-        """Tokens emitted a round; 1 is plain decoding."""
+        """Tokens emitted per round; 1 is plain decoding."""
         return self.tokens / self.rounds if self.rounds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts as the `speculation` block of a result has them."""
+        """The counts for the `speculation` block of a result."""
         return {
             "rounds": self.rounds,
             "drafted": self.drafted,
@@ -84,7 +84,7 @@ class Tally:
 class Timings:
     """Where the time of one answer went, in milliseconds.
 
-    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is all the rest of total.
+    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is the rest of the total.
     """
 
     prefill_ms: float
@@ -103,12 +103,12 @@ class Timings:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens a second after the prompt was read."""
+        """Tokens per second after the prompt was read."""
         seconds = (self.total_ms - self.prefill_ms) / 1000.0
         return self.tokens / seconds if seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """The timings as results have them, those of properties included."""
+        """The timings for results, including those of properties."""
         return {name: round(getattr(self, name), 2) for name in _TIMES}
 
 
@@ -120,23 +120,23 @@ _TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class PlainSpeed:
-    """What decoding without drafts would have taken for a token of an answer, ms, and how that is known.
+    """Time per token, in ms, that decoding without drafts would have taken for an answer, and how it is known.
 
-    source: `curve`, the cost of a row at the answer's depth on this machine, times how slow the machine was in this answer;
-    `rounds`, those of this answer in which nothing was drafted.
+    source: `curve` is the cost of one row at the answer's depth on this machine, scaled by how slow the machine was during this
+    answer; `rounds` is the mean of this answer's rounds without drafts.
     """
 
     ms: float
     source: Literal["curve", "rounds"]
 
     def as_dict(self) -> dict[str, Any]:
-        """As results have it."""
+        """The form for results."""
         return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one answer did. said: its tokens; finish_reason: why it ended, None for an error or a reader who left."""
+    """What one answer did. said: its tokens; finish_reason: why it ended, None after an error or if its reader left."""
 
     tally: Tally
     timings: Timings
@@ -146,7 +146,7 @@ class Account:
     finish_reason: str | None = None
 
     def settle(self, policy: LengthPolicy) -> dict[str, Any]:
-        """Hold the answer against plain decoding, and say what is `settled`. policy: chose the drafts' lengths."""
+        """Compare the answer with plain decoding, and return what is `settled`. policy: the one that chose draft lengths."""
         plain, timings = plain_speed(self, policy), self.timings
         if plain is not None and timings.tokens:
             self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)
@@ -161,10 +161,10 @@ def settled(
     choice: Mapping[str, Any] = MappingProxyType({}),
     plain: PlainSpeed | None = None,
 ) -> dict[str, Any]:
-    """What a `speculation` block says beside counts and rule.
+    """The part of a `speculation` block besides counts and rule.
 
-    read: tokens of the prompt, and of them those that the context had. choice: what decided on the drafts' lengths, empty where
-    that serves several answers at once.
+    read: tokens of the prompt, and how many of them the context had already. choice: statistics of the policy that chose draft
+    lengths, empty if it served several answers at once.
     """
     return {
         "prompt_tokens": read[0],
@@ -177,7 +177,7 @@ def settled(
 
 
 def times_among(begun: float, first: float, end: float, tokens: int) -> dict[str, float]:
-    """Timings of an answer whose rounds were others', too, from three moments in seconds: what took the time is not known."""
+    """Timings of an answer whose rounds served other answers too, from three moments in seconds; no breakdown is known."""
     return {
         "first_token_ms": round(1e3 * (first - begun), 2),
         "total_ms": round(1e3 * (end - begun), 2),
@@ -186,17 +186,17 @@ def times_among(begun: float, first: float, end: float, tokens: int) -> dict[str
 
 
 _FEWEST = 3
-"""Decodes of so many rows below which a curve that was not measured, or the rounds of an answer, say nothing."""
+"""Fewest decodes of a row count before an unmeasured curve, or the rounds of an answer, are believed."""
 
 
 def plain_decode_ms(
     target: RowTimes, n: int, depths: Sequence[int], verifies: Mapping[int, int], spent_ms: float
 ) -> float | None:
-    """What a decode of one row for each of n texts would have taken; None where nothing was measured to tell.
+    """Time that a decode of one row for each of n sequences would have taken; None if nothing was measured.
 
-    The curve knows what so many rows cost at a depth (the mean of `depths`), and by what the target's decodes took against it
-    (spent_ms for so many `verifies`, by their rows) how slow the machine was meanwhile: both sides of a factor are of the same
-    minute.
+    The curve gives the cost of rows at a depth (the mean of `depths`). The target's decodes took spent_ms for `verifies` (counts
+    by rows); divided by the curve's time for these, that is how slow the machine was. So both sides of a speed-up come from the
+    same minute.
     """
     if not (target.measured or target.count(n) >= _FEWEST):
         return None
@@ -211,10 +211,9 @@ def plain_decode_ms(
 
 
 def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:
-    """How fast plain decoding would have been in place of an answer, or None where nothing was measured to tell.
+    """How fast plain decoding would have been for an answer; None if nothing was measured.
 
-    It would have taken one row a token, at the depth each token had. What plain decoding takes beside decodes is known from
-    the rounds of it that there were.
+    It would have taken one row per token, at that token's depth. Its time outside decodes is known from rounds without drafts.
     """
     choice = policy.stats()
     ends = account.prompt_tokens, account.prompt_tokens + account.timings.tokens

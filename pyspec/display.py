@@ -1,4 +1,4 @@
-"""How text looks on a terminal: text that cannot drive it, words that wrap, counts of an answer."""
+"""How text appears on a terminal: made safe, wrapped, and with an answer's statistics."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-_JOINERS = "\u200c\u200d"  # format characters that Persian and emoji are written with
+_JOINERS = "\u200c\u200d"  # format characters that Persian and emoji need
 _STEERING = ("Cc", "Cf", "Cs")
 
 
 def safe(text: str) -> str:
-    """Text that cannot drive a terminal.
+    """Remove what could control a terminal.
 
-    Control characters but newline and tab are dropped, ESC and the C1 set among them, and format
-    characters such as bidirectional overrides, and lone surrogates.
+    Drops control characters other than newline and tab (ESC and the C1 set among them), format characters such as bidirectional
+    overrides, and lone surrogates.
     """
     kept = f"\n\t{_JOINERS}"
     return "".join(c for c in text if c in kept or unicodedata.category(c) not in _STEERING)
 
 
 def counted(n: int, thing: str) -> str:
-    """A number and what it counts, in the plural but for one."""
+    """A number and what it counts, plural unless it is one."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
@@ -38,7 +38,7 @@ def counted(n: int, thing: str) -> str:
 
 
 SAME = 0.05
-"""How far from 1 a factor may be and still mean the same speed."""
+"""How far from 1 a factor may be and still count as the same speed."""
 
 STATS_HELP = (
     "tok/s: tokens a second after the prompt was read. plain: the speed without drafts, from what a decode costs on this "
@@ -47,11 +47,11 @@ STATS_HELP = (
     "drafts. relaxed: tokens accepted although the target ranked another one first (--verify margin), and the sum of their "
     "gaps."
 )
-"""The terms of the line of statistics."""
+"""Explains the terms of the line of statistics."""
 
 
 def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
-    """One plain sentence: how fast an answer came, against plain decoding, and why drafts did not help if they did not.
+    """One sentence: how fast an answer came compared with plain decoding, and why drafts did not help if they did not.
 
     block: the `speculation` block of a result.
     """
@@ -66,16 +66,16 @@ def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
 
 
 def _relaxed(block: Mapping[str, Any]) -> str:
-    """What was relaxed by a rule that nobody asked for by name."""
+    """Tokens relaxed by a rule that the user did not name."""
     if not block.get("rule_measured") or not block.get("relaxed"):
         return ""
     return f", {counted(block['relaxed'], 'token')} relaxed, as measured for this pair"
 
 
 def _against(block: Mapping[str, Any]) -> str:
-    """What drafts did for an answer of which some were checked."""
+    """What drafts did for an answer with checked drafts."""
     factor, off = block.get("times_plain"), _mostly_off(block)
-    if factor is None:  # of plain decoding nothing was seen yet
+    if factor is None:  # plain decoding was not seen yet
         return " (plain speed not measured yet)"
     if off and factor < 1 + SAME:
         slower = "" if factor > 1 - SAME else f", {_times(factor)}"
@@ -86,11 +86,11 @@ def _against(block: Mapping[str, Any]) -> str:
 
 
 _RIGHT = 0.75
-"""Share of checked tokens from which on a text that is not drafted for is no hard one."""
+"""Share of correct checked tokens above which an undrafted text does not count as hard to predict."""
 
 
 def _times(factor: float) -> str:
-    """A factor as it is said: 13, 1.6 or 0.87 times."""
+    """A factor in words: 13, 1.6 or 0.87 times."""
     return (
         f"{factor:.{0 if factor >= 10 else 1 if factor >= 1 + SAME else 2}f} times plain decoding"
     )
@@ -110,7 +110,7 @@ def _refused(block: Mapping[str, Any]) -> str:
 
 
 def _mostly_off(block: Mapping[str, Any]) -> bool:
-    """Whether most tokens of an answer came from rounds in which nothing drafted was checked."""
+    """Whether most tokens of an answer came from rounds without checked drafts."""
     plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
     return bool(2 * plain > block["rounds"] * block["mean_length"])
 
@@ -123,7 +123,7 @@ PLAIN_FROM = {
 
 
 def plain_words(block: Mapping[str, Any]) -> str:
-    """Plain decoding's speed beside an answer's, and how it is known."""
+    """Plain decoding's speed for this answer, and how it is known."""
     plain = block.get("plain")
     if plain is None:
         return "not measured yet"
@@ -157,7 +157,7 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
 
 
 def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Everything known of an answer, as names and values; from its `speculation` block and its timings."""
+    """All that is known about an answer, as names and values, from its `speculation` block and its timings."""
     rate, factor = times["tokens_per_second"], block.get("times_plain")
     tokens = round(block["rounds"] * block["mean_length"])
     return [
@@ -186,18 +186,18 @@ def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tu
 # -- the screen --------------------------------------------------------------------------------------------------------
 
 
-_LONG_PROMPT = 512  # tokens from which on reading is worth showing
+_LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
 
 
 class PromptStatus:
-    """How far a long prompt is read: on a terminal only, and gone with `stop`."""
+    """Shows how far a long prompt is read, on a terminal only, until `stop`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Tokens read, of so many."""
+        """Tokens read so far, and the total."""
         if total < _LONG_PROMPT or not self._console.is_terminal:
             return
         message = f"reading the prompt, {done} of {total} tokens"
@@ -207,7 +207,7 @@ class PromptStatus:
         self._status.update(message)
 
     def stop(self) -> None:
-        """Take it off the screen."""
+        """Remove it from the screen."""
         if self._status is not None:
             self._status.stop()
             self._status = None
@@ -217,17 +217,17 @@ _WIDE = (
     "\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
     "\U0001f300-\U0001faff\U00020000-\U0003fffd"
 )
-"""Characters of scripts without spaces, and emoji: a line may break before and behind each of them."""
+"""Characters of scripts without spaces, and emoji: a line may break before and after each of them."""
 
 _PARTS = re.compile(rf"\n|[^\S\n]+|[{_WIDE}]|[^\s{_WIDE}]+")
 _BREAKS = re.compile(rf"\s*|[{_WIDE}]")
 
 
 class Wrapper:
-    """Breaks lines between words. The newest word is held back until it is known to be whole.
+    """Breaks lines between words. The newest word is held back until it is known to be complete.
 
-    width: cells of a line. A word wider than that is left for the terminal to break; so are scripts without spaces, one
-    wide character being a word there.
+    width: cells of a line. A word wider than that is left for the terminal to break. In scripts without spaces, each wide
+    character counts as a word.
     """
 
     def __init__(self, width: int) -> None:
@@ -237,7 +237,7 @@ class Wrapper:
         self._gap = ""
 
     def push(self, text: str) -> str:
-        """What may be shown now."""
+        """What can be shown now."""
         self._held += text
         parts = _PARTS.findall(self._held)
         self._held = "" if _BREAKS.fullmatch(parts[-1] if parts else "") else parts.pop()
@@ -252,7 +252,7 @@ class Wrapper:
         if part == "\n":
             self._column, self._gap = 0, ""
             return part
-        if part.isspace():  # shown with the word behind it, or not at all where the line breaks
+        if part.isspace():  # shown before the next word, or not at all at a line break
             self._gap += part
             return ""
         gap, self._gap = self._gap, ""
@@ -275,7 +275,7 @@ def _cells(gap: str, column: int) -> int:
 
 @contextmanager
 def _held_back() -> Iterator[list[str]]:
-    """Keep what is logged out of the midst of an answer; the list has it."""
+    """Collect log messages, so that none appears in the middle of an answer."""
     said: list[str] = []
     log, holder = logging.getLogger("pyspec"), logging.Handler(logging.WARNING)
     holder.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -290,11 +290,11 @@ def _held_back() -> Iterator[list[str]]:
 
 
 Paint = Callable[[str], Iterable[tuple[str, str]]]
-"""Divides text that is shown into parts, each with a style of rich."""
+"""Splits shown text into parts, each with a rich style."""
 
 
 class Screen:
-    """Where the chat writes: answers and what commands show to `out`, all the rest to `err`."""
+    """Where the chat writes: answers and results of commands to `out`, everything else to `err`."""
 
     def __init__(self, out: Console, err: Console) -> None:
         self.out = out
@@ -303,12 +303,12 @@ class Screen:
         self.progress = PromptStatus(err)
 
     def say(self, text: str) -> None:
-        """A line of what a command was asked to show."""
+        """Print a line that a command was asked to show."""
         self.out.file.write(safe(text) + "\n")
         self.out.file.flush()
 
     def table(self, rows: Iterable[tuple[str, str]], width: int = 15) -> None:
-        """Names and values, one pair a line; on a terminal a value that needs several lines stays in its column."""
+        """Print names and values, one pair per line; on a terminal, a value of several lines stays in its column."""
         for name, value in rows:
             line, behind = f"{name:<{width}} {value}", " " * (width + 1)
             if self.out.is_terminal:
@@ -317,20 +317,20 @@ class Screen:
             self.say(line)
 
     def note(self, text: str) -> None:
-        """A dim line about what happened."""
+        """Print a dim line about what happened."""
         self._err.print(Text(safe(text), "dim"), soft_wrap=not self._err.is_terminal)
 
     def error(self, text: str) -> None:
-        """A sentence about what went wrong."""
+        """Print a sentence about what went wrong."""
         self._err.print(Text(safe(text), "red"), soft_wrap=not self._err.is_terminal)
 
     @contextmanager
     def answering(
         self, *, wrap: bool = True, paint: Paint | None = None
     ) -> Iterator[Callable[[str], None]]:
-        """Gives what writes the pieces of one answer; ends its last line. wrap: words at a terminal's edge.
+        """Yields a function that writes pieces of one answer; ends its last line. wrap: break lines between words on a terminal.
 
-        paint: gives parts of what is shown their styles, in order.
+        paint: gives parts of the shown text their styles, in order.
         """
         ends = ["\n"]
         wrapper = Wrapper(self.out.width) if wrap and self.out.is_terminal else None
@@ -365,9 +365,9 @@ class Screen:
     def replying(
         self, *, wrap: bool = True, paint: Paint | None = None, reasoning: bool = True
     ) -> Iterator[Callable[[str, str], None]]:
-        """Gives what writes an answer's reasoning, dimmed and with an empty line behind it, and its text, as `answering` does.
+        """Yields a function that writes an answer's reasoning (dimmed, followed by an empty line) and its text, like `answering`.
 
-        reasoning: whether it is shown.
+        reasoning: whether to show it.
         """
         shown: list[bool] = []
         with ExitStack() as stack:

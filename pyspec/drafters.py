@@ -1,6 +1,6 @@
-"""Drafters that live in Python: prompt lookup, and llama-cpp-python's draft models.
+"""Drafters that run in Python: prompt lookup, and llama-cpp-python's draft models.
 
-Draft models live in the engine, where they are drafted in lock-step.
+GGUF draft models run in the engine, in lock-step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Proposal(msgspec.Struct, frozen=True):
 
     Attributes:
         tokens: Ids, the next token first; may be empty.
-        match_length: Tokens of the earlier text that they continue, 0 if there is none.
-        choices: How many different tokens have followed that text so far.
+        match_length: Length of the earlier match that they continue, in tokens; 0 if there is none.
+        choices: How many different tokens have followed that match so far.
     """
 
     tokens: Sequence[int]
@@ -34,10 +34,10 @@ NOTHING = Proposal(())
 
 
 class Drafter(ABC):
-    """Proposes tokens that may follow a text.
+    """Proposes tokens that may follow a sequence.
 
-    One drafter serves several sequences, which `seq` tells apart. A drafter may return fewer tokens than asked for, or none.
-    If it returns ids outside the target's vocabulary, the loop drops the draft and continues without one.
+    One drafter serves several sequences, which `seq` tells apart. A drafter may return fewer tokens than asked for, or none. If
+    it returns ids outside the target's vocabulary, the loop drops the draft and continues without one.
     """
 
     name = "drafter"
@@ -48,7 +48,7 @@ class Drafter(ABC):
 
         Args:
             seq: Number of the sequence.
-            tokens: Ids of its committed text, prompt included. Do not change it.
+            tokens: Its committed token ids, prompt included. Do not change them.
             limit: Most tokens that are of use.
 
         Returns:
@@ -56,15 +56,15 @@ class Drafter(ABC):
         """
 
     def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
-        """Hear that a sequence has another text from now on.
+        """Note that another text takes this sequence number.
 
         Args:
             seq: Number of the sequence.
-            owner: Whose text it is; "" for everybody without a name.
+            owner: Whose text it is; "" if it has no named owner.
         """
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Hear that the text of a sequence is over, whether anything was proposed for it or not.
+        """Note that the text of a sequence is over, whether anything was proposed for it or not.
 
         Args:
             seq: Number of the sequence.
@@ -74,25 +74,25 @@ class Drafter(ABC):
     def observe(  # noqa: B027 - most have nothing to learn
         self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
     ) -> None:
-        """Hear what a round brought.
+        """Learn from a round.
 
         Args:
             seq: Number of the sequence.
             tokens: Ids that were emitted.
             drafted: Drafted tokens that the target verified.
-            accepted: How many of them were taken.
+            accepted: How many of them were accepted.
         """
 
 
 class ForeignDrafter(Drafter):
-    """Asks a llama-cpp-python draft model, one text at a time."""
+    """Asks a llama-cpp-python draft model, one sequence at a time."""
 
     def __init__(self, model: LlamaDraftModel) -> None:
         self._model = model
         self.name = type(model).__name__
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
-        """Up to `limit` tokens, as the model gives them."""
+        """The first `limit` tokens that the model returns."""
         proposed = self._model(np.asarray(tokens, dtype=np.intc))
         return Proposal([int(token) for token in proposed[:limit]])
 
@@ -101,21 +101,21 @@ class ForeignDrafter(Drafter):
 
 
 class _GrowingText:
-    """A text as it grows, and its place among its owner's."""
+    """A text as it grows, and its place in its owner's index."""
 
     def __init__(self, own: OwnTexts) -> None:
         self.own, self._turn = own, own.turn
         self.text: Sequence[int] = ()
-        """Whose first `size` tokens are known: the caller's own object, not a copy."""
+        """Its first `size` tokens are known. This is the caller's own object, not a copy."""
         self.size, self._place = 0, TextIndex.EMPTY
 
     def continues(self, text: Sequence[int]) -> bool:
-        """Whether a text goes on from what is known; one that is still the same object has only grown."""
+        """Whether a text continues what is known; the same object can only have grown."""
         n = self.size
         return n <= len(text) and (text is self.text or list(text[:n]) == list(self.text[:n]))
 
     def follow(self, text: Sequence[int]) -> None:
-        """Add what is new of a text that goes on."""
+        """Add the new tokens of a text that continues."""
         if self._turn != self.own.turn:
             self._turn, self.size, self._place = self.own.turn, 0, TextIndex.EMPTY
         self.text = text
@@ -128,13 +128,13 @@ class _GrowingText:
         return self.own.next(self._place, self.text, limit)
 
     def end(self) -> None:
-        """It is over: take what the last round brought."""
+        """Add the last round's tokens; the text is over."""
         self.follow(self.text)
         self.own.flush()
 
 
 class LookupDrafter(Drafter):
-    """Drafts what followed the longest earlier occurrence of the text's end, here and in what `memory` has of its owner."""
+    """Drafts what followed the longest earlier occurrence of the text's end, in the text itself and in its owner's `memory`."""
 
     name = "lookup"
 
@@ -144,7 +144,7 @@ class LookupDrafter(Drafter):
         self._owners: dict[int, str] = {}
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
-        """What followed the longest earlier occurrence most often, at most `limit` tokens."""
+        """What most often followed the longest earlier occurrence, at most `limit` tokens."""
         text = self._texts.get(seq)
         if text is None or not text.continues(tokens):
             text = self._begin(seq)
@@ -164,12 +164,12 @@ class LookupDrafter(Drafter):
             text.end()
 
     def begin(self, seq: int, owner: str = "") -> None:
-        """The sequence has another text from now on, which is this owner's."""
+        """Note that another text, of this owner, takes this sequence number."""
         self._end(seq)
         self._owners[seq] = owner
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:
-        """The text is over, and drafts for its owner's next ones, also where nothing was drafted for itself."""
+        """Remember the text for its owner's next ones, even if nothing was drafted for it."""
         if self.memory is None:
             return
         text = self._texts.get(seq)
@@ -179,7 +179,7 @@ class LookupDrafter(Drafter):
         self._end(seq)
 
     def close(self) -> None:
-        """Keep what is to be kept; the drafter then knows no text."""
+        """Save what is to be kept; the drafter then knows no text."""
         for seq in list(self._texts):
             self._end(seq)
         if self.memory is not None:

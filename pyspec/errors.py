@@ -47,7 +47,7 @@ class PyspecError(Exception):
         hint: What to do about it; may be empty.
 
     Attributes:
-        exit_code: What the command line ends with: 1 for a failure, 2 for a usage error.
+        exit_code: Exit status of the command line: 1 for a failure, 2 for a usage error.
     """
 
     exit_code = 1
@@ -62,7 +62,7 @@ class PyspecError(Exception):
 
 
 class ModelError(PyspecError, ValueError):
-    """A model file cannot be used; a ValueError too, since llama-cpp-python raises that."""
+    """A model file cannot be used; also a ValueError, since llama-cpp-python raises that."""
 
 
 class ModelNotFound(ModelError):
@@ -90,7 +90,7 @@ class ModelRejected(ModelError):
 
 
 class TemplateError(PyspecError):
-    """A model's own chat template fails, takes too long or too much."""
+    """A model's own chat template fails, or takes too much time or memory."""
 
 
 class DraftMismatch(PyspecError):
@@ -102,7 +102,7 @@ class DraftError(PyspecError):
 
 
 class UnsupportedModel(PyspecError):
-    """An architecture that answers nothing, or whose memory cannot be rolled back, or that reads too few positions."""
+    """An architecture that cannot generate, or whose memory cannot be rolled back, or that has too few positions."""
 
 
 class FetchError(PyspecError):
@@ -134,7 +134,7 @@ class ContextOverflow(PyspecError):
         have: Size of the context, in tokens.
         need: Length of the prompt, in tokens.
         hint: What to do about it.
-        counted: False where `need` is only a lower bound.
+        counted: False if `need` is only a lower bound.
     """
 
     def __init__(self, have: int, need: int, hint: str = "", *, counted: bool = True) -> None:
@@ -159,7 +159,7 @@ class EngineError(PyspecError):
 
 
 class NoMemory(EngineError):
-    """Memory of this machine or of a device does not hold a context."""
+    """A context does not fit into the memory of this machine or of a device."""
 
 
 class NumericError(EngineError):
@@ -201,11 +201,11 @@ class DeadlineExceeded(PyspecError):
 
 
 class ShuttingDown(PyspecError):
-    """A server is about to end, and takes nothing more."""
+    """A server is shutting down and accepts nothing more."""
 
 
 class TooManyRequests(PyspecError):
-    """More answers were asked of a server than may wait."""
+    """More requests were made to a server than may wait."""
 
 
 class AnswerFailed(PyspecError):
@@ -225,8 +225,8 @@ class MeasureError(PyspecError):
 
 
 class PeerMissing(MeasureError):
-    """A peer is not here, and is skipped; the message says why."""
+    """A peer is not available and is skipped; the message says why."""
 
 
 class UnequalOutputs(MeasureError):
-    """Answers that must be equal differ, and decoding them anew with the same rows does not make the difference again."""
+    """Answers that must be equal differ, and decoding them again with the same rows does not reproduce the difference."""

@@ -1,4 +1,4 @@
-"""How a `SpeculativeLlama` answers: steps of the engine's rounds under llama-cpp-python's own loop for completions."""
+"""How a `SpeculativeLlama` answers: the engine's rounds under llama-cpp-python's own loop for completions."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from pyspec.verdicts import followed
 log = logging.getLogger("pyspec")
 
 _FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancelled"}
-"""What ended an answer, in the words of a completion: a full context is a length."""
+"""Finish reasons of a completion: a full context counts as length."""
 
 _GREEDY = Sampling(temperature=0.0)
 
 
 class Generation(Mirror):
-    """A `Llama` whose answers come from a session; `SpeculativeLlama` has the names and signatures that users know."""
+    """A `Llama` whose answers come from a session; `SpeculativeLlama` has the public names and signatures."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Generation(Mirror):
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
-        # what is asked wrongly is refused before the model is loaded
+        # refuse invalid options before loading the model
         check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
         check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
         rule = as_rule(verification)
@@ -99,7 +99,7 @@ class Generation(Mirror):
             try:
                 self._assemble(choose_parts(self, draft, companion), memory, placement)
             except BaseException:
-                self.close()  # the exception's traceback keeps this object, and it the target's memory
+                self.close()  # the exception's traceback keeps this object, and with it the target's memory
                 raise
         self.load_ms = 1e3 * (perf_counter() - start)
 
@@ -124,7 +124,7 @@ class Generation(Mirror):
         samplers: Mapping[str, Any] = MappingProxyType({}),
         hears: Callable[[int], bool] | None = None,
     ) -> Iterator[None]:
-        """Bind what a call asks for to those made inside: chat handlers call `create_completion` with arguments of their own."""
+        """Apply a call's options to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
         force = self._in_force
         outer = force.speculation, force.samplers, force.hears
         force.speculation, force.hears = speculation or outer[0], hears or outer[2]
@@ -135,7 +135,7 @@ class Generation(Mirror):
             force.speculation, force.samplers, force.hears = outer
 
     def _marked(self, chunk: Any, completion: Completion | None = None) -> Any:
-        """A chunk of a completion; the last one says why it ended, and what speculation did."""
+        """A chunk of a completion; adds why it ended and what speculation did to the last one."""
         ended = chunk["choices"] and chunk["choices"][0].get("finish_reason")
         if ended and completion is not None and completion.reason is not None:
             chunk["choices"][0]["finish_reason"] = completion.reason
@@ -155,7 +155,7 @@ class Generation(Mirror):
             ),
             self._in_force.speculation,
             kwargs.get("max_tokens"),
-            goes_on=True,  # half a character may need a token more than was allowed
+            goes_on=True,  # half a character may need one token more than allowed
             keep_rows=keep_rows,
             prompt_rows=keep_rows and bool(kwargs.get("echo")),
         )
@@ -165,20 +165,20 @@ class Generation(Mirror):
         return self._chunks(completion, chunks)
 
     def set_seed(self, seed: int) -> None:
-        """llama-cpp-python's: the seed of answers to come, whose tokens llama.cpp then draws."""
+        """Set the seed of later answers, as in llama-cpp-python; llama.cpp then draws their tokens."""
         super().set_seed(seed)
-        if self._in_force.completion is None:  # a completion sets one where none was asked for, too
+        if self._in_force.completion is None:  # a completion calls this without a seed, too
             self._seed_asked = True
 
     def _noise_of(self, *, seeded: bool) -> Noise:
-        """Whose random numbers draw a call's tokens: a seed is asked for to have what llama-cpp-python gives at it."""
+        """Whose random numbers draw a call's tokens: who gives a seed wants what llama-cpp-python draws with it."""
         asked = self._in_force.speculation.sampling or self._noise
         return asked or ("llama.cpp" if seeded or self._seed_asked else "coupled")
 
     def _chunks(
         self, completion: Completion | None, chunks: Generator[Any, None, None]
     ) -> Generator[Any, None, None]:
-        """Run llama-cpp-python's generator in its turn, with `completion` in force; when the turn goes on, it has ended."""
+        """Run llama-cpp-python's generator in its turn, with `completion` in force; it has ended before the turn passes on."""
         with self.turns.taken() as me, closing(chunks):
             while True:
                 with self.turns.step(me):
@@ -204,9 +204,9 @@ class Generation(Mirror):
     def _generate(
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
     ) -> Generator[int, Sequence[int] | None, None]:
-        """Ids of an answer; tokens that the caller sends become part of the text.
+        """Yield the ids of an answer; tokens that the caller sends become part of the sequence.
 
-        However it ends, the context holds no token that the caller has not seen, and the last one not yet: as in
+        However it ends, the context holds no token that the caller has not seen, and not yet the last one: as in
         llama-cpp-python, where a token is decoded when the next one is asked for.
         """
         call, is_its = self._call(criteria)
@@ -214,7 +214,7 @@ class Generation(Mirror):
         asked_before = ("logit_bias", "noise", *MORE_SAMPLERS) if is_its else ("noise",)
         sampling = replace(sampling, **{name: getattr(bound, name) for name in asked_before})
         options = replace(call.options, sampling=sampling, **asked)
-        # criteria read tokens; logits are kept for logprobs alone
+        # criteria read tokens; logits are kept only for logprobs
         row = np.zeros(self._n_vocab, dtype=np.single)
         text = [*([] if reset else self.input_ids[: self.n_tokens].tolist()), *tokens]
         goes_on = True
@@ -241,7 +241,7 @@ class Generation(Mirror):
                 self.n_tokens = min(self.n_tokens, seen)
 
     def _call(self, criteria: Any) -> tuple[Completion, bool]:
-        """The completion that this answer is of, and whether one is; what works for it, such as a drafter, has its own."""
+        """The completion that this answer belongs to, and whether there is one; helpers such as a drafter get their own."""
         bound = self._in_force.completion
         is_its = bound is not None and not bound.began
         own = AnswerOptions(Sampling(noise=self._noise_of(seeded=False)), goes_on=True)
@@ -252,11 +252,11 @@ class Generation(Mirror):
     def steps(
         self, tokens: Sequence[int], asked: Sampling | AnswerOptions | None = None, **more: Any
     ) -> Generator[Step, None, None]:
-        """Answer a prompt round by round; the layer under all the others. The generator may be closed early.
+        """Answer a prompt round by round; the layer below all others. The generator may be closed early.
 
         Args:
             tokens: Ids of the prompt, at least one.
-            asked: How the target chooses tokens, or all that is asked.
+            asked: How the target chooses tokens, or all options.
             more: Fields of `AnswerOptions`, such as max_tokens and speculation.
 
         Raises:
@@ -293,20 +293,20 @@ class Generation(Mirror):
 
     @property
     def session(self) -> Session:
-        """The text that the context holds. Raises EngineError once this is closed."""
+        """The session that holds the context's tokens. Raises EngineError once this is closed."""
         if self._session is None:
             raise closed_error()
         return self._session
 
     @property
     def assembly(self) -> Assembly:
-        """The models that are loaded, and what decodes with them. Raises EngineError once this is closed."""
+        """The loaded models and their engine. Raises EngineError once this is closed."""
         return self.session.assembly
 
     def new_policy(
         self, speculation: Speculation | None = None, sampling: Sampling = _GREEDY
     ) -> LengthPolicy:
-        """A policy for `steps` that has learned nothing yet, of the length that `speculation` or this object names.
+        """A policy for `steps` that has learned nothing yet, for the length that `speculation` or this object names.
 
         sampling: of the answers it is for; less is accepted above temperature 0.
         """
@@ -315,7 +315,7 @@ class Generation(Mirror):
         return self._policies.new(asked.length, rule, sampling.draw)
 
     def _settle(self, policy: LengthPolicy, options: AnswerOptions) -> None:
-        """After an answer, however it ended: what the KV holds, and what was done."""
+        """After an answer, however it ended, update what the KV holds and what was done."""
         session = self._session
         if session is None:
             return
@@ -334,33 +334,33 @@ class Generation(Mirror):
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 
     def taught(self) -> Acceptance | None:
-        """What this object's answers have taught of its draft's acceptance; None for nothing."""
+        """What this object's answers taught about its draft's acceptance; None if nothing."""
         return None if self._plain else self._policies.taught()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Stop the answer in flight, also while it reads the prompt; safe from any thread and from a signal handler."""
+        """Stop the answer in flight, even while it reads the prompt; safe from any thread and from a signal handler."""
         session = self._session  # another thread may close this object meanwhile
         if session is not None:
             session.cancel()
             self.turns.drop()
 
     def _note(self, note: str) -> None:
-        """Log a sentence for the user, the same one only once."""
+        """Log a sentence for the user, each one only once."""
         if note and note not in self._noted:
             self._noted.add(note)
             log.warning("%s", note)
 
     def close(self) -> None:
-        """Free the models; calling it again does nothing."""
+        """Free the models; may be called twice."""
         session, self._session = getattr(self, "_session", None), None
         if session is not None:
             session.close()
             self._parts.close()
         if hasattr(self, "_stack"):
             super().close()
-            # llama-cpp-python goes on to use the freed model where it is not told otherwise
+            # llama-cpp-python would go on using the freed model
             self._model = self._ctx = self._batch = self.tokenizer_ = ClosedHandle()
 
     def __enter__(self) -> Generation:

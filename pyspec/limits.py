@@ -1,4 +1,4 @@
-"""What callers may ask for, checked before it reaches llama.cpp."""
+"""Checks options before they reach llama.cpp."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RANGES = {
     "timeout": Range(0.0, 1e9, False, "more than 0 seconds"),
     "wait": Range(0.0, 1e9, False, "True, False or a number of seconds"),
 }
-"""What llama.cpp and the rules can take; a value outside makes it wrap, assert, or answer nonsense."""
+"""What llama.cpp and the rules accept; other values make it wrap, assert, or generate nonsense."""
 
 
 KV_TYPES = {
@@ -76,11 +76,11 @@ KV_TYPES = {
 _TYPED = ("type_k", "type_v", "draft_type_k", "draft_type_v")
 
 MOST_BYTES = 127
-"""Of a key or a text in llama.cpp's overrides, the NUL behind it aside."""
+"""Longest key or text in llama.cpp's overrides, without the NUL after it."""
 
 
 def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
-    """The pairs of `kv_overrides`. Raises OptionError for one that llama.cpp cannot hold."""
+    """The pairs of `kv_overrides`. Raises OptionError for one that llama.cpp cannot store."""
     pairs = tuple((overrides or {}).items())
     for key, value in pairs:
         fits = isinstance(value, (bool, float, str)) or (
@@ -100,7 +100,7 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any
 
 
 def check_ranges(options: Mapping[str, Any]) -> None:
-    """Raise OptionError for a number outside the range of its name; None is left alone, and what has no range."""
+    """Raise OptionError for a number outside its range; skips None, and options without a range."""
     for name in _TYPED:
         if options.get(name) is not None and options[name] not in KV_TYPES:
             usual = ", ".join(f"{number} ({kind})" for number, kind in KV_TYPES.items())
@@ -110,16 +110,16 @@ def check_ranges(options: Mapping[str, Any]) -> None:
             continue
         allowed = RANGES[name]
         good = isinstance(value, int if allowed.whole else (int, float))
-        if not good or not allowed.low <= value <= allowed.high:  # nor is NaN between them
+        if not good or not allowed.low <= value <= allowed.high:  # NaN is not in between either
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
 
 
 MOST_BREAKERS, BREAKER_BYTES = 16, 40
-"""llama.cpp looks for each in every word of a vocabulary, and cuts longer ones off."""
+"""llama.cpp looks for each breaker in every word of a vocabulary, and truncates longer ones."""
 
 
 def check_breakers(breakers: Any) -> None:
-    """Raise OptionError for what cannot break a repetition in DRY."""
+    """Raise OptionError for an invalid list of DRY sequence breakers."""
     if isinstance(breakers, str) or len(breakers) > MOST_BREAKERS:
         told, usual = str(breakers)[:40], f"give a list of at most {MOST_BREAKERS} texts"
         raise OptionError(f"dry_sequence_breakers is {told!r}", usual)
@@ -132,7 +132,7 @@ def check_breakers(breakers: Any) -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """UTF-8, empty where the text cannot be that."""
+    """UTF-8; empty if the text cannot be encoded."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ _UNQUANTISED = (None, 0, 1, 30)
 
 
 def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v") -> None:
-    """Raise OptionError for a type of cached values that llama.cpp cannot use without flash attention."""
+    """Raise OptionError for a quantised value cache without flash attention, which llama.cpp cannot use."""
     if type_v not in _UNQUANTISED and not flash_attn:
         raise OptionError(
             f"{name} is quantised, which needs flash attention, and that is off",
@@ -153,6 +153,6 @@ def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v")
 
 
 def check_loading(options: Mapping[str, Any]) -> None:
-    """Raise OptionError for what no model can be loaded with."""
+    """Raise OptionError for options that no model can be loaded with."""
     check_ranges(options)
     check_cache_type(options.get("type_v"), bool(options.get("flash_attn")))

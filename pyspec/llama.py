@@ -35,11 +35,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
 _STRICT = Strict()
 _PATIENCE_S = 1.0
-"""Seconds of loading from which on a terminal says so."""
+"""Seconds of loading after which a terminal shows it."""
 
 
 def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
-    """The file that a path or a name stands for, loaded as said; raises ModelNotFound where it is neither."""
+    """The file for a path or a name, for loading with these options; raises ModelNotFound if it is neither."""
     if Path(model).exists():
         return str(model)
     with store_progress() as progress:
@@ -48,18 +48,18 @@ def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a method by name, from its locals(): they go on to llama-cpp-python under the same names."""
+    """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
     return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
 
 
 def _more(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that llama-cpp-python lacks and that are not left as they are."""
+    """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
     given = {name: arguments[name] for name in MORE_SAMPLERS}
     return {name: each for name, each in given.items() if each != getattr(Sampling, name)}
 
 
 def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
-    """What is decorated has the signature of `method`, for editors, type checkers and `inspect`."""
+    """Give a function the signature of `method`, for editors, type checkers and `inspect`."""
     like: Any = wraps(method, assigned=(), updated=())
     return cast("Callable[[Callable[..., Any]], _Method]", like)
 
@@ -68,39 +68,40 @@ class SpeculativeLlama(Generation):
     """A `llama_cpp.Llama` that drafts and verifies.
 
     All other arguments are llama-cpp-python's. Each result has a `speculation` block; `last_speculation` is that of the last
-    answer. `speculation=Speculation(...)` or `speculation=OFF` changes one call. Pickling and copying load the model anew, as
+    answer. `speculation=Speculation(...)` or `speculation=OFF` changes one call. Pickling and copying load the model again, as
     for a `Llama`.
 
     Args:
-        model_path: A file, or a name as the command line takes it; a model that is not here is fetched.
-        n_gpu_layers: Layers on devices: a number, -1 for all, or "auto" for as many as fit into what is free there.
-        flash_attn: Flash attention, on unless you say False, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 %
-            faster. It rounds differently, so a greedy answer may differ from that of a `Llama` with that class's default.
+        model_path: A file, or a name as on the command line; a model that is not here is fetched.
+        n_gpu_layers: Layers on devices: a number, -1 for all, or "auto" for as many as fit into the free memory there.
+        flash_attn: Flash attention, on by default, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster. It
+            rounds differently, so a greedy answer may differ from that of a `Llama` with its default.
         draft: "auto" (a shipped draft that fits, with prompt lookup in front; else lookup alone), "none", "lookup", the name or
-            path of a draft GGUF (an EAGLE-3 one too), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec
-            `Drafter`, or any `LlamaDraftModel` of llama-cpp-python.
-        companion: A second model that judges drafts: "none", "auto" (the shipped one that fits), a name or a path. On every
-            pair measured, judging a draft gained nothing.
-        verification: `Strict()` keeps the target's own text, `Margin()` is faster and changes it a little; "auto" is what a
-            verdict on this very pair allows, and strict without one (`pyspec quality --verdict`).
+            path of a draft GGUF (including EAGLE-3), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec `Drafter`,
+            or any `LlamaDraftModel` of llama-cpp-python.
+        companion: A second model that scores drafts: "none", "auto" (the shipped one that fits), a name or a path. On every pair
+            measured, scoring drafts gained nothing.
+        verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little; "auto" follows the
+            stored verdict on this pair of models and is strict without one (`pyspec quality --verdict`).
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
-        sampling: Whose random numbers draw tokens. "coupled" is ours, which drafts share: a seed gives the same text with any
-            draft. "llama.cpp" gives what a `Llama` does at a seed. None is the latter for calls with a seed, else the former.
-        draft_n_gpu_layers: As `n_gpu_layers`, for draft and companion; None follows the target.
+        sampling: Whose random numbers draw tokens. "coupled" is pyspec's, which drafts share: a seed gives the same text with any
+            draft. "llama.cpp" gives what a `Llama` draws with that seed. None uses "llama.cpp" for calls with a seed and
+            "coupled" for others.
+        draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.
         draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16.
         draft_type_v: The same for values.
         devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
         draft_devices: The same for draft and companion; None follows the target.
-        wait: For objects that several threads use: True waits for the answer in flight, a number waits so many seconds, False
-            refuses with EngineBusy. A stream keeps others waiting until it is read to its end, closed, or given up by
-            `cancel()`, so one thread must not interleave two of them.
-        memory: Whether lookup drafts from all that was said here, not from the text at hand alone; a folder keeps it for later
-            processes.
+        wait: For objects that several threads use: True waits for the answer in flight, a number waits at most that many seconds,
+            False refuses with EngineBusy. A stream keeps others waiting until it is read to its end, closed, or cancelled with
+            `cancel()`, so one thread must not interleave two streams.
+        memory: Whether lookup drafts from all earlier texts of this process, not only from the current one; a folder keeps them
+            for later processes.
         trust: Skip the trial load of files not seen before.
-        extra_buffers: Whether llama.cpp may copy weights into layouts of its own (AMX, repacking): "on", "off", or "auto" for
-            yes unless that crashes on this machine.
-        chat_template: What makes prompts: None for the file's own template (plain words if it has none), one of its names, a
-            path, or "none" for plain words.
+        extra_buffers: Whether llama.cpp may copy weights into its own layouts (AMX, repacking): "on", "off", or "auto", which is
+            on unless that crashes on this machine.
+        chat_template: What makes prompts: None for the file's own template (plain words if it has none), the name of one of its
+            templates, a path, or "none" for plain words.
         template_args: The template's variables for all chats, such as {"enable_thinking": False}.
 
     Raises:
@@ -188,7 +189,7 @@ class SpeculativeLlama(Generation):
 
     @property
     def placed(self) -> str:
-        """What lies on which devices, in one line; empty where all is the processor's."""
+        """What lies on which devices, in one line; empty if everything is on the CPU."""
         sides = self.assembly.placed if self._session is not None else []
         return placed(self, sides)
 
@@ -234,8 +235,8 @@ class SpeculativeLlama(Generation):
         """llama-cpp-python's `create_completion`. Arguments not listed are its own or fields of `Sampling`.
 
         Args:
-            logprobs: Needs no `logits_all` here; with `echo` the prompt is read anew.
-            speculation: How this call speculates; None as the object does.
+            logprobs: Needs no `logits_all` here; with `echo` the prompt is read again.
+            speculation: How this call speculates; None follows the object.
 
         Returns:
             OpenAI's completion, or an iterator of its chunks with `stream`. It has a `speculation` block, and its finish_reason
@@ -298,7 +299,7 @@ class SpeculativeLlama(Generation):
 
         Args:
             messages: The conversation in OpenAI's form.
-            speculation: How this call speculates; None as the object does.
+            speculation: How this call speculates; None follows the object.
             chat_template_kwargs: Variables of the chat template, for this call.
 
         Returns:
@@ -346,8 +347,8 @@ class SpeculativeLlama(Generation):
 
         Args:
             tokens: Ids of the prompt.
-            tfs_z: Does nothing, as in llama-cpp-python 0.3.36.
-            penalize_nl: Does nothing, either.
+            tfs_z: Has no effect, as in llama-cpp-python 0.3.36.
+            penalize_nl: Has no effect either.
 
         Yields:
             Token ids, up to an end-of-generation token (the last one), or to the end of the context.

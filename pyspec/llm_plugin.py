@@ -1,10 +1,10 @@
-"""A plugin for the program `llm`: its commands answer with the models on this machine, by speculative decoding.
+"""A plugin for the program `llm`: it answers with the models on this machine, by speculative decoding.
 
     llm install .     # in a clone of pyspec; or `pip install .` where `llm` is installed
     llm -m pyspec "Name three rivers."
 
-`pyspec` is the default target, `pyspec/NAME` any model that `pyspec models list` shows. The model stays loaded while `llm`
-runs. What drafts did is in llm's log, next to the answer.
+`pyspec` is the default target, `pyspec/NAME` any model that `pyspec models list` shows. The model stays loaded while `llm` runs.
+llm's log has what drafts did, next to the answer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import llm
 from pydantic import Field, Json
 
 _Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
-"""What llm takes reasoning as; None in an older one, which shows text alone."""
+"""llm's type for reasoning; None in an older llm, which shows only text."""
 
 _DEFAULT = "pyspec"
 _ROLES = ("system", "user", "assistant")
 
 
 class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not followed
-    """Options of `llm -o NAME VALUE`, by the names of `pyspec generate`."""
+    """Options of `llm -o NAME VALUE`, named as in `pyspec generate`."""
 
     # fmt: off
     temperature: float = Field(0.8, ge=0, le=100, description="0 takes the likeliest token, more varies")
@@ -63,7 +63,7 @@ class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not follow
 
 
 class SpeculativeModel(llm.Model):  # type: ignore[misc]
-    """One model of this machine. name: as `pyspec models list` has it, None for the default target."""
+    """One model of this machine. name: as in `pyspec models list`, None for the default target."""
 
     can_stream = True
     supports_schema = True
@@ -78,9 +78,9 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         return f"pyspec: {self.model_id}"
 
     def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[Any]:
-        """Answer, one piece a round or as a whole; usage and what drafts did go into the response.
+        """Yield the answer, one piece per round or as a whole; usage and what drafts did go into the response.
 
-        Reasoning is told apart for an `llm` that shows it, and left out of the text for older ones.
+        Reasoning is yielded separately for an `llm` that shows it, and left out for older ones.
         """
         from pyspec.errors import PyspecError  # noqa: PLC0415 - llm loads this module at every start
 
@@ -132,13 +132,13 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
 
 
 def _named(kind: Any, options: Any) -> dict[str, Any]:
-    """The options that a dataclass has under the same names, where they are given."""
+    """The options of a dataclass that are given under the same names."""
     given = {each.name: getattr(options, each.name, None) for each in fields(kind)}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    """A tool as chat templates know it."""
+    """A tool in the form of chat templates."""
     schema = tool.input_schema or {"type": "object", "properties": {}}
     return {"name": tool.name, "description": tool.description or "", "parameters": schema}
 
@@ -155,7 +155,7 @@ def _turns(prompt: Any, conversation: Any) -> list[dict[str, Any]]:
 
 
 def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
-    """What the parts of a message say, the results of tools a turn each; what was thought is not said again."""
+    """The turns in a message's parts, one per tool result; reasoning is not repeated."""
     kinds: dict[str, list[Any]] = {}
     for part in parts:
         kinds.setdefault(type(part).__name__, []).append(part)
@@ -177,7 +177,7 @@ def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
 
 
 def _joined(pieces: Iterator[Any]) -> Iterator[Any]:
-    """An answer in as few pieces as it has kinds."""
+    """Join an answer's pieces, one for each run of text or reasoning."""
     for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         found = list(group)
         texts = "".join(piece if is_text else piece.chunk for piece in found)
@@ -185,7 +185,7 @@ def _joined(pieces: Iterator[Any]) -> Iterator[Any]:
 
 
 _held: dict[Any, Any] = {}
-"""The model in memory, under what it was loaded with; one at a time, since two need not fit."""
+"""The model in memory, by its loading options; one at a time, since two may not fit."""
 
 
 def _load(name: str | None, options: Any) -> Any:
@@ -208,7 +208,7 @@ def _load(name: str | None, options: Any) -> Any:
 
 @llm.hookimpl  # type: ignore[untyped-decorator, unused-ignore]
 def register_models(register: Callable[..., None]) -> None:
-    """Tell `llm` of the default target and of every model that is here."""
+    """Register the default target and every model on this machine with `llm`."""
     from pyspec.errors import PyspecError  # noqa: PLC0415
     from pyspec.store.locate import names  # noqa: PLC0415
 
@@ -216,5 +216,5 @@ def register_models(register: Callable[..., None]) -> None:
     try:
         for name in names(targets_only=True):
             register(SpeculativeModel(f"pyspec/{name}", name))
-    except PyspecError:  # a damaged manifest or cache is no reason for llm not to start
+    except PyspecError:  # a damaged manifest or cache should not stop llm from starting
         return

@@ -1,6 +1,7 @@
-"""What was said before: the texts of each owner, in this process and on disk.
+"""Remembers earlier texts of each owner, in this process and on disk.
 
-No owner's text is ever drafted for another: a draft changes no strict text, but how fast it comes tells whether it was right.
+No owner's text is ever drafted for another. A draft does not change strict output, but its speed reveals whether the draft was
+right.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from pyspec.text_index import TAIL, Continuation, TextIndex
 log = logging.getLogger("pyspec")
 
 MOST_TOKENS = 500_000
-"""Tokens of all owners together: 84 bytes each in memory, 4 on disk."""
+"""Most tokens of all owners together: 84 bytes each in memory, 4 on disk."""
 
 MOST_DAYS = 7.0
-"""How long a text is kept at most."""
+"""How many days a text is kept at most."""
 
 _AN_OWNER = 50
-# tokens that an owner counts beside those of its texts: its indexes take 3 kB, its objects 1
+# tokens that an owner costs besides its texts: indexes take 3 kB, objects 1 kB
 
 
 # -- one owner's texts -------------------------------------------------------------------------------------------------
@@ -45,10 +46,10 @@ class Total:
 
 
 class OwnTexts:
-    """One owner's texts: those of late, and those before, which go when late ones have become as many, or old.
+    """One owner's texts in two generations: recent ones, and older ones, which go when the recent ones are full or old.
 
-    most: tokens of either. age: seconds after which either goes. path: where they are kept, too; None for nowhere. total:
-    counts their tokens, too. size: tokens of all. turn: counts how often they changed places; a place is of one turn.
+    most: tokens per generation. age: seconds until a generation is too old. path: the file that keeps them; None for no file.
+    total: also counts their tokens. size: tokens of all texts. turn: counts turnovers; a place is valid for one turn.
     """
 
     def __init__(
@@ -77,17 +78,17 @@ class OwnTexts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the indexes take."""
+        """Bytes of the indexes."""
         return self._late.nbytes + self._before.nbytes
 
     @property
     def due(self) -> float:
-        """When something of them will be too old, in seconds since 1970."""
+        """When something will be too old, in seconds since 1970."""
         late = self._born + self._age if self._late.size else math.inf
         return min(late, self._born_before + 2 * self._age if self._before.size else math.inf)
 
     def tidy(self, now: float | None = None) -> None:
-        """Let go of what is too much or too old, between two texts. now: in seconds since 1970."""
+        """Drop what is too much or too old; called between texts. now: in seconds since 1970."""
         now = time.time() if now is None else now
         if self._late.size >= self._most or (self._late.size and now >= self._born + self._age):
             self._turn_over(now)
@@ -105,7 +106,7 @@ class OwnTexts:
             self._file.move(self._file_before, now)
 
     def add(self, place: int, tokens: Sequence[int]) -> int:
-        """The place of the text of `place` and these tokens."""
+        """The place after these tokens, starting from `place`."""
         place, known = self._late.walk(place, tokens)
         if known == len(tokens):
             return place
@@ -116,7 +117,7 @@ class OwnTexts:
         return end
 
     def next(self, place: int, tokens: Sequence[int], limit: int) -> Continuation:
-        """What may follow these tokens, whose place this is: by the longer match, by late texts where both are equal."""
+        """What may follow these tokens, which end at `place`: by the longer match; recent texts win ties."""
         found = self._late.next(place, len(tokens), limit)
         if self._before.size and found.match < TAIL:
             older = self._before.look_up(tokens, limit)
@@ -129,13 +130,13 @@ class OwnTexts:
             self._file.flush()
 
     def leave(self) -> None:
-        """Count for nobody any more."""
+        """Stop counting in the total."""
         if self._total is not None:
             self._total.tokens -= self.size
         self._total = None
 
     def remove(self) -> None:
-        """Delete what is on disk; what is added from now on stays in this process, and is not counted."""
+        """Delete the files; whatever is added later stays in this process and is not counted."""
         self.leave()
         for file in (self._file, self._file_before):
             if file is not None:
@@ -144,18 +145,18 @@ class OwnTexts:
 
 
 def _checked(stamp: bytes) -> bytes:
-    """A file's time with its checksum: a damaged one would make texts look too old to be kept."""
+    """A file's time with its checksum: a damaged time would make texts look too old to keep."""
     return stamp + zlib.crc32(stamp).to_bytes(4, "little")
 
 
 class TextFile:
-    """The texts of an index on disk: the calls that made it, each as place, number of tokens and tokens of 32 bits.
+    """The texts of an index on disk, as the calls that made it: each as place, number of tokens and tokens, all 32-bit.
 
-    What a crash cut off, or nobody wrote, ends what is read. Errors of the disk are told once; then nothing is kept there.
+    Reading ends at a part that a crash cut off or that is invalid. Disk errors are logged once; then nothing is kept there.
     """
 
     _START = b"pyspec texts 1\0\0"
-    _MOST = 1 << 14  # tokens that are not on disk yet
+    _MOST = 1 << 14  # tokens that may wait to be written
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -165,7 +166,7 @@ class TextFile:
         self._failed = False
 
     def load(self, index: TextIndex, born: float) -> float:
-        """Fill an index that is empty; the time at which its first text came, `born` where there is none."""
+        """Fill an empty index; returns the time of its first text, or `born` if there is none."""
         self._born = born
         try:
             data = self._path.read_bytes()
@@ -186,7 +187,7 @@ class TextFile:
 
     @staticmethod
     def _read(index: TextIndex, numbers: Any) -> int:
-        """Numbers that could be read."""
+        """Read into the index; returns how many numbers were valid."""
         at = 0
         while at + 2 <= len(numbers):
             place, n = int(numbers[at]), int(numbers[at + 1])
@@ -200,7 +201,7 @@ class TextFile:
         return at
 
     def write(self, place: int, tokens: Sequence[int], end: int) -> None:
-        """Keep that these tokens were added at `place`, which led to `end`."""
+        """Note that these tokens were added at `place`, which led to `end`."""
         if self._runs and place == self._end:
             self._runs[-1][1].extend(tokens)
         else:
@@ -211,7 +212,7 @@ class TextFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write what is waiting."""
         runs, self._runs, self._waiting, self._end = self._runs, [], 0, 0
         if runs:
             numbers = [n for place, tokens in runs for n in (place, len(tokens), *tokens)]
@@ -225,14 +226,14 @@ class TextFile:
             file.write(data)
 
     def move(self, other: TextFile, now: float) -> None:
-        """Become `other`'s; this one is empty, from `now` on."""
+        """Rename the file to `other`'s; this one is empty, from `now` on."""
         self.flush()
         self._born = now
         if self._path.exists():
             self._try(lambda: self._path.replace(other._path))
 
     def remove(self) -> None:
-        """Delete it, if it is there."""
+        """Delete the file, if it exists."""
         self._runs, self._waiting = [], 0
         self._try(lambda: self._path.unlink(missing_ok=True))
 
@@ -255,14 +256,14 @@ def _truncate(path: Path, size: int) -> None:
 
 
 class Memory:
-    """The texts of each owner, for drafts. One thread at a time.
+    """The texts of each owner, for drafts. Not thread-safe.
 
     Args:
-        folder: Keeps them for later processes, readable for this user alone; None for this process only. One process at a time
-            has a folder.
-        vocabulary: Names what the tokens mean; texts of another are not read.
-        tokens: Most tokens of all owners together; each owner counts 50 more. Those that were away for longest go first.
-        days: How long a text stays at most.
+        folder: Keeps them for later processes, readable only for this user; None for this process only. Only one process at a
+            time can use a folder.
+        vocabulary: Identifies what the tokens mean; texts of another vocabulary are not read.
+        tokens: Most tokens of all owners together; each owner counts 50 more. The least recently used owners go first.
+        days: How long a text is kept at most.
 
     Raises:
         OptionError: The folder cannot be used.
@@ -281,9 +282,9 @@ class Memory:
                 f"a memory of {tokens} tokens and {days} days", "use 1 or more, and above 0"
             )
         self._tokens, self._age = tokens, 0.5 * 86400.0 * days
-        self._owners: dict[str, OwnTexts] = {}  # used longest ago first
+        self._owners: dict[str, OwnTexts] = {}  # least recently used first
         self._total, self._serials = Total(), count()
-        # when each may have become too old: a heap, of which entries of those that went are ignored
+        # when each may have become too old: a heap, in which entries of dropped owners are ignored
         self._due: list[tuple[float, int, str]] = []
         self._serial_of: dict[str, int] = {}
         self._lock: FileLock | None = None
@@ -308,7 +309,7 @@ class Memory:
         return path
 
     def _clean(self, folder: Path) -> None:
-        """Delete files that are too old, and those beyond what may be kept, the oldest first."""
+        """Delete files that are too old, and beyond the size limit the oldest."""
         found = [(path.stat(), path) for path in folder.iterdir() if path.name != "lock"]
         left, oldest = 4 * self._tokens, time.time() - 2 * self._age
         for stat, path in sorted(found, key=lambda one: -one[0].st_mtime):
@@ -317,10 +318,10 @@ class Memory:
                 path.unlink(missing_ok=True)
 
     def texts_of(self, owner: str) -> OwnTexts:
-        """An owner's texts; those that are too old or too many are dropped first.
+        """An owner's texts; first drops what is too old or too much.
 
         Args:
-            owner: Any name; "" is the owner of texts without one.
+            owner: Any name; "" owns texts without a named owner.
         """
         now = time.time()
         self._drop_old(now)
@@ -341,7 +342,7 @@ class Memory:
         heappush(self._due, (due, self._serial_of[owner], owner))
 
     def _drop_old(self, now: float) -> None:
-        """Let go of all that is too old, whoever's it is."""
+        """Drop everything too old, of any owner."""
         left = []
         while self._due and self._due[0][0] <= now:
             _, serial, owner = heappop(self._due)
@@ -356,7 +357,7 @@ class Memory:
             self._remind(owner, self._owners[owner].due)
 
     def _make_room(self) -> None:
-        """Let go of owners until the rest is not too much; the one used last stays."""
+        """Drop owners until the rest fits; the most recently used one stays."""
         while len(self._owners) > 1:
             if self.size + _AN_OWNER * len(self._owners) <= self._tokens:
                 break
@@ -376,11 +377,11 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the indexes take."""
+        """Bytes of the indexes."""
         return sum(texts.nbytes for texts in self._owners.values())
 
     def close(self) -> None:
-        """Write what is not on disk yet and give the folder back; calling it again does nothing."""
+        """Write what is not on disk yet and release the folder; may be called twice."""
         for texts in self._owners.values():
             texts.flush()
             texts.leave()

@@ -1,4 +1,4 @@
-"""Keeping llama-cpp-python's own fields true while another loop decodes."""
+"""Keeps llama-cpp-python's own fields correct while another loop decodes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pyspec.tokens import common_prefix
 class ScoreRows:
     """Stands for an [n_tokens, n_vocab] array of which only a few rows were kept.
 
-    `first` is the position of the first kept row. Reading a row costs nothing; only turning the whole into an array
-    allocates it, with zeros for the rows that were not kept.
+    `first` is the position of the first kept row. Reading a row costs nothing; only converting it to an array allocates all of
+    it, with zeros for the rows that were not kept.
     """
 
     def __init__(self, first: int, rows: list[npt.NDArray[np.float32]], n_vocab: int) -> None:
@@ -54,7 +54,7 @@ class ScoreRows:
 
     @property
     def size(self) -> int:
-        """Floats that are held."""
+        """Number of floats held."""
         return len(self._rows) * self._n_vocab
 
     @property
@@ -68,26 +68,26 @@ class ScoreRows:
 
 
 _NEVER_DECODED = (1, 1)
-"""llama.cpp's answer before the first decode, and after its counters were reset."""
+"""llama.cpp's counters before the first decode, and after they were reset."""
 
 
 class ClosedHandle:
-    """Stands for what `close` freed: any use is a clear error."""
+    """Stands for what `close` freed: any use raises a clear error."""
 
     def __getattr__(self, name: str) -> Any:
         raise closed_error()
 
 
 def closed_error() -> EngineError:
-    """What any use after `close` raises."""
+    """The error for any use after `close`."""
     return EngineError("this SpeculativeLlama is closed", "make a new one")
 
 
 class Mirror(TargetLlama):
     """A `Llama` whose `input_ids`, `n_tokens` and scores follow what a session decodes on its context.
 
-    llama-cpp-python and its users read those fields: for prefix reuse, saved states, stopping criteria and logprobs. Logits
-    are kept where they are asked for, and after `eval` those of the last token.
+    llama-cpp-python and its users read those fields: for prefix reuse, saved states, stopping criteria and logprobs. Logits are
+    kept if requested; `eval` keeps those of the last token.
     """
 
     n_tokens: int
@@ -100,17 +100,17 @@ class Mirror(TargetLlama):
         self._left: list[int] = []  # tokens that the last answer left in the KV
         self._at_rest = _NEVER_DECODED
         super().__init__(model_path, **kwargs)
-        # a child has none of the other threads, and cannot speak to the parent's devices
+        # a child process has none of the other threads, and cannot use the parent's devices
         alone = max(self.n_threads, self.n_threads_batch) == 1 and not layer_devices(self.devices)
         self.turns = Turns(wait, forks=alone)
-        # with a score buffer of its own, as an embedder or a mere tokenizer, llama-cpp-python's plain path serves
+        # with its own score buffer, or as an embedder or mere tokenizer, llama-cpp-python's plain path is enough
         self._plain = any(kwargs.get(mode) for mode in ("logits_all", "embedding", "vocab_only"))
         self._widen()
         if not self._plain:
             self._buffer = None  # n_batch x n_vocab floats that are never filled here
 
     def _widen(self) -> None:
-        """llama.cpp rounds a context up; make the buffers that llama-cpp-python sized as asked hold all of it."""
+        """Enlarge llama-cpp-python's buffers to the whole context, which llama.cpp rounds up."""
         if len(self.input_ids) < self._n_ctx:
             ids = np.zeros(self._n_ctx, dtype=np.intc)
             ids[: len(self.input_ids)] = self.input_ids
@@ -121,13 +121,13 @@ class Mirror(TargetLlama):
     # -- what the context holds ----------------------------------------------------------------------------------------
 
     def _begin(self, tokens: Sequence[int]) -> int:
-        """Begin an answer: -1 where the context holds what the last one left there, else how many of `tokens` come first.
+        """Begin an answer; returns -1 if the context holds what the last one left, else how many of `tokens` it begins with.
 
-        From here on `n_tokens` says how much of the new text `input_ids` has.
+        From here on `n_tokens` counts the tokens of the new text in `input_ids`.
         """
         ids, self.n_tokens = self.input_ids[: self.n_tokens].tolist(), 0
         if ids and ids == self._left:
-            # another program may decode on this context (guidance does) and not tell by `input_ids`
+            # another program may decode on this context (guidance does) without changing `input_ids`
             return -1 if self._decoded() in (self._at_rest, _NEVER_DECODED) else 0
         return common_prefix(ids, tokens)
 
@@ -137,12 +137,12 @@ class Mirror(TargetLlama):
         return seen.n_p_eval, seen.n_eval
 
     def _follow(self, text: list[int]) -> None:
-        """After a round: the KV holds all of the text but its last token."""
+        """Update after a round: the KV holds all of the text except its last token."""
         first, self.n_tokens = self.n_tokens, len(text) - 1
         self.input_ids[first : self.n_tokens] = text[first:-1]
 
     def _adopt(self, text: list[int], held: int) -> None:
-        """After an answer: the KV holds the first `held` tokens of the text."""
+        """Update after an answer: the KV holds the first `held` tokens of the text."""
         self._left = text[:held]
         self._at_rest = self._decoded()
         self.input_ids[:held] = self._left
@@ -156,7 +156,7 @@ class Mirror(TargetLlama):
 
     @property
     def _logits_all(self) -> bool:
-        # read by llama-cpp-python where it wants to know whether logprobs can be had: here they always can
+        # llama-cpp-python reads this to see whether logprobs are possible: here they always are
         return self._all_logits or self._wants_logprobs
 
     @_logits_all.setter
@@ -165,7 +165,7 @@ class Mirror(TargetLlama):
 
     @property
     def scores(self) -> Any:
-        """Logits by position, [n_tokens, n_vocab]; without `logits_all` only those that were asked for, the rest zeros."""
+        """Logits by position, [n_tokens, n_vocab]; without `logits_all` only requested rows, the others are zeros."""
         if self._buffer is not None:
             return self._buffer
         return self._rows if self._rows is not None else ScoreRows(0, [], self._n_vocab)
@@ -180,7 +180,7 @@ class Mirror(TargetLlama):
 
     @property
     def eval_logits(self) -> Any:
-        """The last token's logits after `eval`, as a deque of one row; of every token with `logits_all`."""
+        """The last token's logits after `eval`, as a deque of one row; with `logits_all`, those of every token."""
         if self._plain:
             return super().eval_logits
         kept = self._rows.last if self._rows is not None else None
@@ -212,10 +212,10 @@ class Mirror(TargetLlama):
     def _begin_rows(
         self, tokens: Sequence[int], keep: bool, prompt: bool
     ) -> list[npt.NDArray[np.float32]] | None:
-        """Where an answer puts the logits of its tokens, for logprobs; None for nowhere.
+        """Make the list for the logits of an answer's tokens, for logprobs; None if they are not kept.
 
-        prompt: they follow those of the prompt, which are computed here. llama-cpp-python takes row i for token i + 1 of
-        all tokens but a leading BOS, also where there is none to leave out: then nobody's row goes first.
+        prompt: begin it with the prompt's logits, which are computed here. llama-cpp-python takes row i for token i + 1 of all
+        tokens but a leading BOS, even if there is no BOS to leave out; then a row of zeros goes first.
         """
         rows: list[npt.NDArray[np.float32]] = []
         if keep and prompt:
@@ -227,7 +227,7 @@ class Mirror(TargetLlama):
         return rows if keep else None
 
     def _prompt_rows(self, tokens: Sequence[int]) -> list[npt.NDArray[np.float32]]:
-        """Decode a prompt but for its last token; the logits of each, [n_vocab]."""
+        """Decode a prompt except for its last token; returns the logits of each token, [n_vocab]."""
         text = list(tokens[:-1])
         self._ctx.kv_cache_seq_rm(-1, 0, -1)
         rows: list[npt.NDArray[np.float32]] = []
@@ -244,7 +244,7 @@ class Mirror(TargetLlama):
     # -- saved states --------------------------------------------------------------------------------------------------
 
     def load_state(self, state: Any) -> None:
-        """Take the context to where `save_state` saw it, here or on a `llama_cpp.Llama` of the same file and options.
+        """Restore the context that `save_state` saved, here or on a `llama_cpp.Llama` with the same file and options.
 
         Raises EngineBusy as `eval` does.
         """

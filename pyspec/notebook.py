@@ -1,4 +1,4 @@
-"""How objects show themselves at a Python prompt and in a notebook: a sentence, and an answer's tokens in colours."""
+"""How objects appear at a Python prompt and in a notebook: a sentence, and an answer's tokens in colours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 60
 
 
 class SpeculationBlock(dict[str, Any]):
-    """The `speculation` block of a result: a dict that says in a sentence what drafts did.
+    """The `speculation` block of a result: a dict with a sentence about what drafts did.
 
     tokens: of the answer; model: the object that answered, for the tokens' text while it is open. Copies are plain dicts.
     """
@@ -34,7 +34,7 @@ class SpeculationBlock(dict[str, Any]):
 
     @property
     def sentence(self) -> str:
-        """How fast the answer came, against plain decoding."""
+        """How fast the answer came, compared with plain decoding."""
         timings = self.get("timings")
         return verdict(self, timings["tokens_per_second"]) if timings else "nothing was decoded"
 
@@ -48,7 +48,7 @@ class SpeculationBlock(dict[str, Any]):
         return f"<div>{self._painted()}<small>{escape(self.sentence)}</small></div>"
 
     def _painted(self) -> str:
-        """The tokens in the colours of their sources, and a legend; nothing once the model is closed."""
+        """The tokens in the colours of their sources, and a legend; empty once the model is closed."""
         model = self._model()
         if model is None or not self._tokens or not model.is_open:
             return ""
@@ -72,7 +72,7 @@ _COUNTS = ("drafted", "verified", "accepted", "relaxed")
 
 
 class ResultView(dict[str, Any]):
-    """A completion, as the dict that it is, which shows its text and a sentence at a prompt and in a notebook."""
+    """A completion: still a dict, but it shows its text and a sentence at a prompt and in a notebook."""
 
     @property
     def _said(self) -> str:
@@ -104,12 +104,12 @@ def _span(text: str, style: str) -> str:
 
 
 def shown_as(result: Any) -> Any:
-    """A completion as a `ResultView`; a stream as it is."""
+    """Turn a completion into a `ResultView`; returns a stream unchanged."""
     return ResultView(result) if isinstance(result, dict) else result
 
 
 def model_line(model: Any) -> str:
-    """One line about a model that is loaded, or closed."""
+    """One line about a loaded or closed model."""
     name = type(model).__name__
     if not model.is_open:
         return f"<{name}, closed>"

@@ -1,7 +1,7 @@
-"""Where layers lie: `n_gpu_layers="auto"` puts as many on devices as their free memory holds.
+"""Places layers: `n_gpu_layers="auto"` puts as many on devices as their free memory holds.
 
-llama.cpp is asked to load the model and make the context without allocating anything; what it logs meanwhile says which layer
-lies where and what each device would hold. (Its own fitting is no part of libllama.)
+llama.cpp loads the model and makes the context without allocating anything; its log then tells which layer lies where and how
+much each device would hold. (Its own fitting is not part of libllama.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROBES = 12
 
 
 def asked_layers(value: Any) -> int:
-    """A number of layers, or -1 for what `auto` may come to; what is neither is left to the checks of ranges."""
+    """A number of layers, or -1 for "auto"; other values are left to the range checks."""
     return -1 if value == AUTO else value
 
 
@@ -45,9 +45,9 @@ class Fit:
 def fit_layers(
     path: Path, model_params: Any, context_params: Any, names: Sequence[str] = ()
 ) -> Fit:
-    """The most layers with which weights, KV cache and compute buffers fit into what is free on the devices now.
+    """The most layers with which weights, KV cache and compute buffers fit into the devices' free memory now.
 
-    The parameters are those of the run, whatever their n_gpu_layers. Raises ModelInvalid if llama.cpp does not load the file.
+    The parameters are those of the run; their n_gpu_layers is ignored. Raises ModelInvalid if llama.cpp does not load the file.
     """
     devices, header = layer_devices(names), read_header(path)
     most = count_layers(header)
@@ -69,17 +69,17 @@ def fit_layers(
 
 
 def count_placeable(model: Any) -> int:
-    """As `count_layers`, of a loaded `llama_model`."""
+    """`count_layers` for a loaded `llama_model`."""
     return int(llama_cpp.llama_model_n_layer(model)) + 1
 
 
 def trial_layers(asked: int, devices: Sequence[Device]) -> int:
-    """Layers on devices in a trial: as in the run, but none on others' machines, which serve one process at a time."""
+    """Layers on devices in a trial: as in the run, but none on other machines, which serve one process at a time."""
     return 0 if any(each.kind == "RPC" for each in devices) else asked if devices else 0
 
 
 class PlacedModel(NamedTuple):
-    """A model and where it lies. n_gpu_layers: as asked, so it may be negative or more than there are; most: with the output."""
+    """A model's layers. n_gpu_layers: as requested, so it may be negative or more than there are; most: with the output."""
 
     name: str
     n_gpu_layers: int
@@ -91,7 +91,7 @@ class PlacedModel(NamedTuple):
 
 
 def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
-    """What lies on which devices, in one line; empty where all is the processor's.
+    """What lies on which devices, in one line; empty if everything is on the CPU.
 
     sides: draft and companion.
     """
@@ -109,7 +109,7 @@ def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
 
 
 def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:
-    """Model parameters with the devices of `device_array` and llama-cpp-python's keywords for how they share a model."""
+    """Set model parameters: the devices of `device_array`, and llama-cpp-python's keywords for how they share a model."""
     params.devices = ctypes.cast(chosen, ctypes.c_void_p)
     params.split_mode = options.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER)
     params.main_gpu = options.get("main_gpu", 0)
@@ -119,7 +119,7 @@ def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:
 
 
 def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
-    """Context parameters as far as memory depends on them, from llama-cpp-python's keywords.
+    """Context parameters that affect memory, from llama-cpp-python's keywords.
 
     cells: of the KV cache, all sequences together.
     """
@@ -145,7 +145,7 @@ def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
 def _held(
     header: Header, model_params: Any, context_params: Any, n: int, devices: Sequence[Device]
 ) -> dict[str, int]:
-    """Bytes by device with `n` layers on devices; more than any has where llama.cpp makes no context."""
+    """Bytes by device with `n` layers on devices; more than any device has if llama.cpp makes no context."""
     lines = _rehearsal(header.path, model_params, context_params, n)
     if lines is None:
         return {each.name: 1 << 62 for each in devices}
@@ -159,7 +159,7 @@ def _held(
 
 
 def _rehearsal(path: Path, model_params: Any, context_params: Any, n: int) -> list[str] | None:
-    """llama.cpp's log of a load and a context that allocate nothing; None where it makes no context."""
+    """llama.cpp's log of a load and a context that allocate nothing; None if it makes no context."""
     params = type(model_params).from_buffer_copy(model_params)
     params.n_gpu_layers, params.no_alloc = n, True
     params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
@@ -176,7 +176,7 @@ def _rehearsal(path: Path, model_params: Any, context_params: Any, n: int) -> li
 
 @contextmanager
 def _logged() -> Iterator[list[str]]:
-    """llama.cpp's log lines, which go nowhere else meanwhile."""
+    """Collect llama.cpp's log lines, which go nowhere else meanwhile."""
     callback, data = llama_cpp.llama_log_callback(), ctypes.c_void_p()
     llama_cpp.llama_log_get(ctypes.byref(callback), ctypes.byref(data))
     lines: list[str] = []
@@ -223,7 +223,7 @@ class _Reading:
             elif match := _COMPUTE.search(line):
                 found.compute.append((match[1], _bytes(match[2])))
             elif (match := _CACHE_SIZE.search(line)) and waiting:
-                # a cache ends with its size; its layers are of one
+                # a cache ends with its size and has layers of one size
                 found.cache += [(device, _bytes(match[1]) // len(waiting)) for device in waiting]
                 waiting = []
         return found
@@ -234,7 +234,7 @@ def _bytes(mebibytes: str) -> int:
 
 
 def _weights(header: Header, layers: Mapping[int, str]) -> dict[str, int]:
-    """Bytes of weights by device. Embeddings stay with the processor; those that are the output, too, are held twice."""
+    """Bytes of weights by device. Embeddings stay on the CPU; embeddings that are also the output are held twice."""
     held: Counter[str] = Counter()
     output = layers.get(max(layers, default=0), "")
     tied = not any(each.name == "output.weight" for each in header.tensors)

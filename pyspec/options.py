@@ -1,4 +1,4 @@
-"""What one call asks for, of speculation and altogether."""
+"""The options of one call: of speculation, and all of them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _STRICT = Strict()
 MORE_SAMPLERS = tuple(
     each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
 )
-"""What `Sampling` has beyond the arguments of llama-cpp-python, by name."""
+"""Names of the `Sampling` fields that llama-cpp-python has no arguments for."""
 
 Drafting = Literal["all", "lookup", "model", "nothing"]
-"""Which of the drafters that are loaded may draft."""
+"""Which of the loaded drafters may draft."""
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """How one call speculates; None keeps what the object was made with.
+    """How one call speculates; None keeps the object's setting.
 
     Attributes:
         enabled: False decodes this call plainly.
@@ -62,7 +62,7 @@ class Speculation:
 
     @property
     def longest(self) -> int:
-        """The longest draft there may be, in tokens."""
+        """The longest allowed draft, in tokens."""
         if not self.enabled:
             return 0
         return MAX_DRAFT if self.draft_max is None else min(self.draft_max, MAX_DRAFT)
@@ -74,12 +74,12 @@ OFF = Speculation(enabled=False)
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Everything that one answer asks for, from the call down to the session.
+    """Everything requested of one answer, from the call down to the session.
 
-    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text; rounds do not know of them.
-    goes_on: at max_tokens the answer does not end but goes on without drafts, until its caller closes it. keep_rows: keep the
-    logits of emitted tokens; prompt_rows: of the prompt's too, which is then read anew. policy: what decides on draft
-    lengths, None for the object's own. progress(done, total) is called while the prompt is read.
+    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text; rounds do not know them.
+    goes_on: at max_tokens the answer continues without drafts until its caller closes it. keep_rows: keep the logits of emitted
+    tokens; prompt_rows: also the prompt's, which is then read again. policy: decides draft lengths, None for the object's own.
+    progress: called as progress(done, total) while the prompt is read.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -97,7 +97,7 @@ class AnswerOptions:
 
     @classmethod
     def of(cls, asked: Sampling | AnswerOptions | None, **more: Any) -> AnswerOptions:
-        """The whole of what is asked by a sampling, or by options, and by `more` fields of this."""
+        """Combine a sampling, or options, with `more` fields of this class."""
         if isinstance(asked, AnswerOptions):
             return replace(asked, **more)
         return cls(**more) if asked is None else cls(asked, **more)
@@ -109,10 +109,9 @@ class AnswerOptions:
         drafts: tuple[str, str],
         own: Verification = _STRICT,
     ) -> dict[str, Any]:
-        """The `speculation` block of a result, the same at every door.
+        """The `speculation` block of a result, the same in every interface.
 
-        settled: what `pyspec.account.settled` says. drafts: names of what drafts and judges. own: the rule where the call names
-        none.
+        settled: from `pyspec.account.settled`. drafts: names of draft and companion. own: the rule if the call names none.
         """
         rule, asked = self.rule(own), self.speculation.verification or own
         draft, companion = drafts if self.speculation.enabled else ("none", "none")
@@ -127,14 +126,14 @@ class AnswerOptions:
         }
 
     def rule(self, own: Verification = _STRICT) -> Verification:
-        """The rule in force; own: where the call names none."""
+        """The rule in force; own: the rule if the call names none."""
         asked = self.speculation.verification or own
         if self.shaped:
             return _STRICT
         return rule_at(asked, self.sampling.temperature)
 
     def run(self, tokens: Sequence[int], chain: Any, own: Verification = _STRICT) -> Run:
-        """The answer as rounds have it, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
+        """The `Run` for rounds, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
         most, sampling = self.max_tokens, self.sampling
         return Run(
             0,
@@ -151,29 +150,29 @@ class AnswerOptions:
 
     @property
     def shaped(self) -> bool:
-        """Whether rows that are sampled from are not the raw rows, so that no token may be relaxed."""
+        """Whether sampling uses changed rows instead of the raw ones, so that no token may be relaxed."""
         return bool(self.grammar or self.logits_processor or self.sampling.shaped)
 
 
 @dataclass
 class Completion:
-    """What one of llama-cpp-python's completions asks for beyond what its loop hands to `generate`.
+    """What a llama-cpp-python completion needs beyond what its loop passes to `generate`.
 
-    That loop throws away the text of a generator which ends before it asked for the end, unless a stopping criterion wants
-    to stop there. So this stands for the call's own `criteria`, and wants to where the answer ended by itself.
-    hears: is told each token, and says whether the answer ends with it.
+    If a generator ends before that loop asked for the end, the loop throws its text away, unless a stopping criterion stops
+    there. So this object stands in for the call's own `criteria`, and stops where the answer ended by itself. hears: gets each
+    token, and returns whether the answer ends with it.
     """
 
     options: AnswerOptions
     criteria: Any
     hears: Callable[[int], bool] | None = None
     reason: str | None = None
-    """Why the answer ended; None where llama-cpp-python knows it."""
+    """Why the answer ended; None if llama-cpp-python knows."""
     began: bool = False
-    """Whether its own `generate` was called; what works for it, such as a drafter, may call another."""
+    """Whether its own `generate` was called; a helper such as a drafter may call another."""
 
     def ends(self, token: int, ids: Any, logits: Any) -> bool:
-        """Whether the answer ends with this token, before which the text is `ids`."""
+        """Whether the answer ends with this token, which follows the tokens `ids`."""
         if self.hears is not None and self.hears(token):
             self.reason = "stop"
             return True
@@ -186,11 +185,9 @@ class Completion:
 
 
 class InForce(local):
-    """What holds for the call that this thread is in."""
+    """What applies to the call that this thread is in."""
 
     speculation = Speculation()
-    samplers: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # those of `MORE_SAMPLERS` that were asked for
+    samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
     hears: Callable[[int], bool] | None = None
-    completion: Completion | None = None  # whose loop runs
+    completion: Completion | None = None  # the one whose loop runs

@@ -1,4 +1,4 @@
-"""Answers of a model as text, piece by piece."""
+"""A model's answers as text, piece by piece."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyspec.text.parts import AnswerPart, Piece
 
 
 def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
-    """What the pieces of an answer say together; one that an error cut has the reason `error`.
+    """Join the pieces of an answer; one cut by an error has the reason `error`.
 
-    block: its `speculation`, None for not known.
+    block: its `speculation`, None if unknown.
     """
     last = pieces[-1] if pieces else Piece(())
     tokens = tuple(token for piece in pieces for token in piece.tokens)
@@ -41,18 +41,18 @@ def stream_text(
     functions: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Generator[Piece, None, None]:
-    """Answer a prompt of tokens as text. `llm.last_speculation` and `llm.last_timings` then say what was done.
+    """Answer a prompt of tokens as text. `llm.last_speculation` and `llm.last_timings` then tell what was done.
 
     Args:
         llm: A `SpeculativeLlama`.
         prompt: Ids of the prompt, such as `ChatTemplate.of(llm).prompt(messages)`.
-        asked: How the target chooses tokens, or all that is asked.
-        chat: Whether the prompt is a chat's, so that reasoning is not part of the text.
-        functions: What a chat's answer may call: the JSON schema of each function's parameters, by its name.
+        asked: How the target chooses tokens, or all options.
+        chat: Whether this is a chat prompt; reasoning is then not part of the text.
+        functions: What a chat answer may call: the JSON schema of each function's parameters, by its name.
         more: Fields of `AnswerOptions`, such as max_tokens, stop, speculation and grammar.
 
     Yields:
-        One piece a round; the last one has a finish_reason.
+        One piece per round; the last one has a finish_reason.
 
     Raises:
         PyspecError: As `SpeculativeLlama.steps` does.
@@ -60,7 +60,7 @@ def stream_text(
     options = AnswerOptions.of(asked, **more)
     reader = AnswerReader(llm.piece, options.stop)
     if chat:
-        name = str(len(prompt))  # another one for each turn of a conversation
+        name = str(len(prompt))  # a different name for each turn of a conversation
         reader = llm.speech.reader(prompt, options.stop, functions=functions, name=name)
     held: list[AnswerPart] = []  # of calls, which are complete at the end
     steps = llm.steps(prompt, options)

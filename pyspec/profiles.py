@@ -1,8 +1,8 @@
 """What is known of a pair of models before its first round: a stored profile, or a prior from the files' types and sizes.
 
-A profile is of one pair on one machine, and lies in the cache. The part of it that holds on any machine, what is known of a
-draft's acceptance, may lie beside the draft as its prior. A file that is damaged or of other models raises ProfileError where
-it is read; who loads it for a policy warns, and learns from nothing.
+A profile belongs to one pair on one machine and lies in the cache. The part that holds on any machine, a draft's acceptance, may
+lie beside the draft as its prior. Reading a file that is damaged or belongs to other models raises ProfileError; loading it for a
+policy logs a warning instead, and the policy starts without it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProfileKey(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct):
-    """What was measured and a policy begins with, as written to the file."""
+    """What was measured for a policy to begin with, as written to the file."""
 
     key: ProfileKey
     curve: CurveState
@@ -59,10 +59,10 @@ class Profile(msgspec.Struct):
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
-    """What was learned of a draft's acceptance, whatever the machine: the file beside the draft.
+    """What was learned of a draft's acceptance, on any machine: the file beside the draft.
 
-    draft and companion are sha256 of the files; the companion's part is left out where another one, or none, is used. Of lookup
-    it has nothing: that is no property of the draft, and what one kind of text taught did harm in others.
+    draft and companion are sha256 of the files; the companion's part is ignored with another companion or none. Nothing about
+    lookup is kept: it is not a property of the draft, and what one kind of text taught did harm with others.
     """
 
     draft: str
@@ -73,7 +73,7 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
     format: Literal[1] = 1
 
     def restore(self, draft: str, companion: str) -> Acceptance:
-        """What a policy begins with, and goes on to change. Raises ProfileError for another draft."""
+        """The acceptance that a policy begins with and then changes. Raises ProfileError for another draft."""
         if self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
         judged = self.judged if self.companion == companion else Logistic()
@@ -84,23 +84,23 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def profiles_dir() -> Path:
-    """Where profiles lie in the cache. Not created here."""
+    """The cache's folder for profiles. Not created here."""
     return cache_dir() / "profiles"
 
 
 def profile_path(folder: Path, key: ProfileKey) -> Path:
-    """Where the profile of `key` lies in the cache folder."""
+    """The file for the profile of `key`."""
     digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
     return folder / f"profile-{digest[:20]}.json"
 
 
 def save_profile(profile: Profile, folder: Path) -> Path:
-    """Write atomically and return the path. Raises ProfileError where the folder refuses."""
+    """Write atomically and return the path. Raises ProfileError if the folder refuses."""
     return write_struct(profile_path(folder, profile.key), profile, "profile")
 
 
 def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
-    """The stored profile, None where there is none. Raises ProfileError if corrupt or foreign."""
+    """The stored profile, None if there is none. Raises ProfileError if it is corrupt or foreign."""
     path = profile_path(folder, key)
     profile = read_struct(path, Profile, _HINT)
     if profile is not None and profile.key != key:
@@ -114,12 +114,12 @@ def prior_path(draft: Path) -> Path:
 
 
 def read_prior(draft: Path) -> Prior | None:
-    """The prior that came with a draft, None where there is none. Raises ProfileError if it is damaged."""
+    """The prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
     return read_struct(came_with(draft, ".prior.json"), Prior, "install it again")
 
 
 def write_struct(path: Path, content: msgspec.Struct, what: str) -> Path:
-    """Write a file whole, and return its path. Raises ProfileError where the folder refuses."""
+    """Write a file atomically and return its path. Raises ProfileError if the folder refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [msgspec.json.encode(content)])
@@ -130,7 +130,7 @@ def write_struct(path: Path, content: msgspec.Struct, what: str) -> Path:
 
 
 def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
-    """What a file holds, None where there is none. Raises ProfileError for a damaged one."""
+    """The content of a file, None if there is none. Raises ProfileError if it is damaged."""
     what = kind.__name__.lower()
     try:
         if not path.exists():
@@ -149,7 +149,7 @@ def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
 
 
 class Side(NamedTuple):
-    """A draft or a companion: its file, the bytes that a step of it reads, and whether it reads the target's states."""
+    """A draft or companion: its file, the bytes that one of its steps reads, and whether it reads the target's states."""
 
     path: Path
     size: int
@@ -157,7 +157,7 @@ class Side(NamedTuple):
 
 
 def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
-    """The key of a loaded target with a draft and a companion, those that there are in this order."""
+    """The key for a loaded target with its draft and companion, if any, in this order."""
     draft, companion = _hashes(sides)
     return ProfileKey(
         target=file_sha256(llm.model_path),
@@ -170,7 +170,7 @@ def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
 
 
 def _where(llm: Any) -> str:
-    """The devices that have layers, by their description, and how many."""
+    """How many layers are on devices, and the devices' descriptions."""
     offloaded = gpu_layers(llm)
     if not offloaded:
         return "0 layers on a GPU"
@@ -181,7 +181,7 @@ def _where(llm: Any) -> str:
 
 
 def device_names(llm: Any) -> str:
-    """The devices that a loaded model's layers may be on, by what they call themselves."""
+    """Descriptions of the devices that a loaded model's layers may be on."""
     return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
 
 
@@ -191,9 +191,9 @@ def _hashes(sides: Sequence[Side]) -> tuple[str, str]:
 
 
 def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance] | None:
-    """The measured curve and what was learned for these models on this machine, or None.
+    """The measured curve and learned acceptance for these models on this machine, or None.
 
-    A damaged or foreign file is one warning and None: then everything is learned anew.
+    A damaged or foreign file gives a warning and None; everything is then learned from the start.
     """
     if not profiles_dir().is_dir():  # then the files need not be hashed
         return None
@@ -206,10 +206,10 @@ def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance
 
 
 def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
-    """What a policy for these models begins with, and goes on to change: their profile, or priors.
+    """The curve and acceptance that a policy for these models begins with and then changes: their profile, or priors.
 
-    Priors of costs are corrected by what decodes took here before; where no prior of acceptance came with the draft, what an
-    earlier process kept takes its place.
+    Cost priors are corrected by times that decodes took here before. If no acceptance prior came with the draft, what an earlier
+    process stored takes its place.
     """
     if (known := load_profile(llm, sides)) is not None:
         return known
@@ -220,9 +220,9 @@ def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
 
 
 def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> bool:
-    """Keep what decodes took for the next process; whether they were.
+    """Store decode times for the next process; returns whether they were stored.
 
-    watch: since when they were timed. Times of a machine that others used meanwhile are not kept.
+    watch: covers the time of these decodes. Times are not stored if other programs used the machine meanwhile.
     """
     if watch.busy(int(llm.n_threads)):
         return False
@@ -234,10 +234,10 @@ def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -
 
 
 def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) -> None:
-    """Keep what answers taught of a draft's acceptance for the next process, unless a prior came with the draft.
+    """Store what answers taught about a draft's acceptance for the next process, unless a prior came with the draft.
 
-    A prior was learned of many texts, and the last few add nothing to it. Of a draft that has none, what the last process learned
-    is worth as much (bench/firsts.py, whose answers then follow each other).
+    A prior was learned from many texts, and the last few add nothing to it. For a draft without one, what the last process
+    learned is worth as much (bench/firsts.py, where answers follow each other).
     """
     with suppress(PyspecError):
         if learned is not None and sides and read_prior(sides[0].path) is None:
@@ -247,7 +247,7 @@ def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) ->
 
 
 def kept_learned(llm: Any, sides: Sequence[Side]) -> Acceptance | None:
-    """What an earlier process kept of a draft's acceptance beside this target, None where it kept nothing."""
+    """What an earlier process stored about a draft's acceptance with this target, None if nothing."""
     with suppress(PyspecError, msgspec.MsgspecError, KeyError):
         fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
         if fact is not None and read_prior(sides[0].path) is None:
@@ -265,7 +265,7 @@ def _run(llm: Any) -> str:
 
 
 def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
-    """Remove what was measured of a target, whatever drafts for it, and the times of these drafts; how many profiles there were.
+    """Remove what was measured of a target with any draft, and the times of these drafts; returns the number of profiles removed.
 
     Raises ModelError.
     """
@@ -277,14 +277,14 @@ def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
                 path.unlink()
                 removed += 1
         except (ProfileError, OSError):
-            continue  # another version's, or gone already
+            continue  # another version's, or removed already
     for path in (target, *drafts):
         forget_times(path)
     return removed
 
 
 def disagreement(new: CurveState, old: CurveState) -> float:
-    """How many times apart two measured curves are at most: in a row of the target, eight against one, a draft's step."""
+    """Largest ratio between two measured curves: of a target row, of eight rows to one, and of a draft step to a row."""
 
     def figures(state: CurveState) -> list[float]:
         target, draft = state.target.bases[0], state.draft.bases[0]
@@ -306,7 +306,7 @@ def prior_learned(sides: Sequence[Side]) -> Acceptance:
 
 
 def save_prior(sides: Sequence[Side], learned: Acceptance) -> Path:
-    """Write what was learned beside the draft, for those who get both; returns the path. Raises ProfileError."""
+    """Write what was learned beside the draft, to be shipped with it; returns the path. Raises ProfileError."""
     draft, companion = _hashes(sides)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
@@ -315,20 +315,22 @@ def save_prior(sides: Sequence[Side], learned: Acceptance) -> Path:
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
-"""llama.cpp's numbers of file types whose cost curve was measured. Others are taken for Q4_K_M, whose kernels take several
-rows at once as those of its family do."""
+"""llama.cpp's numbers of file types with a measured cost curve.
+
+Other types use Q4_K_M's, since kernels of its family handle several rows at once in the same way.
+"""
 
 
 def gpu_layers(llm: Any) -> int:
-    """Layers asked to be on devices, -1 or many for all; 0 where there is none."""
+    """Layers requested on devices, -1 or many for all; 0 if there is no device."""
     asked = int(llm.model_params.n_gpu_layers)
     return asked if asked and layer_devices(getattr(llm, "devices", ())) else 0
 
 
 def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
-    """Where the cost curve starts: the shape of the target's file type, shares of a step by file size.
+    """The initial cost curve: the shape of the target's file type, with shares of a step by file size.
 
-    The first rounds correct it; only ratios matter until then.
+    The first rounds correct it; until then only ratios matter.
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.size / size) for side in sides][:2]
@@ -341,21 +343,20 @@ def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
 
 
 def _curve_of_device(llm: Any) -> str | None:
-    """The shape of a device's curve, where most layers are on one that is no other machine's processor."""
+    """The shape for a device, if most layers are on one that is not another machine's."""
     asked, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
     if asked == 0 or 0 < asked < most / 2:
-        return None  # what is left to the processor takes the time
+        return None  # the layers left to the CPU dominate the time
     if all(each.kind == "RPC" for each in layer_devices(getattr(llm, "devices", ()))):
-        return None  # nobody knows what answers there
+        return None  # what runs on the other machine is unknown
     return "metal" if sys.platform == "darwin" else "cuda"
 
 
 def _depth_share(model: Any) -> float:
-    """What one position of context adds to a row on a CPU, in units of a row without context.
+    """Cost that one position of context adds to a row on a CPU, in units of a row without context.
 
-    Attention does 2 * n_layer * n_embd products a position where the weights do n_params. Measured on
-    the 135M model in three file types it costs 1.4 to 2.3 times that share: Q4_1 +39 %, BF16 +43 %, Q4_K_M +59 %
-    from 64 positions to 1024.
+    Attention does 2 * n_layer * n_embd products per position while the weights do n_params. Measured on the 135M model in three
+    file types it costs 1.4 to 2.3 times that share: Q4_1 +39 %, BF16 +43 %, Q4_K_M +59 % from 64 positions to 1024.
     """
     layers, width = llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model)
     return 3.2 * float(layers * width) / float(max(1, llama_cpp.llama_model_n_params(model)))

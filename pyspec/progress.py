@@ -1,4 +1,4 @@
-"""Long work says so on stderr: a bar for files, a line for the rest; nothing when there is nothing to wait for."""
+"""Shows progress of long work on stderr: a bar for files, a line for other work, nothing if there is no wait."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pyspec.display import safe
 
 @contextmanager
 def store_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Gives the callback that `resolve`, `fetch` and `convert` take.
+    """Yields the callback for `resolve`, `fetch` and `convert`.
 
-    The bar appears with the first call, on a terminal or in a notebook; elsewhere each new activity
-    is one line, so that logs say what took the time. Nothing appears when nothing has to be done.
+    The bar appears with the first call, on a terminal or in a notebook; elsewhere each new activity is one line, so logs show
+    what took the time. Nothing appears if nothing has to be done.
     """
     console = Console(stderr=True)
     columns = (
@@ -50,9 +50,9 @@ def store_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
-    """Says what is being done once it has taken so many seconds: on a terminal while it lasts, in a notebook as one line.
+    """Show what is being done once it has taken this long: on a terminal while it lasts, in a notebook as one line.
 
-    Inside another one it says nothing: a terminal has one such line.
+    A nested call shows nothing: a terminal has one such line.
     """
     console = Console(stderr=True)
     if _said or not (console.is_terminal or console.is_jupyter):
@@ -73,12 +73,12 @@ def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
 
 
 def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What shows the line, and what takes it away."""
-    if console.is_jupyter:  # a line that moves needs ipywidgets there
+    """Functions that show the line and remove it."""
+    if console.is_jupyter:  # a moving line needs ipywidgets there
         return partial(console.print, f"{what} ...", markup=False, highlight=False), lambda: None
     status = console.status(what)
     return status.start, status.stop
 
 
 _said: list[str] = []
-"""What the terminal says just now."""
+"""What the terminal shows now."""

@@ -1,4 +1,4 @@
-"""What was read of a prompt, in a file: a later process takes it up and does not read it again."""
+"""Stores the state of a prompt in a file, so that a later process need not read the prompt again."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _MAGIC = b"pyspec-prompt-cache-1\n"
 
 
 class _Head(msgspec.Struct):
-    """The tokens that a state is of, and the hash of the state and of all that it belongs to."""
+    """The tokens of a state, and the hash of the state and of everything it depends on."""
 
     tokens: list[int]
     sha256: str
 
 
 class PromptFile:
-    """The state of one text's tokens in a context of `target`.
+    """The state of a sequence's tokens in a context of `target`.
 
-    target: the `llama_cpp.Llama`. A file of another model, of other settings, or damaged is never put into its context: its
-    hash is checked first.
+    target: the `llama_cpp.Llama`. The hash is checked before a state is loaded, so a file that is damaged or belongs to another
+    model or other settings never reaches the context.
     """
 
     def __init__(self, target: Any, path: Path) -> None:
         self._target, self.path = target, path
 
     def load(self, seq: int, most: int, begins: Sequence[int] | None = None) -> list[int]:
-        """Put the state into a sequence; returns its tokens, none where it was not.
+        """Load the state into a sequence; returns its tokens, or none if it was not loaded.
 
-        most: tokens that there is room for. begins: a prompt that has to begin as the text does. Raises OptionError where
-        there is another kind of file.
+        most: tokens that there is room for. begins: a prompt that must share the text's beginning. Raises OptionError for another
+        kind of file.
         """
         if not self.path.exists():
             return []
@@ -66,7 +66,7 @@ class PromptFile:
         return []
 
     def _put(self, head: _Head, state: bytes, seq: int) -> bool:
-        """Make the state a sequence's, if it belongs there."""
+        """Load the state into a sequence, if it belongs there."""
         if not head.tokens or head.sha256 != self._hash(head.tokens, state):
             return False
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
@@ -74,7 +74,7 @@ class PromptFile:
         return bool(llama_cpp.llama_state_seq_set_data(context, buffer, len(state), seq))
 
     def save(self, seq: int, tokens: Sequence[int]) -> None:
-        """Write what a sequence holds, which is the state of these tokens; failing is said and ends nothing."""
+        """Write the state of a sequence, which holds these tokens; a failure is logged and raises nothing."""
         context = self._target._ctx.ctx  # noqa: SLF001 - as above
         buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, seq))()
         size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), seq)
@@ -86,7 +86,7 @@ class PromptFile:
             log.warning("the prompt cache is not written: %s", error)
 
     def _hash(self, tokens: list[int], state: bytes) -> str:
-        """Of a state, the tokens it is of, the target, and how that is held."""
+        """Hash of a state, its tokens, the target and its settings."""
         own: Any = self._target.context_params
         layout = own.type_k, own.type_v, own.flash_attn_type, llama_cpp.__version__
         belongs = msgspec.json.encode([file_sha256(self._target.model_path), layout, tokens])
@@ -100,14 +100,14 @@ def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 class PromptCache:
-    """The file of the one text that a `SpeculativeLlama` holds; None for no file."""
+    """The file for the one text in a `SpeculativeLlama`; None for no file."""
 
     def __init__(self, llm: Any, path: Path | None) -> None:
         self._llm, self._file = llm, None if path is None else PromptFile(llm, path)
         self._restored = 0
 
     def restore(self, tokens: Sequence[int]) -> int:
-        """Put into the context what the file holds of a prompt's beginning; returns how many tokens that saves."""
+        """Load what the file holds of a prompt's beginning; returns how many tokens that saves."""
         if self._file is None:
             return 0
         held = self._file.load(0, self._llm.n_ctx() - 1, tokens)
@@ -118,6 +118,6 @@ class PromptCache:
         return self._restored
 
     def keep(self, tokens: Sequence[int]) -> None:
-        """Write the state of a prompt that was just read, where it is longer than what the file had."""
+        """Write the state of a prompt that was just read, if it is longer than what the file had."""
         if self._file is not None and len(tokens) > self._restored + 1:
             self._file.save(0, self._llm.input_ids[: self._llm.n_tokens].tolist())

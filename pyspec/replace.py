@@ -1,4 +1,4 @@
-"""`llama_cpp.Llama` made ours, for libraries that build their own."""
+"""Replaces `llama_cpp.Llama` for libraries that build their own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _defaults: dict[str, Any] | None = None
 
 
 class InstalledLlama(SpeculativeLlama):
-    """What `llama_cpp.Llama(...)` makes after `install`: what the caller says, then what `install` was told."""
+    """What `llama_cpp.Llama(...)` makes after `install`: the caller's arguments take precedence over those of `install`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.where_possible = "draft" not in kwargs  # else a model that can have none is an error
+        self.where_possible = "draft" not in kwargs  # an error only if a draft was named
         super().__init__(*args, **{**(_defaults or {}), **kwargs})
 
 
@@ -27,13 +27,13 @@ def _make(cls: type, *_args: object, **_kwargs: object) -> object:
 def install(**defaults: Any) -> None:
     """Make `llama_cpp.Llama(...)` return a `SpeculativeLlama`, also where the class was imported before.
 
-    Existing objects and subclasses of others stay as they are. Calling it again replaces the defaults.
+    Existing objects and other subclasses stay as they are. Calling it again replaces the defaults.
 
     Args:
-        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
-            `wait` is True unless given, since libraries call from several threads.
+        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`. `wait`
+            is True unless given, since libraries call from several threads.
     """
-    global _defaults  # noqa: PLW0603 - the class is one for the whole process, too
+    global _defaults  # noqa: PLW0603 - the class exists once per process
     _defaults = {"wait": True, **defaults}
     llama_cpp.Llama.__new__ = _make
 

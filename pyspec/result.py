@@ -1,4 +1,4 @@
-"""What an answer was, at every door: what it says, why it ended, what it took and what speculation did."""
+"""The result of an answer, in every interface: what it says, why it ended, its usage and what speculation did."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, prompt: int, answer: int) -> Usage:
-        """So many of each."""
+        """Usage from the tokens of prompt and answer."""
         return cls(prompt, answer, prompt + answer)
 
 
@@ -34,12 +34,12 @@ class Result(msgspec.Struct, kw_only=True):
         reasoning: What the model thought before it.
         reasoning_cut: Whether the answer ended inside reasoning.
         reasoned: Tokens of the reasoning.
-        stop_string: The one that ended the answer.
-        calls: Calls of functions, in OpenAI's form.
-        finish_reason: "stop", "tool_calls", "length", "context", "cancelled", "error", or None where nothing was answered.
+        stop_string: The stop string that ended the answer.
+        calls: Function calls, in OpenAI's form.
+        finish_reason: "stop", "tool_calls", "length", "context", "cancelled", "error", or None if there was no answer.
         usage: Tokens of prompt and answer.
-        speculation: The block that `AnswerOptions.block` makes; empty where it is not known.
-        tokens: Where they are known; a record's are not kept.
+        speculation: The block that `AnswerOptions.block` makes; empty if unknown.
+        tokens: The answer's tokens, if known; not stored for records.
     """
 
     text: str = ""
@@ -55,7 +55,7 @@ class Result(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart], **known: Any) -> Self:
-        """What the parts of an answer say together.
+        """Join the parts of an answer.
 
         Args:
             parts: Content, reasoning and calls, in any pieces.
@@ -67,11 +67,11 @@ class Result(msgspec.Struct, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """Tokens a second after the prompt was read; 0 where that is not known."""
+        """Tokens per second after the prompt was read; 0 if unknown."""
         return float(self.speculation.get("timings", {}).get("tokens_per_second", 0.0))
 
     def message(self) -> dict[str, Any]:
-        """As OpenAI's messages have it."""
+        """The answer as an OpenAI message."""
         made: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.reasoning:
             made["reasoning_content"] = self.reasoning
@@ -81,28 +81,28 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a record has no answer: the name of the exception, and its sentence."""
+    """Why a record has no answer: the exception's name and message."""
 
     type: str
     message: str
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """From an exception; one that is not of this package says so."""
+        """Describe an exception; one from outside this package is named in the message."""
         if isinstance(error, PyspecError):
             return cls(type(error).__name__, str(error))
         return cls("InputError", f"the record cannot be used: {type(error).__name__}: {error}")
 
 
 class RecordResult(Result, kw_only=True, omit_defaults=True):
-    """One record answered, or failed.
+    """One record, answered or failed.
 
-    A journal has it as JSON, without what is as it is by default: a journal of former versions, which has all but `tokens`,
-    reads as the same.
+    A journal stores it as JSON without default values; journals of earlier versions, which have all fields but `tokens`, can
+    still be read.
 
     Attributes:
         index: Place of the record among the inputs, from 0.
-        id: The record's.
+        id: The record's id.
         prompt_sha256: Hash of what the record asks.
         error: Why there is no answer.
     """

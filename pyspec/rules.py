@@ -1,8 +1,8 @@
 """Acceptance rules: what happens where the target disagrees with a drafted token.
 
-`Strict` accepts a drafted token only where the target chooses it too, so the text is the target's own at every
-temperature. `Margin` also accepts the target's runner-up where the target hardly prefers its first choice
-(MARS, arXiv 2601.15498), with a bound in nats that the paper does not have.
+`Strict` accepts a drafted token only if the target chooses it too, so the text is the target's own at every temperature. `Margin`
+also accepts the target's runner-up where the target hardly prefers its first choice (MARS, arXiv 2601.15498), with a bound in
+nats that the paper does not have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspec.limits import check_ranges
 
 
 class Window(NamedTuple):
-    """A bound on what relaxed tokens cost together among the last `tokens` of the text, the next one included."""
+    """A bound on the total cost of relaxed tokens among the last `tokens` tokens, the next one included."""
 
     nats: float
     tokens: int
@@ -26,7 +26,7 @@ class Window(NamedTuple):
 
 
 def as_window(given: object) -> Window:
-    """A pair of numbers, checked. Raises OptionError."""
+    """Check a pair of numbers. Raises OptionError."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise OptionError(f"the window is {given!r}", "give nats and tokens, such as (1.0, 32)")
     check_ranges({"window_nats": given[0], "window_tokens": given[1]})
@@ -34,7 +34,7 @@ def as_window(given: object) -> Window:
 
 
 def parse_window(text: str) -> Window:
-    """`NATS:TOKENS`, such as 1:32. Raises OptionError."""
+    """Parse `NATS:TOKENS`, such as 1:32. Raises OptionError."""
     nats, _, tokens = text.partition(":")
     try:
         return Window(float(nats), int(tokens))
@@ -45,7 +45,7 @@ def parse_window(text: str) -> Window:
 
 
 MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
-"""What users say of the margin rule, by name."""
+"""Names of the margin rule's settings."""
 
 
 @dataclass(frozen=True)
@@ -62,38 +62,38 @@ class Strict:
 class Margin:
     """Also accept the target's runner-up if the draft proposed it and the target's two largest logits are close.
 
-    With z1 >= z2 the two largest raw logits of a row, the gate is open where
-    `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`. End-of-generation and control tokens are never relaxed, nor is
-    anything while a grammar, penalties, logit bias or a logits processor shapes the row.
+    With z1 >= z2 the two largest raw logits of a row, the gate is open where `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`.
+    End-of-generation and control tokens are never relaxed, nor is any token while a grammar, penalties, logit bias or a logits
+    processor changes the row.
 
     Above temperature 0 with coupled noise, all of this holds for logits with their noise, logit + T * G: the draft's draw is
-    accepted if it is the runner-up to the target's, at a gap of (z1 - z2) / T nats. If llama.cpp draws, the target draws its
-    own token first, and a drafted token that equals it is accepted. Otherwise, where
-    the gate is open, the drafted token is taken if it is either of the row's two first and truncation (top-k, top-p, min-p,
-    typical) left both of them to draw from. Gaps count in the distribution in force: (z1 - z2) / T at temperature T. So the
-    answer's distribution is sharper than the target's at that temperature; with `noise="llama.cpp"` a relaxed token costs
-    -log of its probability, the first as well as the runner-up. At `budget=0` nothing is relaxed.
+    accepted if it is the runner-up to the target's, at a gap of (z1 - z2) / T nats. If llama.cpp draws, the target draws its own
+    token first, and a drafted token that equals it is accepted. Otherwise, if the gate is open, the drafted token is taken if it
+    is one of the row's two best and truncation (top-k, top-p, min-p, typical) left both of them to draw from. Gaps count in the
+    distribution in force: (z1 - z2) / T at temperature T. So the answer's distribution is sharper than the target's at that
+    temperature; with `noise="llama.cpp"` a relaxed token costs -log of its probability, whether it is the best or the runner-up.
+    At `budget=0` nothing is relaxed.
 
-    `confirm`, `kl`, `doubt` and `window` ask for confirmation of a relaxed token, in any combination. Drafts without a
+    `confirm`, `kl`, `doubt` and `window` set further conditions for relaxing a token, in any combination. Drafts without a
     distribution (lookup, drafters in Python) never satisfy a `kl` below infinity or a `doubt` above 0.
 
     Attributes:
-        theta: Least ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of
+        theta: Smallest ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of
             1 nat.
         gap: Largest gap, in nats; `math.inf` for the paper's rule, which has no such limit.
         budget: Sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
             at most that much less likely than the likeliest ones at the same places.
         lookup: Whether tokens from prompt lookup may be relaxed too. Lookup proposes what the text has said before, so relaxing
             it makes answers repeat themselves; False costs a few of the tokens that the rule gains.
-        confirm: How many drafted tokens directly after it must be the target's own choices, in rows that the same verify
-            computes: a deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer
-            verified tokens after it, a token is not relaxed. The target's choices are its draws where noise is coupled, its
-            likeliest tokens where llama.cpp draws.
-        kl: Largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in
-            nats; a bound on it judges as well as trained judges do (arXiv 2601.04766). Ours is this way round, as a draft may
-            lack tokens.
-        doubt: Least ratio, 0 to 1, of the draft's runner-up to its first, in probability, noise included as in gaps: near a tie
-            the draft's preference says least.
+        confirm: How many drafted tokens directly after it must be the target's own choices, in rows of the same verify: a
+            deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer verified tokens
+            after it, a token is not relaxed. The target's choices are its draws if noise is coupled, its likeliest tokens if
+            llama.cpp draws.
+        kl: Largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in nats;
+            a bound on it judges as well as trained judges do (arXiv 2601.04766). It takes this direction because a draft may lack
+            tokens.
+        doubt: Smallest ratio, 0 to 1, of the probability of the draft's runner-up to that of its first choice, noise included as
+            in gaps: near a tie the draft's preference says least.
         window: `Window(nats, tokens)`: the largest sum of gaps among the last `tokens` tokens, counted as for the budget.
 
     Raises:
@@ -116,7 +116,7 @@ class Margin:
 
     @classmethod
     def of(cls, options: object) -> Margin:
-        """The rule with the numbers that an object of options has, by their names; its window as text. Raises OptionError."""
+        """Make the rule from an object of options with fields of the same names; its window is text. Raises OptionError."""
         given = {name: getattr(options, name) for name in MARGIN_NUMBERS}
         text = given["window"]
         return cls(**given | {"window": None if text is None else parse_window(text)})
@@ -133,12 +133,12 @@ class Margin:
 
     @property
     def reads_drafts(self) -> bool:
-        """Whether it looks at the draft's whole distribution."""
+        """Whether it needs the draft's whole distribution."""
         return self.kl < math.inf
 
     @property
     def confirming(self) -> tuple[str, ...]:
-        """What it asks of a relaxed token beyond its row, by name."""
+        """Its conditions on a relaxed token beyond that token's row, by name."""
         asked = {"confirm": self.confirm > 0, "kl": self.kl < math.inf, "doubt": self.doubt > 0.0}
         return tuple(name for name, wanted in asked.items() if wanted)
 
@@ -151,7 +151,7 @@ class Margin:
 
 @dataclass(frozen=True)
 class PairRule:
-    """What was measured of a pair allows: a rule for greedy answers and one for drawn ones, both strict where nothing was."""
+    """The rules that measurements of a pair allow, for greedy and for drawn answers; strict where nothing was measured."""
 
     greedy: Strict | Margin = Strict()
     drawn: Strict | Margin = Strict()
@@ -162,18 +162,18 @@ class PairRule:
         return AUTO
 
     def at(self, temperature: float) -> Strict | Margin:
-        """The rule of answers at a temperature."""
+        """The rule for answers at a temperature."""
         return self.greedy if temperature == 0.0 else self.drawn
 
 
 AUTO = "auto"
-"""Asks for what was measured of the pair: strict, unless a verdict allows a rule."""
+"""Asks for the rule measured for the pair: strict, unless a verdict allows another."""
 
 Verification = Strict | Margin | PairRule
 
 
 def rule_at(rule: Verification, temperature: float) -> Strict | Margin:
-    """The rule that is in force for answers at a temperature."""
+    """The rule in force for answers at a temperature."""
     return rule.at(temperature) if isinstance(rule, PairRule) else rule
 
 
@@ -186,6 +186,6 @@ def as_rule(asked: object) -> Verification:
 
 
 def check_rule(rule: object) -> None:
-    """Raise OptionError for what is no rule: it would be met in mid-answer only."""
+    """Raise OptionError if this is no rule; otherwise the error would come in the middle of an answer."""
     if not isinstance(rule, Strict | Margin | PairRule):
         raise OptionError(f"verification is {rule!r}", "give Strict() or Margin()")

@@ -1,4 +1,4 @@
-"""Samplers of a chain beyond those that llama-cpp-python adds: logits processors, DRY, and XTC whose chance is coupled."""
+"""Samplers that llama-cpp-python does not add to a chain: logits processors, DRY, and XTC with a coupled random choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspec.grammar.masks import read_candidates
 
 
 def refuse(samplers: Iterable[str]) -> None:
-    """Raise OptionError for the first of what a plain Llama, whose chain is llama-cpp-python's own, does not have."""
+    """Raise OptionError for the first sampler that a plain Llama, with llama-cpp-python's own chain, does not have."""
     for name in samplers:
         raise OptionError(
             f"{name} does not work with logits_all or embedding", "load the model without them"
@@ -27,10 +27,10 @@ def refuse(samplers: Iterable[str]) -> None:
 
 
 class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
-    """Runs logits processors in a sampler chain, over the token ids that stand before each row.
+    """Runs logits processors in a sampler chain, on the token ids before each row.
 
-    A verified row is sampled after the rows before it were accepted, so the processors see each row once, in order, with the
-    ids that plain decoding would have shown them, and nothing beyond the first refused token.
+    A verified row is sampled after the rows before it were accepted. So the processors see each row once, in order, with the same
+    ids as in plain decoding, and nothing beyond the first refused token.
     """
 
     def __init__(self, processors: Sequence[Any], tokens: Sequence[int]) -> None:
@@ -41,7 +41,7 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
         self._ids = np.array(tokens, dtype=np.intc)
         self._n = len(tokens)
         self.error: BaseException | None = None
-        """What a processor raised: no exception passes through llama.cpp, so the caller has to look."""
+        """What a processor raised: exceptions cannot pass through llama.cpp, so the caller has to look here."""
 
     def _extend(self, _sampler: Any, token: int) -> None:
         if self._n == len(self._ids):
@@ -63,21 +63,21 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
 
 
 _CHANCE = -1
-"""Stands in the noise for XTC's chance: no token has such an id."""
+"""Token id that stands for XTC's random choice in the noise: no token has it."""
 
 
 def xtc_chance(seed: int, position: int) -> float:
-    """Uniform in (0, 1), for the token at this position of a text; independent of the noise that draws it."""
+    """Uniform in (0, 1), for the token at this position; independent of the noise that draws it."""
     gumbel = ffi.new("double *")
     lib.ps_noise(seed, position, ffi.new("int32_t *", _CHANCE), 1, gumbel)
     return math.exp(-math.exp(-float(gumbel[0])))
 
 
 class CoupledXtc(internals.CustomSampler):  # type: ignore[misc]  # as above
-    """llama.cpp's XTC, which draws whether it excludes anything, with that chance taken from the noise at the token's position.
+    """llama.cpp's XTC, which decides at random whether to exclude anything; here the noise at the token's position decides.
 
-    So the text at a seed stays the same with any draft and in any batch. Rows are sampled in order, each once, which is how the
-    position is known. position: of the first token that is chosen.
+    So the text for a seed stays the same with any draft and in any batch. Rows are sampled in order, each once, which gives the
+    position. position: of the first token that is chosen.
     """
 
     def __init__(self, seed: int, probability: float, threshold: float, position: int) -> None:
@@ -101,7 +101,7 @@ class CoupledXtc(internals.CustomSampler):  # type: ignore[misc]  # as above
 
 
 class Dry:
-    """llama.cpp's DRY samplers of one model. Looking for breakers in each word of a vocabulary takes long, so that it is kept."""
+    """llama.cpp's DRY samplers of one model; kept, since looking for breakers in each word of a vocabulary takes long."""
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, Dry]] = weakref.WeakKeyDictionary()
     _MOST = 8
@@ -115,13 +115,13 @@ class Dry:
 
     @classmethod
     def of(cls, llama: Any) -> Dry:
-        """Those of a `llama_cpp.Llama`."""
+        """The samplers of a `llama_cpp.Llama`."""
         return cls._all.setdefault(llama, cls())
 
     def sampler(
         self, vocab: Any, numbers: tuple[float, float, int, int], breakers: Sequence[str]
     ) -> Any:
-        """A sampler that has seen nothing. numbers: multiplier, base, allowed length, and how many tokens it looks back."""
+        """A sampler that has seen no tokens. numbers: multiplier, base, allowed length, and how many tokens it looks back."""
         key = (*numbers, *breakers)
         if key not in self._made:
             words = [word.encode() for word in breakers]

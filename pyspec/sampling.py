@@ -1,4 +1,4 @@
-"""How an answer's tokens are chosen: sampler options, and the llama.cpp sampler chain that they make with a grammar."""
+"""How an answer's tokens are chosen: sampler options, and the llama.cpp sampler chain made from them and a grammar."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ LEAST_P = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
 DRY_BREAKERS = ("\n", ":", '"', "*")
-"""llama.cpp's: what ends a repetition unless others are asked for."""
+"""llama.cpp's default: what ends a repetition."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the target chooses tokens; names and defaults are llama-cpp-python's, else llama-server's.
+    """How the target chooses tokens; names and defaults are llama-cpp-python's, or else llama-server's.
 
-    Penalties, DRY, XTC, bias, grammars and mirostat change rows, so no token is relaxed while they are on. Mirostat always
-    draws with llama.cpp's random numbers.
+    Penalties, DRY, XTC, bias, grammars and mirostat change rows, so no token is relaxed while they are on. Mirostat always draws
+    with llama.cpp's random numbers.
 
     Attributes:
         temperature: 0 takes the likeliest token; below 0 draws from the untruncated softmax at temperature 1.
-        top_k: Draw among so many likeliest tokens; 0 or less for all.
+        top_k: Draw among this many likeliest tokens; 0 or less for all.
         top_p: Draw among the likeliest tokens that together have this probability.
         min_p: Draw among tokens with at least this share of the likeliest one's probability.
         typical_p: Draw among the locally typical tokens that together have this probability; 1 for all.
         repeat_penalty: Divides positive logits of recent tokens, and multiplies negative ones; 1 for none.
-        frequency_penalty: What a token's logit loses for each time that it occurred recently.
-        presence_penalty: What a token's logit loses if it occurred recently.
+        frequency_penalty: Subtracted from a token's logit for each recent occurrence.
+        presence_penalty: Subtracted from a token's logit if it occurred recently.
         mirostat_mode: 1 or 2 for mirostat or its second version, 0 for neither.
-        mirostat_tau: The surprise that mirostat aims at, in bits a token.
+        mirostat_tau: The surprise that mirostat aims at, in bits per token.
         mirostat_eta: How fast mirostat corrects itself.
-        seed: Seed of the random numbers; 0xFFFFFFFF takes one at random.
-        logit_bias: What is added to logits, by token id.
-        noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any
-            draft; "llama.cpp" gives that library's draws.
-        dry_multiplier: DRY: a token that would prolong a repetition of n tokens loses multiplier * base ** (n - allowed_length).
+        seed: Seed of the random numbers; 0xFFFFFFFF takes a random seed.
+        logit_bias: Added to logits, by token id.
+        noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any draft;
+            "llama.cpp" gives that library's draws.
+        dry_multiplier: DRY: a token that would extend a repetition of n tokens loses multiplier * base ** (n - allowed_length).
         dry_base: The base of that formula.
-        dry_allowed_length: Repetitions shorter than so many tokens cost nothing.
-        dry_penalty_last_n: Tokens that DRY looks back on, the prompt's too; -1 for all.
-        dry_sequence_breakers: Texts that no repetition reaches over.
-        xtc_probability: XTC: how often all but the least likely of the tokens that reach the threshold are excluded.
-        xtc_threshold: That probability; above 0.5 nothing is excluded.
+        dry_allowed_length: Repetitions shorter than this many tokens cost nothing.
+        dry_penalty_last_n: Tokens that DRY looks back on, including the prompt's; -1 for all.
+        dry_sequence_breakers: Texts that no repetition extends across.
+        xtc_probability: XTC: how often it excludes tokens: of those that reach the threshold, all but the least likely.
+        xtc_threshold: The probability that a token has to reach; above 0.5 nothing is excluded.
         dynatemp_range: How much lower the temperature is where the target is sure, and how much higher where it is not.
-        dynatemp_exponent: The temperature rises between both with this power of the normalised entropy.
+        dynatemp_exponent: The temperature rises between these with this power of the normalised entropy.
 
     Raises:
         OptionError: A value is outside its range.
@@ -96,7 +96,7 @@ class Sampling:
 
     @property
     def penalised(self) -> bool:
-        """Whether tokens of the answer are penalised for themselves."""
+        """Whether the answer's own tokens are penalised."""
         return self.repeat_penalty != 1.0 or bool(self.frequency_penalty or self.presence_penalty)
 
     @property
@@ -106,13 +106,13 @@ class Sampling:
 
     @property
     def excluding(self) -> bool:
-        """Whether XTC may exclude the likeliest tokens; above half, no second one can reach its threshold."""
+        """Whether XTC may exclude the likeliest tokens; with a threshold above 0.5, no second token can reach it."""
         possible = self.xtc_probability > 0.0 and self.xtc_threshold <= 0.5
         return possible and self.temperature > 0.0 and not self._mirostat
 
     @property
     def shaped(self) -> bool:
-        """Whether a row that is sampled from is not the raw row."""
+        """Whether rows are changed before sampling."""
         told = self.penalised or self.dry or bool(self.logit_bias)
         return told or self.excluding or self._mirostat
 
@@ -122,12 +122,12 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the argmax of the raw row is all there is to it."""
+        """Whether the choice is simply the argmax of the raw row."""
         return self.temperature == 0.0 and not self.shaped
 
     @property
     def drawn(self) -> bool:
-        """Whether chance has a part in it: of one candidate nothing is drawn, though a chain is asked for it."""
+        """Whether chance plays a part: with a single candidate nothing is drawn, although a chain is needed."""
         single = self.top_k == 1 and self.temperature > 0.0 and not self._mirostat
         return self.temperature != 0.0 and not single
 
@@ -138,24 +138,24 @@ class Sampling:
 
     @property
     def draw(self) -> Draw:
-        """How a choice meets a draft's: both are argmaxes, both draw with one noise, or the target draws by itself."""
+        """How target and draft choose: both take their argmax, both draw with the same noise, or the target draws alone."""
         return "coupled" if self.coupled else "apart" if self.drawn else "greedy"
 
     @property
     def coupling(self) -> Coupling | None:
-        """What the engine has to know for that; None where llama.cpp draws, or nobody."""
+        """What the engine needs for coupled noise; None if llama.cpp draws, or nothing is drawn."""
         own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
         return Coupling(self.seed, *own) if self.coupled else None
 
     def seeded(self) -> Sampling:
-        """The same with a seed that can be told, where one of chance was asked for."""
+        """A copy with a seed that can be reported, if a random one was asked for."""
         if self.seed != ANY_SEED or not self.drawn:
             return self
         return replace(self, seed=chance_seed())
 
     @property
     def published(self) -> dict[str, Any]:
-        """What a result says of the draw; nothing where there is none."""
+        """What a result says about the draw; empty if nothing is drawn."""
         whose = "coupled" if self.coupled else "llama.cpp"
         return {"sampling": whose, "seed": self.seed} if self.drawn else {}
 
@@ -168,12 +168,12 @@ def build_chain(
     patience: float | None = None,
     tokens: Sequence[int] = (),
 ) -> Any:
-    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None where none is needed; used inside `in_force`.
+    """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None if none is needed; used inside `in_force`.
 
-    Where noise is coupled the chain says what is left to draw from, and the engine draws.
-    llama: the `llama_cpp.Llama` whose model and vocabulary the chain needs. hook: logits processors, which come first.
-    patience: seconds that a row waits for what the grammar allows there, which the caller waits for otherwise; None for
-    one that has no other answers to see to. tokens: the prompt's. Raises InputError for a grammar that llama.cpp cannot use.
+    If noise is coupled, the chain leaves the tokens to draw from, and the engine draws. llama: the `llama_cpp.Llama` whose model
+    and vocabulary the chain needs. hook: logits processors, which come first. patience: seconds that a row waits for the
+    grammar's answer, after which the caller waits for it; None for a caller with no other answers to serve. tokens: the prompt's.
+    Raises InputError for a grammar that llama.cpp cannot use.
     """
     raw = sampling.greedy or (
         sampling.coupled and sampling.temperature < 0.0 and not sampling.shaped
@@ -203,7 +203,7 @@ def build_chain(
 
 
 def _add_own(chain: Any, sampler: Any) -> None:
-    """A sampler in Python, which is ours to free and not llama.cpp's."""
+    """Add a sampler in Python, which we free, not llama.cpp."""
     at = llama_cpp.llama_sampler_chain_n(chain.sampler)
     llama_cpp.llama_sampler_chain_add(chain.sampler, sampler.get_sampler())
     chain.custom_samplers.append((at, sampler))
@@ -211,7 +211,7 @@ def _add_own(chain: Any, sampler: Any) -> None:
 
 @contextmanager
 def in_force(chain: Any) -> Iterator[None]:
-    """Use a chain, then close it; what its grammar's process failed with is raised in place of the engine's error."""
+    """Use a chain, then close it; if its grammar process failed, that error replaces the engine's."""
     try:
         yield
     except EngineError:
@@ -225,7 +225,7 @@ def in_force(chain: Any) -> Iterator[None]:
 
 
 def _add_grammar(chain: Any, llama: Any, grammar: Any, patience: float | None) -> None:
-    """A `LlamaGrammar`; one with a `trigger` holds from that text on."""
+    """Add a `LlamaGrammar`; one with a `trigger` applies from that text on."""
     trigger = getattr(grammar, "trigger", None)
     if ISOLATED:
         process = GrammarHost.of(llama).open(bounded(grammar._grammar), grammar._root, trigger)
@@ -243,9 +243,9 @@ def _add_grammar(chain: Any, llama: Any, grammar: Any, patience: float | None) -
 
 
 def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) -> None:
-    """DRY, which has read the prompt as llama-server has it."""
+    """Add DRY, which has read the prompt as in llama-server."""
     last, most = sampling.dry_penalty_last_n, llama.n_ctx()
-    # it takes memory for as many, and there are no more
+    # it allocates memory for this many, and the context holds no more
     last = most if last < 0 else min(last, most)
     numbers = sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length, last
     sampler = Dry.of(llama).sampler(llama._model.vocab, numbers, sampling.dry_sequence_breakers)

@@ -1,4 +1,4 @@
-"""Tables: Markdown for pages and pipes, columns that fit for a terminal, where nothing is folded."""
+"""Tables: Markdown for pages and pipes; on a terminal the columns that fit, without folding."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pyspec.display import safe
 T = TypeVar("T")
 
 _GAP = 2
-_LEAST = 16  # cells from which on the rest of a long text is worth showing
+_LEAST = 16  # cells from which a long text's beginning is worth showing
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Cells under heads. The first column is text; the others are figures, but for those that are named in `words`.
+    """Cells under heads. The first column is text; the others are figures, except those named in `words`.
 
-    words: heads of columns of text. first: heads of columns in the order in which a narrow terminal gets them; the table's
-    last column is cut where it is too long. Without it all are shown, and a table that is too wide is turned. needed: how many of
-    `first` are always shown: where they do not fit beside the first column, that gets lines of its own. above: these lines.
+    words: heads of text columns. first: heads of columns in the order in which a narrow terminal shows them; the table's last
+    column is truncated if too long. Without it all columns are shown, and a table that is too wide is transposed. needed: how
+    many of `first` are always shown; if they do not fit beside the first column, that gets lines of its own. above: these lines.
     """
 
     head: Sequence[str]
@@ -36,12 +36,12 @@ class TextTable:
 
     @property
     def markdown(self) -> str:
-        """As pages have it."""
+        """The table in Markdown."""
         lines = [self.head, ["---", *["---:"] * (len(self.head) - 1)], *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def fitting(self, width: int) -> TextTable:
-        """What a terminal of so many cells shows of it: columns that fit, or rows and columns exchanged."""
+        """The table for a terminal of this width: columns that fit, or rows and columns exchanged."""
         if self.width <= width:
             return self
         if self.first:
@@ -51,7 +51,7 @@ class TextTable:
 
     @property
     def width(self) -> int:
-        """Cells of its lines."""
+        """Width of its lines in cells."""
         return sum(self._sizes) + _GAP * (len(self.head) - 1)
 
     @property
@@ -88,7 +88,7 @@ class TextTable:
         return TextTable([self.head[i] for i, _ in chosen], rows, self.words, self.first)
 
     def lines(self) -> list[str]:
-        """The head and a line a row, in columns, or two with what is above."""
+        """The head and one line per row, in columns; two lines with what is above."""
         lines = [self._line(row) for row in (self.head, *self.rows)]
         if not self.above:
             return lines
@@ -115,12 +115,12 @@ def _shortened(text: str, size: int) -> str:
 
 
 def table_of(items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> TextTable:
-    """A row an item, of columns by their heads."""
+    """A table with one row per item; columns are given by their heads."""
     return TextTable(list(columns), [[show(item) for show in columns.values()] for item in items])
 
 
 def print_table(table: TextTable, console: Console, *, markdown: bool = True) -> None:
-    """On a terminal what fits, elsewhere Markdown, or all columns."""
+    """Print what fits on a terminal; elsewhere Markdown, or all columns."""
     if markdown and not console.is_terminal:
         console.file.write(table.markdown + "\n")
         return

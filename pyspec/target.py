@@ -1,4 +1,4 @@
-"""The target as a `llama_cpp.Llama` that nothing in a model file can end: tried first, its texts and templates guarded."""
+"""The target: a `llama_cpp.Llama` that no model file can crash; files are tried first, texts and templates are guarded."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ from pyspec.text.tokenizer import GuardedTokenizer, forget_vocabulary
 log = logging.getLogger("pyspec")
 
 _BESIDE_WEIGHTS = 512 << 20
-"""Address space kept for a small context, buffers and threads beside the weights: an estimate."""
+"""Address space reserved for a small context, buffers and threads besides the weights: an estimate."""
 
 SNAPSHOTS = 8
-"""States that a hybrid model keeps of its last decode, and so its longest draft; each takes as much memory as the state."""
+"""States that a hybrid model keeps of its last decode, which limits its drafts; each takes as much memory as the state."""
 
 
 class _InChat(local):
-    """What holds for the chat that this thread begins."""
+    """What applies to the chat that this thread begins."""
 
     args: Mapping[str, Any] | None = None
 
 
 class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
-    """A `llama_cpp.Llama` whose file is first loaded in a child process, if it was not seen before.
+    """A `llama_cpp.Llama` whose file is first loaded in a child process, unless it was seen before.
 
-    trust: read only the file's header instead. extra_buffers: whether llama.cpp may copy weights into layouts of its own
-    (AMX, repacking); "auto" says yes unless that crashes on this machine, "on" and "off" decide it.
-    n_threads and n_threads_batch: as many as this process may really use, if neither is given, and fewer while other programs
-    need the processors.
-    snapshots: states that a hybrid model keeps, where llama.cpp can; without them nothing can be drafted for it. head: load the
-    next-token head (MTP) that the file may have; `has_head` says whether it did.
-    n_gpu_layers: a number, -1 for all, or "auto" for as many as fit on `devices` (names as `pyspec info` lists them; all if
-    not given), with `room_for` cells of KV cache and so many sequences, n_ctx and one if not given.
+    trust: read only the file's header instead. extra_buffers: whether llama.cpp may copy weights into its own layouts (AMX,
+    repacking): "on", "off", or "auto", which is on unless that crashes on this machine. n_threads and n_threads_batch: if neither
+    is given, as many as this process may really use, and fewer while other programs need the processors.
 
-    chat_template: None for the file's own (plain words where it brings none), one of its names, a path, or "none" for plain
-    words. template_args: its variables for all chats, such as {"enable_thinking": False}.
+    snapshots: states that a hybrid model keeps, if llama.cpp can; without them nothing can be drafted for it. head: load the
+    next-token head (MTP) that the file may have; `has_head` says whether it did. n_gpu_layers: a number, -1 for all, or "auto"
+    for as many as fit on `devices` (names as `pyspec info` lists them; all by default), with `room_for` (cells of KV cache,
+    sequences; by default n_ctx and one).
 
-    template: the way from messages to the tokens of a prompt. It is rendered in a child process with limits. Raises
-    ModelNotFound, ModelUnreadable, ModelInvalid, ModelRejected, OptionError, or EngineError where memory does not suffice.
+    chat_template: None for the file's own (plain words if it has none), the name of one of its templates, a path, or "none" for
+    plain words. template_args: its variables for all chats, such as {"enable_thinking": False}.
+
+    template: turns messages into the tokens of a prompt; it is rendered in a child process with limits. Raises ModelNotFound,
+    ModelUnreadable, ModelInvalid, ModelRejected, OptionError, or EngineError if memory does not suffice.
     """
 
     tokenizer_: Any
@@ -88,7 +88,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         template_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        # the base class closes it, also when the file is refused below
+        # the base class closes it, even if the file is refused below
         self._stack = contextlib.ExitStack()
         layers = kwargs.get("n_gpu_layers", 0)
         self.fits_itself = layers == AUTO
@@ -128,7 +128,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.in_chat = _InChat()
         self._hidden: dict[str, str] | None = {}
         renderer = self._load_and_render(model_path, kwargs)
-        # a collection of garbage finalises in any order: until this object has closed itself, model and context are no garbage
+        # garbage collection finalises in any order: keep model and context alive until this object has closed itself
         weakref.finalize(self, _let_go, self._model, self._ctx).atexit = False
         self.remembers = vocab_only or bool(llama_cpp.llama_get_memory(self.ctx))
         if not self.remembers and not embedding:
@@ -136,7 +136,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._open_chats(kwargs, (chat_template, template_args, renderer))
 
     def _load_and_render(self, model_path: str, kwargs: dict[str, Any]) -> Renderer:
-        """Load the model, and begin the child that renders its templates meanwhile."""
+        """Load the model, and meanwhile start the child process that renders its templates."""
         renderer = Renderer()
         if not self.loading.vocab_only and brings_template(Path(model_path)):
             renderer.start()
@@ -165,7 +165,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     def _fitting(
         self, model_path: str, kwargs: Mapping[str, Any], room_for: tuple[int, int] | None
     ) -> int:
-        """Try the file; layers for devices, 0 where there are none or they cannot use it."""
+        """Try the file; returns the layers for devices, 0 if there are none or they cannot use it."""
         self._may_use_extra, may = check_fitting(model_path, self.trust, self.loading)
         if not (may and self._chosen) or kwargs.get("vocab_only"):
             return 0
@@ -178,7 +178,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         return fit_layers(Path(model_path), params, context, self.devices).layers
 
     def capped(self, n_ctx: int, name: str = "") -> int:
-        """A context of so many tokens, or of as many as the model has learned positions for, which is said."""
+        """Limit a context to the positions that the model has learned, with a warning."""
         most = self._most_positions
         if most is None or n_ctx <= most:
             return n_ctx
@@ -202,9 +202,9 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         super().eval(tokens)
 
     def _load(self, model_path: str, kwargs: dict[str, Any]) -> None:
-        """llama-cpp-python's own beginning; what it raises gets a name and a hint."""
+        """Call llama-cpp-python's constructor; its errors get a name and a hint."""
         needed = size_of(Path(model_path)) + _BESIDE_WEIGHTS
-        if address_space_left() < needed:  # ggml ends the process where an allocation fails
+        if address_space_left() < needed:  # ggml ends the process if an allocation fails
             raise EngineError(
                 f"no memory for {model_path}: the limit on this process leaves less than {needed >> 20} MiB",
                 "raise the limit (ulimit -v)",
@@ -218,7 +218,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
                 f"no memory for {model_path} with {kwargs['n_ctx']} tokens of context",
                 "lower n_ctx (-c)",
             ) from error
-        except RuntimeError as error:  # its one check of its own: the adapter does not fit
+        except RuntimeError as error:  # its only check of its own: the adapter does not fit
             raise ModelInvalid(
                 f"the LoRA adapter {kwargs.get('lora_path')} could not be put on {model_path}",
                 "give one that was made for this model",
@@ -233,7 +233,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @property
     def model_params(self) -> Any:
-        """What the model is loaded with; `llama_cpp.Llama` fills it, and has no argument for these."""
+        """What the model is loaded with; `llama_cpp.Llama` sets it, and has no arguments for some of it."""
         return self._model_params
 
     @model_params.setter
@@ -245,22 +245,22 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @property
     def context_params(self) -> Any:
-        """What the context is made with; `llama_cpp.Llama` fills it, and has no argument for snapshots."""
+        """What the context is made with; `llama_cpp.Llama` sets it, and has no argument for snapshots."""
         return self._context_params
 
     @context_params.setter
     def context_params(self, params: Any) -> None:
-        params.n_rs_seq = self._snapshots  # llama.cpp makes it 0 for models that have no use for it
+        params.n_rs_seq = self._snapshots  # llama.cpp makes it 0 for models that cannot use it
         self._context_params = params
 
     @cached_property
     def speech(self) -> Speech:
-        """How the model writes reasoning and calls of tools."""
+        """How the model writes reasoning and tool calls."""
         return Speech.of(self)
 
     @contextlib.contextmanager
     def templating(self, args: Mapping[str, Any] | None) -> Iterator[None]:
-        """Give the template these variables in the chats of this thread that begin inside."""
+        """Set template variables for chats of this thread that begin inside."""
         outer, self.in_chat.args = self.in_chat.args, args
         try:
             yield
@@ -269,7 +269,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @property
     def _lora_adapter(self) -> Any:
-        """The adapter, or None; `llama_cpp.Llama` fills it, and would go on with a null pointer."""
+        """The adapter, or None; `llama_cpp.Llama` sets it, and would go on with a null pointer."""
         return self._adapter
 
     @_lora_adapter.setter
@@ -278,7 +278,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself; while it is loaded without templates, which llama-cpp-python would compile."""
+        """The file's metadata; without templates while loading, since llama-cpp-python would compile them."""
         return self._metadata
 
     @metadata.setter
@@ -289,7 +289,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._metadata = found
 
     def _open_chats(self, kwargs: Mapping[str, Any], chosen: tuple[Any, ...]) -> None:
-        """The one way to prompts, also under the names that llama-cpp-python has for chat formats out of files."""
+        """Install our template as the only way to prompts, also under llama-cpp-python's names for chat formats from files."""
         if isinstance(self.tokenizer_, llama_cpp.LlamaTokenizer):
             self.tokenizer_ = GuardedTokenizer(self)
         # llama-cpp-python cannot compile them any more
@@ -307,19 +307,19 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
 
 def _settle(kwargs: dict[str, Any], *, embedding: bool) -> bool:
-    """Threads where none are named, and batches that embeddings need. Whether none were named."""
+    """Set threads if none are named, and batches as embeddings need; returns whether no threads were named."""
     unnamed = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
     kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
     kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
     if (
         embedding
-    ):  # where tokens see those behind them, llama.cpp ends the process for texts in several pieces
+    ):  # with non-causal attention, llama.cpp aborts on a text split into several batches
         kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
     return unnamed
 
 
 def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
-    """File and scale of the LoRA adapter, if there is one. Raises ModelError for what is none."""
+    """File and scale of the LoRA adapter, if there is one. Raises ModelError if it is invalid."""
     path = kwargs.get("lora_path")
     if not path:
         return None
@@ -328,4 +328,4 @@ def _adapter_of(kwargs: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def _let_go(*_owned: object) -> None:
-    """Nothing: as its arguments, model and context live until the object is collected."""
+    """Do nothing: as arguments, model and context live until the object is collected."""

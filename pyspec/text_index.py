@@ -1,4 +1,4 @@
-"""An index of texts: what followed each part of them how often. Its work is done in C (`native/ps_index.c`)."""
+"""An index of texts: how often each continuation followed each part. The work is done in C (`native/ps_index.c`)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 from pyspec._lib import check, ffi, lib
 
 SHORTEST_MATCH = 2
-"""Tokens of a text's end that is worth continuing."""
+"""Shortest end of a text that is worth continuing, in tokens."""
 
 TAIL = 64
-"""Tokens of a text's end that are looked for among older texts."""
+"""Tokens at a text's end that are searched for in older texts."""
 
 _EMPTY = int(lib.PS_INDEX_EMPTY)
 
 
 class Continuation(NamedTuple):
-    """What may follow a text: tokens, how much of its end they continue, and how many different tokens followed that."""
+    """What may follow a text: tokens, the length of the end that they continue, and how many different tokens followed that."""
 
     tokens: Sequence[int]
     match: int = 0
@@ -28,7 +28,7 @@ _NOTHING = Continuation(())
 
 
 class TextIndex:
-    """Texts, and what followed each of their parts how often (`native/ps_index.c`); texts that begin alike share that.
+    """Texts, with counts of what followed each of their parts (`native/ps_index.c`); texts with equal beginnings share them.
 
     A place stands for a text; `EMPTY` for the one without tokens. The same calls give the same places.
     """
@@ -36,12 +36,12 @@ class TextIndex:
     EMPTY = _EMPTY
 
     def __init__(self) -> None:
-        self._index: Any = None  # until there is a text: it takes 3 kB
+        self._index: Any = None  # made with the first text: it takes 3 kB
         self._place, self._n = ffi.new("int32_t *"), ffi.new("int32_t *")
         self._tokens, self._found = ffi.new("int32_t[]", TAIL), ffi.new("ps_found *")
 
     def walk(self, place: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """How far texts went on from `place` by these tokens before: the place there, and how many of them."""
+        """Follow known texts from `place` along these tokens; returns the place reached, and how many tokens were known."""
         if self._index is None:
             return place, 0
         self._place[0] = place
@@ -50,7 +50,7 @@ class TextIndex:
         return self._place[0], self._n[0]
 
     def add(self, place: int, tokens: Sequence[int]) -> int:
-        """The place of the text of `place` and these tokens, which are known from now on."""
+        """Add these tokens after `place`; returns the place of the longer text."""
         if self._index is None:
             out = ffi.new("ps_index **")
             check(lib.ps_index_open(out), "the index of texts")
@@ -61,7 +61,7 @@ class TextIndex:
         return int(self._place[0])
 
     def next(self, place: int, length: int, limit: int) -> Continuation:
-        """What followed the longest known end of the text of `place`, `length` tokens, most often; the newest among equals."""
+        """What most often followed the longest known end of the text at `place` (`length` tokens); the newest wins ties."""
         if self._index is None:
             return _NOTHING
         limit = min(limit, TAIL)
@@ -76,7 +76,7 @@ class TextIndex:
         return Continuation(ffi.unpack(self._tokens, found.n), found.match, found.choices)
 
     def look_up(self, tokens: Sequence[int], limit: int) -> Continuation:
-        """`next` for a text that is not in here, by its last 64 tokens."""
+        """`next` for a text that is not in the index, by its last 64 tokens."""
         if self._index is None:
             return _NOTHING
         tail = ffi.new("int32_t[]", tokens[-TAIL:])
@@ -85,7 +85,7 @@ class TextIndex:
 
     @property
     def size(self) -> int:
-        """Tokens, those of shared beginnings once."""
+        """Number of tokens; shared beginnings count once."""
         return self._sizes()[0]
 
     @property

@@ -1,4 +1,4 @@
-"""An answer's tokens by their source: as it comes, and afterwards with what the target preferred."""
+"""Shows an answer's tokens by source: while it comes, and afterwards with what the target preferred."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspec.display import counted, safe
 from pyspec.tokens import Source, Token
 
 Bytes = Callable[[int], bytes]
-"""Gives the bytes of a token."""
+"""Returns the bytes of a token."""
 
 _STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
 _FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
@@ -31,22 +31,20 @@ def has_colour(console: Console) -> bool:
 
 
 class TokenPaint:
-    """Colours the text of an answer by where its tokens came from; without colour, drafted parts stand in frames.
+    """Colours the text of an answer by where its tokens came from; without colour, drafted parts are framed.
 
-    `take` the tokens before their text is shown. White space may come and go in between, as where lines are broken, and
-    marks may be left out.
+    `take` the tokens before their text is shown. The text may differ in white space, as where lines are broken, and may lack
+    marks.
     """
 
     def __init__(self, piece: Bytes, *, colour: bool) -> None:
         self._piece, self._colour = piece, colour
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._sources: deque[tuple[str, Source]] = (
-            deque()
-        )  # of characters that are still to be shown
+        self._sources: deque[tuple[str, Source]] = deque()  # of characters still to be shown
         self._open = Source.TARGET
 
     def take(self, tokens: Iterable[Token]) -> None:
-        """The tokens of a piece. A character split over tokens belongs to the last of them."""
+        """Note the tokens of a piece. A character split over tokens belongs to the last of them."""
         for token in tokens:
             text = safe(self._decoder.decode(self._piece(token.id)))
             self._sources.extend((char, token.source) for char in text if not char.isspace())
@@ -61,13 +59,13 @@ class TokenPaint:
                 yield self._framed(source) + text, ""
 
     def finish(self) -> str:
-        """What closes the last frame."""
+        """The end of the last frame."""
         return "" if self._colour else self._framed(Source.TARGET)
 
     def _source(self, char: str) -> Source:
-        if char.isspace():  # goes with the word behind it, as in the tokens
+        if char.isspace():  # belongs to the word after it, as in the tokens
             return self._sources[0][1] if self._sources and char != "\n" else self._open
-        while self._sources:  # what is not shown, such as a mark, is passed over
+        while self._sources:  # skip what is not shown, such as a mark
             said, source = self._sources.popleft()
             if said == char:
                 return source
@@ -79,7 +77,7 @@ class TokenPaint:
 
 
 def legend(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
-    """One line of what the looks mean and how many tokens have them; then each relaxed one and what the target preferred."""
+    """A line on the meaning and number of each kind of token, then each relaxed token with what the target preferred."""
     text = Text()
     for source in Source:
         count = sum(token.source is source for token in tokens)
@@ -109,14 +107,14 @@ def _confirmed(token: Token) -> str:
 
 
 def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
-    """The answer by source, its relaxed tokens numbered, and the legend.
+    """The answer by source, with relaxed tokens numbered, and the legend.
 
-    Without colour, accepted stretches stand in [brackets] and relaxed tokens in {braces}.
+    Without colour, accepted parts are in [brackets] and relaxed tokens in {braces}.
     """
     text, number = Text(), 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for source, group in groupby(tokens, key=lambda token: token.source):
-        if source is not Source.RELAXED:  # neighbours of one source look like one text
+        if source is not Source.RELAXED:  # neighbours from one source look like one text
             said = "".join(decoder.decode(piece(token.id)) for token in group)
             _mark(text, safe(said), source, colour=colour)
             continue
@@ -129,13 +127,13 @@ def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
 
 
 def print_tokens(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
-    """`token_text` on a console, in colour where it has any."""
+    """Print `token_text`, in colour if the console has it."""
     text = token_text(tokens, piece, colour=has_colour(console))
     console.print(text, soft_wrap=not console.is_terminal, end="")
 
 
 def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
-    """`legend` on a console, in colour where it has any, below an answer that was painted."""
+    """Print `legend` below an answer that was painted, in colour if the console has it."""
     text = legend(tokens, piece, colour=has_colour(console))
     console.print(Text("\n").append_text(text), soft_wrap=not console.is_terminal, end="")
 

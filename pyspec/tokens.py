@@ -1,4 +1,4 @@
-"""What a generation emits: tokens in steps of one round each."""
+"""What a generation emits: tokens, in steps of one round each."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Source(IntEnum):
     """Where an emitted token came from; the values are the extension's.
 
     Attributes:
-        TARGET: The target chose it and nothing had drafted it.
+        TARGET: The target chose it and it was not drafted.
         ACCEPTED: It was drafted, and the target chose it too.
-        RELAXED: It was drafted, and the rule took it in place of the target's choice.
+        RELAXED: It was drafted, and the rule took it instead of the target's choice.
     """
 
     TARGET = 0
@@ -38,8 +38,8 @@ class Token(msgspec.Struct, frozen=True):
         source: The target's own choice, a drafted token that it chose too, or a drafted runner-up.
         gap: For a relaxed token, how much the target preferred its own choice, in nats; 0 otherwise.
         preferred: The target's own choice at this place; differs from `id` only for a relaxed token.
-        confirmed: For a relaxed token of a rule that asks for it, what confirmed it: under `confirm` how many tokens after it
-            were the target's own choices, under `kl` nats, under `doubt` a ratio; else None.
+        confirmed: For a relaxed token, the evidence that its rule asked for: under `confirm` how many tokens after it were the
+            target's own choices, under `kl` nats, under `doubt` a ratio; otherwise None.
     """
 
     id: int
@@ -49,7 +49,7 @@ class Token(msgspec.Struct, frozen=True):
     confirmed: dict[str, float] | None = None
 
     def described(self, text: str) -> dict[str, Any]:
-        """As a result tells of it. text: its own."""
+        """The token in the form of results. text: its own."""
         made: dict[str, Any] = {
             "text": text,
             "source": self.source.label,
@@ -59,12 +59,12 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def targets_own(ids: Sequence[int]) -> tuple[Token, ...]:
-    """Tokens of which is known only that the target has them."""
+    """Tokens known only to be the target's own."""
     return tuple(Token(id_, Source.TARGET, 0.0, id_) for id_ in ids)
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities at one place: of the token that was emitted, and of the likeliest ones as (id, value)."""
+    """Log-probabilities at one place: of the emitted token, and of the likeliest ones as (id, value)."""
 
     value: float
     top: list[tuple[int, float]]
@@ -96,7 +96,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """Length of the common beginning of two token sequences."""
     n = min(len(one), len(other))
     if list(one[:n]) == list(other[:n]):
         return n

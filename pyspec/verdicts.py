@@ -1,7 +1,7 @@
-"""What a pair of models has shown of the margin rule: a verdict kept with the pair's profile, or shipped beside its draft.
+"""What a pair of models has shown under the margin rule: a verdict stored with the pair's profile, or shipped beside its draft.
 
-A verdict allows one rule, or none, for greedy answers or for drawn ones. It is of the models' files, not of the machine.
-`verification="auto"` follows it, and is strict without one. A damaged file is one warning and strict.
+A verdict allows one rule, or none, for greedy answers or for drawn ones. It depends on the models' files, not on the machine.
+`verification="auto"` follows it, and is strict without one. A damaged file gives a warning and strict.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger("pyspec")
 
 
 class PairVerdict(msgspec.Struct, forbid_unknown_fields=True):
-    """What one experiment says of a pair, named by the sha256 of its files.
+    """What one experiment says about a pair, identified by the sha256 of its files.
 
-    drawn: of answers above temperature 0. rule: the numbers of the `Margin` that it allows, None for strict. tried: the rule that
-    was to be confirmed. gain: its tokens a verify, times strict's. losses: by figure the upper end of the loss seen, then its
-    bound. answers: of each rule.
+    drawn: for answers above temperature 0. rule: the numbers of the `Margin` that it allows, None for strict. tried: the rule
+    that was tested. gain: its tokens per verify, as a multiple of strict's. losses: for each figure the upper end of the observed
+    loss, then its bound. answers: per rule.
     """
 
     target: str
@@ -44,7 +44,7 @@ class PairVerdict(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def allowed(self) -> Strict | Margin:
-        """The rule that it allows. Raises OptionError for numbers that cannot be."""
+        """The rule that it allows. Raises OptionError for invalid numbers."""
         try:
             given = (self.rule or {}).items()
             numbers: dict[str, Any] = {n: math.inf if v == "inf" else v for n, v in given}
@@ -61,7 +61,7 @@ class PairVerdicts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def settings_of(rule: Margin) -> dict[str, Any]:
-    """The numbers in which a rule differs from the plain margin."""
+    """The numbers in which a rule differs from the default margin."""
     plain = vars(Margin())
     own = {name: value for name, value in vars(rule).items() if value != plain[name]}
     return {
@@ -70,33 +70,33 @@ def settings_of(rule: Margin) -> dict[str, Any]:
 
 
 def stored_path(target: str, draft: str) -> Path:
-    """Where the verdicts on a pair of these sha256 lie, with its profile."""
+    """The file for verdicts on a pair with these sha256, beside its profile."""
     digest = hashlib.sha256(f"{target} {draft}".encode()).hexdigest()
     return profiles_dir() / f"verdict-{digest[:20]}.json"
 
 
 def shipped_path(draft: Path) -> Path:
-    """Where a draft's verdicts lie that came with it."""
+    """The file for verdicts that came with a draft."""
     return came_with(draft, ".verdict.json")
 
 
 def keep_verdict(verdict: PairVerdict) -> Path:
-    """Store a verdict in place of an older one. Raises ProfileError where the folder refuses."""
+    """Store a verdict in place of an older one. Raises ProfileError if the folder refuses."""
     path = stored_path(verdict.target, verdict.draft)
     try:
         others = [each for each in _read(path) if each.drawn != verdict.drawn]
     except ProfileError:
-        others = []  # a damaged file is written anew
+        others = []  # a damaged file is replaced
     return write_struct(path, PairVerdicts([*others, verdict]), "verdict")
 
 
 def followed(rule: Verification, target: str, sides: Sequence[Side]) -> Verification:
-    """The rule asked for; a `PairRule` by what is known of the target at a path and the draft among `sides`."""
+    """The rule asked for; a `PairRule` is filled with what is known of the target file and the draft among `sides`."""
     return pair_rule(Path(target), sides) if isinstance(rule, PairRule) else rule
 
 
 def pair_rule(target: Path, sides: Sequence[Side]) -> PairRule:
-    """What the stored verdicts on a pair allow, or those shipped with its draft; strict where nothing is known."""
+    """The rules allowed by a pair's stored verdicts, or by those shipped with its draft; strict if nothing is known."""
     if not sides:
         return PairRule()
     try:
@@ -109,7 +109,7 @@ def pair_rule(target: Path, sides: Sequence[Side]) -> PairRule:
 
 
 def _verdicts(target: Path, draft: Path) -> list[PairVerdict]:
-    """The verdicts on a pair, one's own behind those shipped. Files are hashed only where there may be one."""
+    """The verdicts on a pair; stored ones come after shipped ones. Files are hashed only if there may be a verdict."""
     shipped = _read(shipped_path(draft))
     if not shipped and not any(profiles_dir().glob("verdict-*.json")):
         return []
@@ -119,6 +119,6 @@ def _verdicts(target: Path, draft: Path) -> list[PairVerdict]:
 
 
 def _read(path: Path) -> list[PairVerdict]:
-    """The verdicts of a file, none where there is none. Raises ProfileError for a damaged one."""
+    """The verdicts of a file, none if there is no file. Raises ProfileError if it is damaged."""
     found = read_struct(path, PairVerdicts, "remove it")
     return found.verdicts if found is not None else []
