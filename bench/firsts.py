@@ -7,10 +7,10 @@ draft's step in steps of the target. `--asked` is how many tokens were asked for
 `--half 1` or `2` takes every other answer: what is tuned on one is reported on the other.
 
 Acceptance begins with the prior that ships beside the head; with `--start nothing` as that of a draft without one, and with
-`--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do; several may
-be named. Speeds are against plain decoding, without Python's own time. The informed one (see grid.py) knows what can be known of
-the head's tokens and drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table is kept there, and
-its page.
+`--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do. Several
+beginnings may be named. Speeds are against plain decoding, without Python's own time. The informed one (see grid.py) knows what
+can be known of the head's tokens and drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table
+is kept there, and its page.
 """
 
 from __future__ import annotations

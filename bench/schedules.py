@@ -26,7 +26,6 @@ from typing import Any
 
 import msgspec
 from common import arguments, command_line, keep, page_of
-from llama_cpp import Llama
 from serve import kinds_in_turn, p95
 
 from pyspec.batch.composing import BASES_IDLE, Composer
@@ -34,6 +33,7 @@ from pyspec.batch.contexts import FILL_ROWS
 from pyspec.measure.records import commit
 from pyspec.measure.report import code_of, table
 from pyspec.profiling.questions import load_questions
+from pyspec.target import TargetLlama
 
 PASS = 512
 OPTIONS = {
@@ -219,7 +219,7 @@ class Schedules(msgspec.Struct):
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table, and with --out keep it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
-    vocabulary = Llama(options.model, vocab_only=True, verbose=False)
+    vocabulary = TargetLlama(options.model, n_ctx=64, verbose=False)
     texts = kinds_in_turn(load_questions(Path(options.questions)))
     lengths = [len(vocabulary.tokenize(text.encode())) for text in texts]
     prompts = [lengths[i % len(lengths)] for i in range(options.requests)]

@@ -15,8 +15,9 @@ LONG = {"pyspec/llama.py __init__"}
 
 
 def sources() -> Iterator[Path]:
-    """The project's own files: what a build makes of them lies elsewhere."""
-    yield from (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    """The project's own files: what a build makes of them lies elsewhere, and other programs are built in bench/build."""
+    found = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    yield from (path for path in found if ROOT / "bench" / "build" not in path.parents)
     yield from sorted((ROOT / "native").glob("*.[ch]"))
 
 

@@ -43,6 +43,8 @@ def test_no_source_loads_without_a_word_on_extra_buffers() -> None:
     found = {}
     for folder in ("pyspec", "bench", "models"):
         for path in sorted((ROOT / folder).rglob("*.py")):
+            if ROOT / "bench" / "build" in path.parents:
+                continue  # other programs
             name = path.relative_to(ROOT).as_posix()
             if name not in ITS_OWN and (calls := unsafe(path.read_text(encoding="utf-8"))):
                 found[name] = calls
