@@ -1,6 +1,6 @@
-"""Draws .docs/pages/tokens.svg, the README's picture: a real answer, each token coloured by where it came from.
+"""Draws .docs/pages/tokens.svg, the README's picture: a real answer, each token coloured by its source.
 
-Run it in the repository's root. It answers the README's first command at a fixed seed.
+Run it in the repository's root. It answers the README's first command with a fixed seed.
 """
 
 from __future__ import annotations

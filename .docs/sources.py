@@ -1,4 +1,4 @@
-"""Pages made of the repository's own Markdown files, with links that lead somewhere on the site."""
+"""Makes pages of the site from the repository's own Markdown files, with links that work on the site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 MADE = {"METHODS.md": "methods.md", "DEVICES.md": "devices.md", "models/README.md": "training.md"}
-"""Files of the repository that are pages, and under which name."""
+"""The repository's files that become pages, and the pages' names."""
 PAGES = ".docs/pages"
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -28,14 +28,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """The links of our own pages, which lead somewhere in the repository, too."""
+    """Rewrite the links of our own pages, since they also lead to files in the repository."""
     if page.file.src_uri in MADE.values():
         return markdown
     return relinked(markdown, Path(PAGES) / page.file.src_uri, config.repo_url)
 
 
 def relinked(text: str, source: Path, repository: str | None) -> str:
-    """Links of a file at `source`, as a page has them: to other pages, to the repository, else no link."""
+    """Rewrite the links of a file at `source` for its page: to other pages, to the repository, or no link."""
 
     def link(found: re.Match[str]) -> str:
         mark, words, to, anchor = found.groups()
