@@ -1,16 +1,17 @@
-"""Tokens accepted of drafts that read states: ours beside llama-server's with the same files and length, strict and greedy.
+"""Tokens accepted from drafts that read states: here and in llama-server, with the same files and length, strict and greedy.
 
-    python bench/accepted.py MODEL --draft FILE     a file that drafts for it, the shipped head if not given
+    python bench/accepted.py MODEL --draft FILE     a file that drafts for it; without it the shipped head
     python bench/accepted.py random:KIND            random tiny files, of which little is accepted: eagle3, mtp, mtp-file,
                                                     hy_v3, mimo2 and step35 (three heads in turn), assistant, dflash, dspark
 
-Both draft so many tokens in every round, from the second token of an answer on, and show the draft the whole prompt (pyspec
-shows it the end alone otherwise). The server decodes a batch that it verifies a second time for some kinds, so states and rows
-round otherwise there: a text may part, and so may a draft. It also shows next-token heads a row of zeros before the first
-token, and drafts on behind a token that ends texts, which counts as verified there. Where a text parts, the target's logits for
-both tokens are computed with 1 to 6 rows in one batch: the margin is ours less theirs in each, and a near-tie is where its sign
-differs or its size is below how far batches move it. Elsewhere our answer is decoded anew with as many rows in each decode as its
-rounds had: `ours again` is where that makes our choice again. The last line of a table is over equal texts.
+Both programs draft the same number of tokens in every round, from the second token of an answer on, and the draft reads the whole
+prompt (elsewhere pyspec lets it read only the end). For some kinds the server decodes a verified batch a second time, so states
+and rows round differently there, and texts and drafts may diverge. The server also gives next-token heads a row of zeros before
+the first token, and drafts past a token that ends the text, which counts as verified there. Where texts diverge, the target's
+logits for both tokens are computed with 1 to 6 rows in one batch. The margin is ours minus theirs in each; it is a near-tie if
+its sign changes, or if its size is below the change from batch to batch. At the other places our answer is recomputed with the
+same number of rows in each decode as in its rounds: `ours again` says whether that gives our choice again. The last line of a
+table covers the texts that are equal.
 """
 
 from __future__ import annotations
@@ -53,22 +54,22 @@ RANDOM = "random:"
 PROMPTS = 16
 
 Prompt = tuple[str, list[int]]
-"""What rows call it, and its tokens."""
+"""Its name in the rows, and its tokens."""
 
 
 class Accepted(Made):
-    """What was found of one pair."""
+    """Results for one pair."""
 
     title: str
     rows: list[list[str]]
 
     def page(self) -> str:
-        """Its part of the page."""
+        """The pair's section of the page."""
         return f"## {self.title}\n\n{self.made}\n\n{table(HEAD, self.rows)}\n"
 
 
 def row(llm: Any, text: list[int], together: int) -> np.ndarray:
-    """Logits behind a text whose last `together` tokens are decoded in one batch, [n_vocab]."""
+    """Logits after a text whose last `together` tokens are decoded in one batch, [n_vocab]."""
     llm.reset()
     together = min(together, len(text) - 1)
     llm.eval(text[:-together])
@@ -78,7 +79,7 @@ def row(llm: Any, text: list[int], together: int) -> np.ndarray:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Print a Markdown table, a line for each question and one for the sums over equal texts; with --out, keep it there."""
+    """Print a Markdown table, a line for each question and one for the sums over equal texts; with --out, also store it there."""
     options = arguments(__doc__, words, "model", **OPTIONS)
     with pair(options.model, options.draft) as (model, draft, title):
         rows = compare(model, draft, options)
@@ -110,13 +111,13 @@ def write(folder: Path) -> None:
 
 @contextmanager
 def pair(model: str, draft: str) -> Iterator[tuple[Path, Path | None, str]]:
-    """Target, draft, and what the page calls them; no draft is a head inside the target."""
+    """Target, draft, and their title on the page; without a draft, the head is inside the target."""
     if not model.startswith(RANDOM):
         files = resolve(model), resolve(draft or SHIPPED)
         yield *files, f"{files[1].stem} for {files[0].stem}"
         return
     kind = model.removeprefix(RANDOM)
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # which can write such files
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # it can write such files
     with TemporaryDirectory() as folder:
         yield *_KINDS[kind](Path(folder)), f"Random tiny files, {kind}"
 
@@ -201,7 +202,7 @@ def compare(model: Path, draft: Path | None, options: Any) -> list[list[str]]:
 def answered(
     name: str, prompt: list[int], own: Ours, peer: Any, original: Any, n: int
 ) -> tuple[list[str], list[int]]:
-    """The row of a prompt, and its counts."""
+    """Answer a prompt with both; return its row and counts."""
     own.forget()
     peer.forget()
     how = Options(max_tokens=n)
@@ -216,7 +217,7 @@ def answered(
 def parted(
     llm: SpeculativeLlama, prompt: list[int], ours: Any, theirs: Any, margins: Sequence[float]
 ) -> str:
-    """What kind of place it is."""
+    """Classify the place where the answers differ."""
     if near(margins):
         return "near-tie"
     place = common_prefix(ours.tokens, theirs.tokens)
@@ -225,7 +226,7 @@ def parted(
 
 
 def summed(rows: Sequence[tuple[list[str], list[int]]]) -> list[str]:
-    """The line over equal texts."""
+    """The line that sums up equal texts."""
     kinds = [kind for (*_, kind, _), _ in rows]
     equal = [counts for (*_, kind, _), counts in rows if kind == "equal"]
     sums = [sum(column) for column in zip(*equal)] or [0] * 4
@@ -234,7 +235,7 @@ def summed(rows: Sequence[tuple[list[str], list[int]]]) -> list[str]:
 
 
 def questions(llm: Any, options: Any) -> Iterator[Prompt]:
-    """Every so many of a file's questions, as far as there is room."""
+    """Every `options.every`-th question of a file that fits into the context."""
     for question in load_questions(options.questions)[:: options.every]:
         prompt = question.prompt(ChatTemplate.of(llm))
         if len(prompt) + options.tokens <= CONTEXT - 64:
@@ -242,19 +243,19 @@ def questions(llm: Any, options: Any) -> Iterator[Prompt]:
 
 
 def random_prompts(llm: Any) -> Iterator[Prompt]:
-    """Four words, some of them several times."""
+    """Prompts of four random words, repeated."""
     words = np.random.default_rng(1).integers(llm.n_vocab() // 2, llm.n_vocab() - 8, (PROMPTS, 4))
     for i, few in enumerate(words.tolist()):
         yield str(i + 1), (few * 4)[: 6 + i % 9]
 
 
 def shares(counts: Sequence[int]) -> list[str]:
-    """As `29 of 121`, ours and theirs."""
+    """Counts written like `29 of 121`, ours and theirs."""
     return [f"{counts[i]} of {counts[i + 1]}" for i in (0, 2)]
 
 
 def parting(llm: Any, prompt: list[int], ours: list[int], theirs: list[int]) -> list[float]:
-    """Our token's logit less theirs where two answers first differ, in batches of 1, 2, ... rows; nothing where neither does."""
+    """Our token's logit minus theirs where two answers first differ, in batches of 1, 2, ... rows; empty if they do not."""
     place = common_prefix(ours, theirs)
     if place == min(len(ours), len(theirs)):
         return []
@@ -264,7 +265,7 @@ def parting(llm: Any, prompt: list[int], ours: list[int], theirs: list[int]) -> 
 
 
 def near(margins: Sequence[float]) -> bool:
-    """Whether batches move the margin by as much as it is, or turn it round."""
+    """Whether the batch size changes the margin by more than its size, or changes its sign."""
     low, high = min(margins), max(margins)
     return not low * high > 0 or min(map(abs, margins)) < high - low
 

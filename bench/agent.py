@@ -1,10 +1,10 @@
-"""What lookup and memory are worth to an agent: one client reads, edits and prints back files, in twelve turns, over HTTP.
+"""What lookup and memory are worth to an agent: one client reads, edits and prints files in twelve turns, over HTTP.
 
-An agent holds two conversations of six turns: the second begins where the first one's context was given up, and reads the same
-files once more. Contenders are `pyspec serve` without drafts (plain), as it comes but for its memory (text), and as it comes
-(memory); each in a process of its own, in turns, --repeat times. All get the same requests, at temperature 0: what stands in a
-conversation as said by the model was written here, as a good answer is. Speeds are tokens a second from the first token of an
-answer to its last; the first request is told apart, with the time to its end.
+The agent holds two conversations of six turns. The second begins where the first one's context was dropped, and reads the same
+files again. The contenders are `pyspec serve` without drafts (plain), with its defaults except for memory (text), and with its
+defaults (memory). Each runs in its own process, in turns, --repeat times. All get the same requests at temperature 0: the model's
+earlier turns in a conversation are written in advance, as a good answer would be. Speeds are tokens a second from the first token
+of an answer to its last. The first request is reported separately, with the time to its end.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Stock:
 
 SYSTEM = "You edit files. When you are asked for a file, answer with the whole file in a code block and nothing else."
 READ, FENCE = 48, "\n```"
-"""Tokens of an answer that is no file, and what ends one that is: an agent reads no further."""
+"""Most tokens of an answer that is not a file, and the end of one that is: an agent reads no further."""
 
 SAID = {
     "settings.toml": "It holds the settings of a server: its address, where it stores data, and how it logs.",
@@ -87,7 +87,7 @@ EXAMPLE = "colour = red\nsize = 3\n"
 
 
 class Turn(NamedTuple):
-    """What the agent says, and what then stands in its conversation. file: it asks for one."""
+    """A message of the agent, and the conversation before it. file: whether it asks for a file."""
 
     before: list[dict[str, str]]
     text: str
@@ -95,7 +95,7 @@ class Turn(NamedTuple):
 
 
 def _turns(edits: dict[str, tuple[str, str, str]]) -> Iterator[Turn]:
-    """Six turns: each of two files is read, edited and printed back. edits: what is asked, what it replaces, by what."""
+    """Six turns in which each of two files is read, edited and printed. edits: by file, the request, the old text and the new."""
     said = [{"role": "system", "content": SYSTEM}]
     _exchange(
         said,
@@ -138,13 +138,13 @@ TURNS = (*_turns(FIRST_EDITS), *_turns(LATER_EDITS))
 
 
 class AgentResults(Comparison, kw_only=True):
-    """A run over one target. Of each contender: tokens, rate (a second), first (s), turns (tokens a second of each)."""
+    """Results for one target. For each contender: tokens, rate (a second), first (s), turns (tokens a second of each)."""
 
     heading = "Agent traffic"
     intro = (
-        "One client reads, edits and prints back two files in two conversations of six turns. `plain` is `pyspec serve "
-        "--draft none`, `text` the server as it comes but for `--memory off`, `memory` as it comes. Speeds are tokens a second "
-        "from an answer's first token to its last, over turns 2 to 12, and of plain's by turn; the first request is told apart, "
+        "One client reads, edits and prints two files in two conversations of six turns. `plain` is `pyspec serve --draft none`, "
+        "`text` the server's defaults with `--memory off`, `memory` its defaults. Speeds are tokens a second from an answer's "
+        "first token to its last, over turns 2 to 12, and relative to plain's by turn; the first request is reported separately, "
         "in seconds to its end."
     )
 
@@ -153,7 +153,7 @@ class AgentResults(Comparison, kw_only=True):
     turns: int
 
     def table(self) -> str:
-        """A row a contender, speeds beside plain's."""
+        """A row for each contender, with its speed relative to plain's."""
         base = self.find("plain") or self.contenders[0]
         turns = range(2, self.turns + 1)
         rows = [
@@ -182,7 +182,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def measure(options: Namespace, contender: str) -> Figures:
-    """One contender's twelve turns."""
+    """Run one contender's twelve turns."""
     threads, more = str(options.threads), CONTENDERS[contender]
     command = [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", "1", "-c",
                str(options.ctx), "-t", threads, "--draft", options.draft, *more]  # fmt: skip
@@ -208,7 +208,7 @@ def measure(options: Namespace, contender: str) -> Figures:
 
 
 class Answer(NamedTuple):
-    """What came. seconds: from its first token to its last; whole: from the request on; block: what speculation did."""
+    """An answer. seconds: from its first token to its last; whole: from the request on; block: its `speculation` block."""
 
     text: str
     tokens: int
@@ -218,7 +218,7 @@ class Answer(NamedTuple):
 
 
 def ask(process: ServerProcess, body: dict[str, Any]) -> Answer:
-    """One answer, as it streams."""
+    """Request one answer as a stream, and time it."""
     body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     text, tokens, block = "", 0, dict[str, Any]()
     start, first, last = time.perf_counter(), 0.0, 0.0

@@ -1,9 +1,9 @@
-"""What a batch gains: tokens a second against a loop over llama_cpp.Llama and against llama-server.
+"""What a batch gains: tokens a second compared with a loop over llama_cpp.Llama and with llama-server.
 
-Of QUESTIONS, in Spec-Bench's format, the first turns of the first --records are asked, or of as many from all over the file
-with --spread. Every contender runs in a process of its own, so that its peak memory is its own; they take turns, --repeat
-times, and the table has medians. Temperature 0, strict verification, the same prompts as tokens for all. Memory is the peak of
-the resident set, mapped weights included. llama-server is driven by 16 clients over HTTP.
+The prompts are the first turns of the first --records of QUESTIONS, in Spec-Bench's format, or with --spread of as many from all
+over the file. Every contender runs in its own process, so its peak memory is its own. The contenders take turns, --repeat times,
+and the table has medians. Temperature 0, strict verification, the same prompt tokens for all. Memory is the peak of the resident
+set, mapped weights included. llama-server is driven by 16 clients over HTTP.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ NOT_KNOWN = dict.fromkeys(("peak", "kv", "outside", "accepted", "verified"), 0)
 
 
 class BatchResults(Comparison, kw_only=True):
-    """A run over one target. Of each contender: tokens, rate (a second), peak and kv (MB) and what else is known of it."""
+    """Results for one target. For each contender: tokens, rate (a second), peak and kv (MB) and what else is known of it."""
 
     heading = "Batches"
     intro = (
         '"loop" is llama_cpp.Llama, one prompt after another; "server" is llama-server with 16 slots and 16 clients; '
-        '"plain:N" is `pyspec batch --draft none --parallel N`; "speculative:N" the same with the drafts that `auto` stands '
-        'for; "lookup:N" with lookup in any case; "exact:N" with `--exact`, whose texts no neighbour changes. Peak is the '
-        "resident set, weights included; beyond KV is what it has over the loop's, without the KV cells of both."
+        '"plain:N" is `pyspec batch --draft none --parallel N`; "speculative:N" the same with the drafts that `auto` chooses; '
+        '"lookup:N" always with lookup; "exact:N" with `--exact`, where neighbours do not affect a text. Peak is the resident '
+        "set, weights included; beyond KV is its excess over the loop's, with both KV caches subtracted."
     )
 
     work = "{0.records} records, at most {0.max_tokens} tokens each"
@@ -55,7 +55,7 @@ class BatchResults(Comparison, kw_only=True):
     records: int
 
     def table(self) -> str:
-        """Speed, memory and what was accepted, a row a contender."""
+        """Speed, memory and accepted tokens, a row for each contender."""
         return table(HEAD, [self._row(one) for one in self.contenders])
 
     def _row(self, one: dict[str, Any]) -> list[str]:
@@ -103,7 +103,7 @@ def measure(options: Namespace) -> Figures:
     kind, _, n = options.contender.partition(":")
     asked = load_questions(Path(options.questions))
     most = min(options.records, len(asked))
-    # the file's kinds follow each other: evenly over all of it, or its beginning
+    # questions of one kind follow each other: spread takes from all kinds, else the first ones
     asked = [asked[i * len(asked) // most if options.spread else i] for i in range(most)]
     if kind == LOOP:
         return loop(options, asked)
@@ -112,7 +112,7 @@ def measure(options: Namespace) -> Figures:
 
 
 def loop(options: Namespace, asked: Sequence[Question]) -> Figures:
-    """One prompt after another, as a program that knows llama-cpp-python would."""
+    """Answer one prompt after another, as a program on llama-cpp-python would."""
     from pyspec.measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
 
     files = Files(Path(options.model), None, options.ctx, options.threads)
@@ -128,7 +128,7 @@ def loop(options: Namespace, asked: Sequence[Question]) -> Figures:
 
 
 def kv_megabytes(model: str, cells: int) -> float:
-    """What so many KV cells take, 16 bits an entry."""
+    """Megabytes of this many KV cells, at 16 bits an entry."""
     header = read_header(model)
     heads = header.of_arch("attention.head_count")
     head = header.of_arch("attention.key_length") or header.of_arch("embedding_length") // heads
@@ -137,7 +137,7 @@ def kv_megabytes(model: str, cells: int) -> float:
 
 
 def batch(options: Namespace, texts: list[str], kind: str, n: int) -> Figures:
-    """`pyspec.Batch`: without drafts, with those asked for, with lookup, or exact."""
+    """Answer with `pyspec.Batch`: without drafts, with the given draft, with lookup, or exact."""
     from pyspec.batch import Batch, Settings  # noqa: PLC0415 - as above
 
     draft = {"plain": "none", "exact": "none", "lookup": "lookup"}.get(kind, options.draft)
@@ -158,7 +158,7 @@ def batch(options: Namespace, texts: list[str], kind: str, n: int) -> Figures:
 
 
 def server(options: Namespace, texts: list[str]) -> Figures:
-    """llama-server with 16 slots, driven by 16 clients as bench/serve.py does it."""
+    """Answer with llama-server, 16 slots driven by 16 clients as in bench/serve.py."""
     from serve import PEER, measure  # noqa: PLC0415 - as above
 
     asked = {**vars(options), "clients": CLIENTS, "requests": len(texts), "whole": True}

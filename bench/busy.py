@@ -1,11 +1,12 @@
-"""Answers beside programs that work all the time: threads that give way against a fixed number of them.
+"""Answers next to busy programs: a number of threads that adapts, against a fixed one.
 
     python bench/busy.py [MODEL] [--others 0,1,2] [--repeat 5] [--out FOLDER]
 
-So many processes of nothing but arithmetic run beside. `pyspec generate` as it comes and with -t at its full number answer one
-after the other, a process each, with one seed, and which comes first takes turns; one process differs from the next by 8 %.
-Rates are tokens a second after the prompt, medians over the repeats; `times` is the median of the pairs' ratios. `--duty 0.3`
-lets the others work 30 of every 100 ms.
+The table's first column is the number of background processes, which do nothing but arithmetic. `pyspec generate` with its
+defaults (adapting) and with -t at its full number (fixed) answer one after the other, each in its own process with the same seed;
+they take turns in going first. Speeds of processes differ by 8 % from one to the next. Rates are tokens a second after the
+prompt, medians over the repeats; `times` is the median of the pairs' ratios. With `--duty 0.3` the background processes work 30
+of every 100 ms.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ while True:
 
 
 class Rates(msgspec.Struct):
-    """Tokens a second of pairs of answers: with threads that give way, and with a fixed number."""
+    """Tokens a second of pairs of answers: with a number of threads that adapts, and with a fixed one."""
 
     others: int
     draft: str
@@ -64,12 +65,12 @@ class Rates(msgspec.Struct):
 
     @property
     def times(self) -> float:
-        """The middle of the pairs' ratios."""
+        """The median of the pairs' ratios."""
         return median(a / b for a, b in zip(self.adaptive, self.fixed))
 
 
 class BusyRun(msgspec.Struct):
-    """All that one run found."""
+    """All results of one run."""
 
     command: str
     day: str
@@ -79,13 +80,13 @@ class BusyRun(msgspec.Struct):
 
 
 def start(duty: float) -> subprocess.Popen[bytes]:
-    """A program that works."""
+    """Start a busy program."""
     return subprocess.Popen([sys.executable, "-c", WORK, str(duty)])
 
 
 @contextmanager
 def beside(n: int, duty: float) -> Iterator[None]:
-    """So many programs work meanwhile."""
+    """Run `n` busy programs in the meantime."""
     work = [start(duty) for _ in range(n)]
     try:
         yield
@@ -96,7 +97,7 @@ def beside(n: int, duty: float) -> Iterator[None]:
 
 
 def measure(rates: Rates, asked: Sequence[str], repeat: int) -> None:
-    """Answer in pairs, the first of which takes turns."""
+    """Answer in pairs, whose sides take turns in going first."""
     words = [*asked, "--draft", rates.draft]
     sides = [(rates.adaptive, words), (rates.fixed, [*words, "-t", str(default_threads())])]
     for i in range(repeat):
@@ -130,7 +131,7 @@ def save(run: BusyRun, folder: Path) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model?", **OPTIONS)
     asked = ["-n", str(options.tokens), "--temp", str(options.temp), "--seed", "3"]

@@ -1,27 +1,28 @@
-"""What speculation could come to at most above temperature 0: no way of verifying and no policy goes beyond.
+"""The most that speculation can reach above temperature 0, with any verification and any policy.
 
-TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-th one) at temperature --temp with the sampler's
-default options and --tokens tokens, by noise that drafts share. Each pair is DRAFT=RESULTS: a draft, and a results.json of
-`pyspec bench`, whose curves say what a decode of so many rows costs, and a step of the draft. At each place of a text, p is what
-the target's chain leaves to draw a token from, q what the same chain leaves of the draft's row, whose earlier tokens are the
-text's. Asked are:
+TARGET answers the first turns of QUESTIONS (Spec-Bench's format, every --every-th one) at temperature --temp with default sampler
+options and --tokens tokens, with noise that drafts share. Each pair is DRAFT=RESULTS: a draft, and a results.json of `pyspec
+bench`, whose curves give the time of a decode by its rows, and of a step of the draft. At each place of a text, p is the
+distribution that the target's sampler chain leaves to draw from, and q what the same chain leaves of the draft's row, where the
+draft's earlier tokens are the text's. The rows are:
 
-- `each token`: how often one drafted token can be accepted at most where the text must stay the target's, sum of min(p, q), which
-  is one less the total variation. No rule that goes token by token does better.
-- `whole drafts`: a bound of rules that look at a draft as a whole: where the text has these n tokens, the draft has them too and
-  they are accepted with a chance of min(1, product of q / p) at most.
-- `coupled, exact`: Gumbel noise that both share, sum over x of 1 / sum over y of max(p(y) / p(x), q(y) / q(x)) (Daliri, Musco,
+- `each token`: the most often that one drafted token can be accepted if the text must stay the target's: sum of min(p, q), which
+  is one minus the total variation. No rule that judges token by token does better.
+- `whole drafts`: an upper bound for rules that judge a draft as a whole: where the text has these n tokens, the draft has them
+  too and they are accepted, with a probability of at most min(1, product of q / p).
+- `coupled, exact`: Gumbel noise that both share: sum over x of 1 / sum over y of max(p(y) / p(x), q(y) / q(x)) (Daliri, Musco,
   Suresh, arXiv 2408.07978).
-- `coupled, drafted`: what the engine drafted with that noise. It draws under min-p, not under all of the chain.
+- `coupled, drafted`: what the engine drafted with that noise. It samples under min-p only, not under the whole chain.
 
-`accepted at 1` to `4` are of tokens all of whose predecessors in the draft were accepted. `best length` is the one of 0 to 8 that
-would have been fastest if every round had drafted so many, and `times plain` how fast. `oracle` knows of each place how many of 8
-would be accepted, and drafts what is best then: no policy does better with these acceptances and costs. Time outside decodes is
-not counted, and drafts are chains, no trees.
+`accepted at 1` to `4` count tokens whose predecessors in the draft were all accepted. `best length` is the length from 0 to 8
+that would have been fastest if every round had used it, and `times plain` its speed. `oracle` knows at each place how many of 8
+tokens would be accepted, and drafts the best number: no policy does better with these acceptances and costs. Time outside decodes
+is not counted, and drafts are chains, not trees.
 
-The second table turns it round: what a decode of two and more rows may cost, in decodes of one, for a speed of so many times
-plain where all of them cost the same, and the draft's steps what they do; by the best fixed length / by the oracle. Below 1 not
-even rows that cost nothing would do. Nothing is timed here. Lookup is not in it: what it copies takes no draft.
+The second table asks the reverse: how much a decode of two or more rows may cost, in decodes of one row, to reach a given speed
+in times plain. It assumes that all of them cost the same, and that the draft's steps cost what they do. The two figures are for
+the best fixed length / for the oracle. Below 1, even rows that cost nothing would not be enough. Nothing is timed here. Lookup is
+left out: what it copies takes no draft.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ OPTIONS = {
 }  # fmt: skip
 LONGEST, SHOWN = 8, 4
 COINS, STEPS = 16, 16
-"""Draws of chance for the oracle, and halvings of the interval in which a figure is sought."""
+"""Random draws for the oracle, and steps of the bisection for a figure."""
 WAYS = ("each token", "whole drafts", "coupled, exact", "coupled, drafted")
 HEAD = (
     "draft", "verified", *(f"accepted at {i + 1}" for i in range(SHOWN)), "best length", "times plain", "oracle times plain",
@@ -64,9 +65,9 @@ Shares = Mapping[int, float]
 
 
 class Reach(NamedTuple):
-    """One way in one text, a row for each place where a round may begin.
+    """One way of verifying in one text, a row for each place where a round may begin.
 
-    taken[s, i]: chance that a draft's first i tokens are accepted at place s, as the text goes on. chance[s, i]: that the next
+    taken[s, i]: probability that a draft's first i tokens are accepted at place s, given the text. chance[s, i]: that the next
     one is then, however the text goes on.
     """
 
@@ -75,26 +76,26 @@ class Reach(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """In decodes of one row: rounds[k], one of k drafted tokens; steps[k], the draft's part of it."""
+    """Times in decodes of one row: rounds[k], a round with k drafted tokens; steps[k], the draft's part of it."""
 
     rounds: Array
     steps: Array
 
     @classmethod
     def of(cls, path: Path) -> Costs:
-        """What was measured with results."""
+        """Read the costs from a page's results."""
         curves = msgspec.json.decode(path.read_bytes(), type=Results).drawn.curves
         target, draft = (np.array(curves[name]) for name in ("target", "draft"))
         steps = draft[: LONGEST + 1] / target[1]
         return cls(target[1 : LONGEST + 2] / target[1] + steps, steps)
 
     def level(self, rows: float) -> Array:
-        """The same where all rounds of several rows take so much on the target."""
+        """The same, if all rounds of several rows took this much time on the target."""
         return self.steps + np.where(np.arange(LONGEST + 1) > 0, rows, 1.0)
 
 
 class Found(msgspec.Struct):
-    """One way of one pair. most: by a speed, what several rows may cost by the best fixed length, and by the oracle."""
+    """One way of one pair. most: by speed, what several rows may cost with the best fixed length, and with the oracle."""
 
     draft: str
     way: str
@@ -106,7 +107,7 @@ class Found(msgspec.Struct):
 
 
 class Pair(msgspec.Struct):
-    """A draft with its costs. rows: of decodes of 2, 3, ... rows, in decodes of one; unknown: places whose rows end too soon."""
+    """A draft. rows: times of decodes of 2, 3, ... rows, in decodes of one; unknown: places where draft rows are missing."""
 
     file: ModelFile
     results: str
@@ -117,7 +118,7 @@ class Pair(msgspec.Struct):
 
 
 class Ceilings(msgspec.Struct):
-    """All that was found."""
+    """All results."""
 
     command: str
     day: str
@@ -128,7 +129,7 @@ class Ceilings(msgspec.Struct):
     found: list[Found]
 
     def page(self) -> str:
-        """Title, what it is, and the tables."""
+        """The title, a description and the tables."""
         made = f"Made by `{self.command}` on {self.day}{code_of(self.commit)}: {self.machine}."
         target = f"Target {self.target.name}, sha256 {self.target.sha256}."
         pairs = "\n".join(f"- {_told(one)}" for one in self.pairs)
@@ -141,7 +142,7 @@ class Ceilings(msgspec.Struct):
         )
 
     def tables(self) -> str:
-        """Acceptance and speed, then what rows may cost."""
+        """Two tables: acceptance and speed, and what rows may cost."""
         first = []
         for one in self.found:
             shares = [f"{share:.3f}" for share in one.accepted]
@@ -173,12 +174,12 @@ def _told(pair: Pair) -> str:
 
 
 def least(p: Shares, q: Shares) -> dict[int, float]:
-    """By token, how often both have it at most."""
+    """By token, the most often that both can draw it."""
     return {x: min(p[x], q[x]) for x in p if x in q}
 
 
 def coupled(p: Shares, q: Shares) -> dict[int, float]:
-    """By token, how often both have it by Gumbel noise that they share."""
+    """By token, how often both draw it with shared Gumbel noise."""
     ids = sorted(p.keys() | q.keys())
     both = np.array([[of.get(x, 0.0) for x in ids] for of in (p, q)])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,13 +209,13 @@ def reach(
 
 
 def given(taken: Array) -> Array:
-    """The chance of each token of a draft, given those before it."""
+    """The probability that each token of a draft is accepted, given those before it."""
     before, after = taken[..., :-1], taken[..., 1:]
     return np.divide(after, before, out=np.zeros_like(after), where=before > 0.0)
 
 
 def accepted(texts: Sequence[Reach]) -> list[float]:
-    """The share of first, second, ... tokens of a draft that are accepted, of those that stand behind accepted ones."""
+    """The shares of first, second, ... tokens of a draft that are accepted, among those after accepted ones."""
     hits = np.sum([(one.taken[:, :-1] * one.chance).sum(0) for one in texts], axis=0)
     asked = np.sum([one.taken[:, :-1].sum(0) for one in texts], axis=0)
     shares = np.divide(hits, asked, out=np.zeros_like(hits), where=asked > 0.0)
@@ -222,7 +223,7 @@ def accepted(texts: Sequence[Reach]) -> list[float]:
 
 
 def shares_by(how: Sampling, llm: SpeculativeLlama, rows: Iterable[Any]) -> list[Shares]:
-    """What the target's chain leaves of each row to draw from."""
+    """The distribution that the sampler chain leaves of each row."""
     found: list[Shares] = []
     with in_force(chain := build_chain(how, llm)):
         for row in rows:
@@ -233,7 +234,7 @@ def shares_by(how: Sampling, llm: SpeculativeLlama, rows: Iterable[Any]) -> list
 
 
 def reaches(llm: SpeculativeLlama, text: Text, how: Sampling) -> list[list[Reach]]:
-    """Each place with more than LONGEST tokens behind it, by each of WAYS; the target says the last."""
+    """Each place with more than LONGEST tokens after it, by each of WAYS; the last token is the target's own."""
     answer = text.tokens[text.start :]
     p = shares_by(how, llm, rows_after(llm, text.tokens[: text.start], answer))
     found = []
@@ -249,12 +250,12 @@ def reaches(llm: SpeculativeLlama, text: Text, how: Sampling) -> list[list[Reach
 
 
 def per_round(texts: Sequence[Array]) -> Array:
-    """Tokens a round by the fixed length of drafts, 0 first; texts: what is taken in each."""
+    """Tokens a round for each fixed draft length, 0 first. texts: `Reach.taken` of each."""
     tokens, rounds = np.zeros(LONGEST + 1), np.zeros(LONGEST + 1)
     for taken in texts:
         for k in range(LONGEST + 1):
             ends = taken[:, : k + 1] - np.pad(taken[:, 1 : k + 1], ((0, 0), (0, 1)))
-            ahead = np.zeros((len(taken) + LONGEST + 1, 2))  # from a place on: tokens, rounds
+            ahead = np.zeros((len(taken) + LONGEST + 1, 2))  # tokens, rounds to the end
             for s in reversed(range(len(taken))):
                 ahead[s] = (ends[s] @ np.arange(1, k + 2), 1.0) + ends[s] @ ahead[s + 1 : s + k + 2]
             tokens[k] += ahead[0, 0]
@@ -263,7 +264,7 @@ def per_round(texts: Sequence[Array]) -> Array:
 
 
 def counts(taken: Array, chance: np.random.Generator) -> npt.NDArray[np.int64]:
-    """How many tokens would be accepted at each place, in some draws of chance: [draw, place]."""
+    """How many tokens would be accepted at each place, in several random draws: [draw, place]."""
     coins = chance.random((COINS, len(taken) + LONGEST - 1))
     fall = np.lib.stride_tricks.sliding_window_view(coins, LONGEST, axis=1)
     right: npt.NDArray[np.int64] = np.cumprod(fall < given(taken), axis=2).sum(2)
@@ -271,11 +272,11 @@ def counts(taken: Array, chance: np.random.Generator) -> npt.NDArray[np.int64]:
 
 
 def holds(texts: Sequence[npt.NDArray[np.int64]], rounds: Array, speed: float) -> bool:
-    """Whether who knows the counts of each place makes so many tokens in a decode's time."""
+    """Whether a policy that knows the counts at each place reaches this many tokens in a decode's time."""
     lengths, total = np.arange(LONGEST + 1), 0.0
-    gains = (lengths + 1.0) / speed - rounds  # time that a round may take, less what it takes
+    gains = (lengths + 1.0) / speed - rounds  # time that a round may take, minus what it takes
     for right in texts:
-        ahead = np.zeros((right.shape[1] + LONGEST + 1, len(right)))  # the most from a place on
+        ahead = np.zeros((right.shape[1] + LONGEST + 1, len(right)))  # best total to the end
         for s in reversed(range(right.shape[1])):
             options = ahead[s + 1 : s + LONGEST + 2] + gains[:, None]
             ahead[s] = np.where(lengths[:, None] <= right[:, s], options, -np.inf).max(0)
@@ -284,7 +285,7 @@ def holds(texts: Sequence[npt.NDArray[np.int64]], rounds: Array, speed: float) -
 
 
 def largest(fits: Callable[[float], bool]) -> float:
-    """The largest number up to LONGEST + 1 that fits, where every smaller one does."""
+    """The largest number up to LONGEST + 1 that fits, if every smaller number does."""
     low, high = 0.0, LONGEST + 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2.0
@@ -295,7 +296,7 @@ def largest(fits: Callable[[float], bool]) -> float:
 def judge(
     draft: str, way: str, texts: Sequence[Reach], costs: Costs, speeds: Sequence[str]
 ) -> Found:
-    """One way over all texts, on one draft's costs."""
+    """Figures of one way over all texts, with one draft's costs."""
     lengths = per_round([one.taken for one in texts])
     chance = np.random.default_rng(1)
     right = [counts(one.taken, chance) for one in texts]
@@ -310,7 +311,7 @@ def judge(
 
 
 def measure(pair: str, options: Any) -> tuple[Pair, list[Found]]:
-    """A draft, with costs of a page."""
+    """Measure a draft, with the costs from a page."""
     draft, _, results = pair.partition("=")
     costs, texts, unknown = Costs.of(Path(results)), [], 0
     with open_pair(options.target, draft, options.threads) as llm:
@@ -336,7 +337,7 @@ def measure(pair: str, options: Any) -> tuple[Pair, list[Found]]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the tables, and with --out keep them."""
+    """Print the tables; with --out, also store them."""
     options = arguments(__doc__, words, "target", "questions", "pairs*", **OPTIONS)
     measured = [measure(pair, options) for pair in options.pairs]
     results = Ceilings(

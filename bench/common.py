@@ -1,4 +1,4 @@
-"""What the scripts here share: a command line, turns, and comparisons over one target, kept beside their page."""
+"""Shared parts of the scripts here: a command line, turns, and comparisons over one target, stored with their page."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _T_95 = (
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the mean's 95 % interval, by Student's t; of two values or more."""
+    """Half of the mean's 95 % interval, by Student's t; needs at least two values."""
     return _T_95[min(len(values) - 1, len(_T_95)) - 1] * stdev(values) / sqrt(len(values))
 
 
 def arguments(
     doc: str | None, words: Sequence[str] | None, *given: str, **options: Any
 ) -> argparse.Namespace:
-    """The words of a command line; `doc` is what --help says. given: what has to be there; "?" or "*" behind it: what may.
+    """Parse a command line. doc: the text of --help. given: required arguments; those that end in "?" or "*" are optional.
 
-    options: with their defaults, whose type they have and which the usage shows: False stands for a flag, None for a path.
+    options: their defaults, which give their types and are shown in the usage; False makes a flag, None takes a path.
     """
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=form)
@@ -57,7 +57,7 @@ def arguments(
 def in_turns(
     contenders: Iterable[str], repeat: int, measure: Callable[[str], T]
 ) -> dict[str, list[T]]:
-    """What `measure` finds of each contender, so often; stderr tells it at once."""
+    """Measure each contender `repeat` times, in turns; each result is printed to stderr at once."""
     found: dict[str, list[T]] = {one: [] for one in contenders}
     for _ in range(repeat):
         for one, runs in found.items():
@@ -74,23 +74,23 @@ def resident(what: str, process: int | str = "self") -> float:
 
 
 Figures = dict[str, float]
-"""What one run of a contender came to, by the figure's name."""
+"""The figures of one run of a contender, by name."""
 
 
 def medians(runs: Sequence[Figures]) -> Figures:
-    """Each figure's median over runs; errors are those of all."""
+    """Each figure's median over runs; errors are summed."""
     return {key: (sum if key == "errors" else median)(run[key] for run in runs) for key in runs[0]}
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What a run depends on; max_tokens: of an answer; repeat: runs of each contender; contenders: their medians, by name."""
+    """Results of a comparison. max_tokens: of an answer; repeat: runs of each contender; contenders: their medians, by name."""
 
     heading: ClassVar[str]
     intro: ClassVar[str]
     work: ClassVar[str]
-    """What every contender had to do, with the fields of a comparison."""
+    """What every contender had to do; may name fields of the comparison."""
     how: ClassVar[str] = "temperature 0, strict; medians of {0.repeat}, the contenders taking turns"
-    """How it was measured, with the same."""
+    """How it was measured; may name the same fields."""
 
     title: str
     command: str
@@ -120,7 +120,7 @@ def publish(
     found: Mapping[str, Figures],
     **more: Any,
 ) -> None:
-    """Print what a run of bench/NAME.py with these words found of each contender; with --out, write it and the page beside it.
+    """Print the results of a run of bench/NAME.py with these arguments; with --out, also write them and the page.
 
     more: what the kind has beyond a `Comparison`.
     """
@@ -146,12 +146,12 @@ def publish(
 
 
 def command_line(name: str, words: Sequence[str] | None) -> str:
-    """How bench/NAME.py was called, as it may be published; words: None for those of this process."""
+    """The command line of bench/NAME.py in publishable form. words: None for those of this process."""
     return published(f"python bench/{name}.py", sys.argv[1:] if words is None else words)
 
 
 class Made(msgspec.Struct):
-    """What a script found on this machine, with the commit of the code that ran."""
+    """A script's results on this machine, with the commit of the code that ran."""
 
     command: str
     machine: str
@@ -159,42 +159,42 @@ class Made(msgspec.Struct):
 
     @property
     def made(self) -> str:
-        """How, as a page says it."""
+        """How the results were made, as a page says it."""
         return f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
 
 
 def made_by(name: str, words: Sequence[str] | None) -> tuple[str, str, str]:
-    """What a `Made` of bench/NAME.py begins with."""
+    """The first fields of a `Made` of bench/NAME.py."""
     return command_line(name, words), machine(), commit()
 
 
 class Paged(Protocol):
-    """What a script found, and its page."""
+    """A script's results, and their page."""
 
     def page(self) -> str:
-        """All of README.md."""
+        """The whole README.md."""
 
 
 def page_of(title: str, about: str | None, *parts: str) -> str:
-    """A page: its title, what it is (a script's own words), how it was made, and what was found."""
+    """A page: its title, the script's docstring, how it was made, and the results."""
     return "\n\n".join([f"# {title}", (about or "").strip(), *parts]) + "\n"
 
 
 def keep(found: Paged, path: Path) -> None:
-    """Write what was found, as JSON, and its page beside it."""
+    """Write results as JSON, and their page next to them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     write_one(path, type(found))
 
 
 def write_one(path: Path, kind: type[Paged]) -> None:
-    """The page of the only file that a folder keeps."""
+    """Write the page of the only results file in a folder."""
     found = msgspec.json.decode(path.read_bytes(), type=kind)
     path.with_name("README.md").write_text(found.page(), encoding="utf-8")
 
 
 def write_page(folder: Path, kind: type[Comparison]) -> None:
-    """The page of all results in a folder."""
+    """Write the page of all results in a folder."""
     parts = [f"# {kind.heading}", kind.intro]
     for path in sorted(folder.glob("*.json")):
         found = msgspec.json.decode(path.read_bytes(), type=kind)

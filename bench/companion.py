@@ -1,15 +1,16 @@
-"""What knowing more about a draft is worth: a companion's view, and what can be known, beside the draft's own p.
+"""What more information about a draft is worth: a companion's opinion, and perfect knowledge, in addition to the draft's own p.
 
     python bench/companion.py [--out bench/results/companion/README.md]
 
-On the recorded rounds of bench/rounds that a companion has seen: the log-loss of acceptance in the second half of the answers, by
-logistic regressions fitted on the first half, and tokens a ms of `auto` that may ask the companion, or has to, on curves of
-grid.py, by what a companion's row costs in rows of the target. Speeds are over `auto` without one, without lookup. Of several
-sequences all are taken to go in step, so that a decode of k rows each costs what the curve says of k times as many.
+It uses the recorded rounds in bench/rounds that a companion has scored. First, the log-loss of predicted acceptance in the second
+half of the answers, by logistic regressions fitted on the first half. Second, tokens per ms of `auto` that may ask the companion,
+or must, on the curves of grid.py, by the cost of a companion's row in rows of the target. Speeds are relative to `auto` without a
+companion, all without lookup. Several sequences are assumed to go in step, so a decode of k rows for each costs what the curve
+gives for that many times k rows.
 
-One thing more is free: whether lookup proposes the same token, and by how long a match. On rounds that hold it the same is asked:
-log-loss where both speak, and tokens a ms of `auto` with lookup whose draft model says how likely its tokens are by its p and by
-lookup's word, over one that says it by its p alone.
+One more source of information is free: whether lookup proposes the same token, and with how long a match. On rounds that recorded
+it, two things are measured: log-loss where both drafters propose, and tokens per ms of `auto` with lookup, if the model's tokens
+are judged by its p and by lookup's proposal, relative to judging them by p alone.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from pyspec.profiling.simulate import Answer, Chain, Costs, Times, load_rounds
 
 FILES = ("bf16", "q4_k_m", "head")
 BESIDE = "head"
-"""Rounds that say what lookup proposed beside the model."""
+"""Rounds that also recorded what lookup proposed."""
 
 CURVES = ("BF16", "Q4_K_M", "GPU", "7B on CPU")
 SEQUENCES = (1, 8, 32)
 COSTS = (0.0, 0.005, 0.02, 0.08)
 DRAFT_COST = 0.1
-"""Of a draft's step, in steps of the target."""
+"""A draft's step, in steps of the target."""
 
 
 Rows = Callable[[Iterable[Answer]], tuple[np.ndarray, np.ndarray]]
@@ -48,12 +49,12 @@ def _logit(p: float) -> float:
 
 
 def _own(p: float, i: int) -> list[float]:
-    """Features of the draft's own."""
+    """Features from the draft itself."""
     return [1.0, _logit(p), _logit(p) ** 2 / 10, float(i)]
 
 
 def rows_of(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
-    """Features of each drafted token whose fate a strict round shows, the draft's own first, and whether it was accepted."""
+    """Features of each drafted token that a strict round judged, the draft's own first, and whether it was accepted."""
     x, y = [], []
     for answer in answers:
         for chain in answer.models.values():
@@ -84,7 +85,7 @@ def log_loss(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def beside(answer: Answer, chain: Chain) -> list[list[float]]:
-    """Features of the tokens of a model's chain to which lookup has a word, the draft's own first: up to where they part."""
+    """Features of the tokens of a model's chain where lookup also proposes, up to their first difference, the draft's first."""
     look = answer.lookup(chain.t)
     out = []
     for i in range(min(chain.n, chain.shared + 1, look.n)):
@@ -96,7 +97,7 @@ def beside(answer: Answer, chain: Chain) -> list[list[float]]:
 
 
 def beside_rows(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
-    """The same as `rows_of`, of tokens to which both have a word."""
+    """The same as `rows_of`, for tokens where both propose."""
     both = [
         (row, i < chain.matched)
         for answer in answers
@@ -107,7 +108,7 @@ def beside_rows(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def knowledge(name: str, answers: Sequence[Answer], rows: Rows = rows_of) -> list[str]:
-    """One line: nats a token by what is known, in answers that were not fitted on."""
+    """One line: nats a token by what is known, on the answers not used for fitting."""
     half = len(answers) // 2
     (x, y), (x_new, y_new) = rows(answers[:half]), rows(answers[half:])
     rate = float(y.mean())
@@ -117,7 +118,7 @@ def knowledge(name: str, answers: Sequence[Answer], rows: Rows = rows_of) -> lis
 
 
 def told(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
-    """The answers with p as a fit on their first half says it: by p alone, and by lookup's word too where there is one."""
+    """The answers with p refitted on their first half: by p alone, and also by lookup's proposal where there is one."""
     first = answers[: len(answers) // 2]
     plain = [(c, i) for a in first for c in a.models.values() for i in range(c.seen)]
     x, y = np.array([_own(c.p[i], i) for c, i in plain]), [i < c.matched for c, i in plain]
@@ -138,12 +139,12 @@ def told(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
 
 
 def chances(w: np.ndarray, rows: list[list[float]]) -> list[float]:
-    """What a regression says."""
+    """The probabilities that a regression predicts."""
     return (1 / (1 + np.exp(-(np.array(rows) @ w)))).tolist() if rows else []
 
 
 def beside_speeds(answers: Sequence[Answer]) -> list[list[str]]:
-    """Lines: tokens a ms of `auto` that knows lookup's word, over one that does not, in the second half.
+    """Lines: tokens per ms of `auto` that uses lookup's proposal, over one that does not, in the second half.
 
     With lookup in front of the model, as it is, and with the model alone.
     """
@@ -157,7 +158,7 @@ def beside_speeds(answers: Sequence[Answer]) -> list[list[str]]:
 
 
 def costs_for(curve: str, sequences: int, companion: float) -> Costs:
-    """A round of so many sequences that go in step, as one of them sees it. companion: its row in rows of the target."""
+    """Costs for one of several sequences that go in step. companion: its row in rows of the target."""
     alone = costs_of(curve, DRAFT_COST, max(companion, 1e-6) / DRAFT_COST)
     return Costs(
         *(Times({k: max(1e-9, time(k * sequences)) for k in range(1, 65)}) for time in alone)
@@ -165,7 +166,7 @@ def costs_for(curve: str, sequences: int, companion: float) -> Costs:
 
 
 def speeds(name: str, answers: Sequence[Answer]) -> list[list[str]]:
-    """Lines: tokens a ms over `auto` without a companion, by curve and sequences, with one that costs so much, and informed."""
+    """Lines: tokens per ms over `auto` without a companion, by curve and sequences, at each cost of a companion, and informed."""
     texts = [replace(answer, lookups={}) for answer in answers]
     half, out = texts[len(texts) // 2 :], []
     for curve in CURVES:
@@ -214,7 +215,7 @@ NOT_USED = (
 
 
 def lookups_word(answers: Sequence[Answer]) -> str:
-    """What is free: lookup's proposal beside the model's."""
+    """The section on the free information: lookup's proposal next to the model's."""
     known, fast = knowledge(BESIDE, answers, beside_rows), beside_speeds(answers)
     pays = all(float(row[1]) >= 1.005 for row in fast)
     return (
@@ -227,7 +228,7 @@ def lookups_word(answers: Sequence[Answer]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the page, or write it."""
+    """Print the page; with --out, write it there instead."""
     options = arguments(__doc__, words, out=None)
     text = page()
     if options.out is None:

@@ -1,13 +1,13 @@
-"""Whether a relaxed token that was confirmed costs nothing that can be seen: questions, and the page of what was answered.
+"""Whether a relaxed token that was confirmed costs anything measurable: the questions, and the page of the results.
 
     python bench/confirm.py questions build/confirm.jsonl [--spec-bench FILE]
     python bench/confirm.py plan bench/results/quality-eagle3/quality.json
     python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE [--judge MODEL] [--confirming RUNS]
     python bench/confirm.py page [FOLDER]
 
-Answers come from `pyspec quality`, which goes on where it was interrupted; `store` keeps their figures, and lets another model
-read them where none has. `page` shows what is stored, and from which gain on each bound fails, there and on the pages of
-`pyspec quality`. The plan, written before the answers, is bench/results/confirm/plan.md.
+The answers come from `pyspec quality`, which resumes after an interruption. `store` keeps their figures, and has another model
+read the answers if none has done so yet. `page` shows what is stored, and the gain above which each bound fails, there and on the
+pages of `pyspec quality`. The plan was written before the answers: bench/results/confirm/plan.md.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from pyspec.store.locate import resolve
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
 SEEN = 1.96 + 0.84
-"""Standard errors that a page's smallest difference is."""
+"""A page's smallest detectable difference, in standard errors."""
 
 SHORT = 400
-"""Characters of a question that is asked: long prompts cost much of a run and say nothing else."""
+"""Most characters of a question: long prompts cost much time and show nothing more."""
 
 
 def sums(rng: random.Random, n: int) -> list[dict[str, Any]]:
-    """Small sums in words."""
+    """Questions with small sums in words."""
     things = ("apples", "books", "coins", "stamps", "shells", "tickets", "eggs", "pencils")
     out = []
     for i in range(n):
@@ -70,7 +70,7 @@ def sums(rng: random.Random, n: int) -> list[dict[str, Any]]:
 
 
 def lists(rng: random.Random, n: int) -> list[dict[str, Any]]:
-    """Lists of so many items."""
+    """Questions for lists with a given number of items."""
     what = (
         "things to pack for a weekend in the mountains", "animals that live in the sea", "uses for an old newspaper",
         "questions to ask before renting a flat", "ways to save water at home", "names for a grey cat",
@@ -86,7 +86,7 @@ def lists(rng: random.Random, n: int) -> list[dict[str, Any]]:
 
 
 def extractions(rng: random.Random, n: int) -> list[dict[str, Any]]:
-    """Facts out of a sentence, as JSON."""
+    """Questions for facts from a sentence, as JSON."""
     names, towns = (
         ("Mara", "Jonas", "Leila", "Tomas", "Ines", "Viktor"),
         ("Porto", "Graz", "Lyon", "Turku", "Bergen"),
@@ -104,7 +104,7 @@ def extractions(rng: random.Random, n: int) -> list[dict[str, Any]]:
 
 
 def questions(spec_bench: Path | None) -> list[dict[str, Any]]:
-    """Short questions: made ones that a program checks, everyday ones, the shipped set, and of Spec-Bench what is there."""
+    """Short questions: generated ones that a program checks, everyday ones, the shipped set, and Spec-Bench's if given."""
     rng = random.Random(33)  # noqa: S311 - reproducible, not secret
     found = [*sums(rng, 48), *lists(rng, 48), *extractions(rng, 48)]
     paths = [
@@ -118,7 +118,7 @@ def questions(spec_bench: Path | None) -> list[dict[str, Any]]:
 
 
 def plan(path: Path) -> str:
-    """Questions that each bound needs, by the spread that a published page had between questions."""
+    """Number of questions that each bound needs, given the spread between questions on a published page."""
     results = msgspec.json.decode(path.read_bytes(), type=QualityResults)
     rule = next(one for one in results.figures if one.who == "margin+fixed:4")
     rows = []
@@ -131,7 +131,7 @@ def plan(path: Path) -> str:
 
 
 class RuleFigures(msgspec.Struct):
-    """What one rule brought and lost against the control. losses: by figure."""
+    """What one rule gained and lost against the control. losses: by figure."""
 
     who: str
     gain: float
@@ -140,7 +140,7 @@ class RuleFigures(msgspec.Struct):
 
 
 class LossFigures(msgspec.Struct):
-    """Mean loss, upper end of its interval, questions that had it, and how many a yes would need."""
+    """Mean loss, upper end of its interval, questions with this figure, and how many questions a yes would need."""
 
     mean: float
     upper: float
@@ -149,7 +149,7 @@ class LossFigures(msgspec.Struct):
 
 
 class StoredRun(msgspec.Struct):
-    """One pair's answers at one temperature, as figures.
+    """Figures of one pair's answers at one temperature.
 
     rules: on the questions that all of them answered; confirmed: the chosen one on the half that confirms. chosen: what the
     halves say; held: what Holm's method leaves of all rules.
@@ -172,7 +172,7 @@ class StoredRun(msgspec.Struct):
 def stored(
     runs: Path, asked: Path, title: str, judge: str = "", confirming: Path | None = None
 ) -> StoredRun:
-    """Figures of what was answered so far.
+    """Figures of the answers so far.
 
     judge: a model that reads the answers, "" for none. confirming: more answers of the control and the chosen rule, to the half
     that confirms.
@@ -207,14 +207,14 @@ def _figures(trial: RuleTrial, relaxed: float) -> RuleFigures:
 
 
 def whole(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Those of questions that every variant answered."""
+    """The records of questions that every variant answered."""
     groups = grouped(records, lambda record: record.who).values()
     asked = set.intersection(*({r.question_id for r in group} for group in groups))
     return [r for r in records if r.question_id in asked]
 
 
 def judged(records: Sequence[RunRecord], asked: Mapping[int | str, Question], model: Path) -> None:
-    """Let a model read the answers; equal ones to a question are read once."""
+    """Have a model read the answers; equal answers to a question are read once."""
     judge, known = TextJudge(model, n_ctx=1024, n_threads=1), {}
     for record in records:
         turn = record.turns[0]
@@ -234,7 +234,7 @@ def _share(records: list[RunRecord]) -> float:
 
 
 def published(path: Path) -> StoredRun:
-    """The margin rules of a page of `pyspec quality` that answered all its questions; its intervals are of differences."""
+    """The margin rules on a page of `pyspec quality` that answered all its questions; its intervals are of differences."""
     results = msgspec.json.decode(path.read_bytes(), type=QualityResults)
     rules = [
         RuleFigures(f.who, f.gain, f.relaxed, {n: _published(n, m) for n, m in f.measures.items() if n in BOUNDS})
@@ -256,7 +256,7 @@ def _published(name: str, found: Measure) -> LossFigures:
 
 
 def frontier(runs: Sequence[StoredRun]) -> str:
-    """For each pair and temperature and each bound: the least gain from which no rule is shown to be within it."""
+    """For each pair, temperature and bound: the smallest gain at which a rule is not shown to be within the bound."""
     names = [n for n in BOUNDS if any(n in rule.losses for run in runs for rule in run.rules)]
     rows = [
         [run.title, f"{run.temperature:g}", str(run.questions), *(_fails_from(run, n) for n in names)]
@@ -266,7 +266,7 @@ def frontier(runs: Sequence[StoredRun]) -> str:
 
 
 def _fails_from(run: StoredRun, name: str) -> str:
-    """The smallest gain of a rule that is not within a bound, by how much, and where its mean alone is beyond it."""
+    """The smallest gain of a rule that is not within a bound, by how much, and from which gain the mean itself is beyond it."""
     seen = sorted((rule.gain, rule.losses[name]) for rule in run.rules if name in rule.losses)
     failed = [(gain, loss) for gain, loss in seen if loss.upper > BOUNDS[name]]
     if not failed:
@@ -282,7 +282,7 @@ def _percent(gain: float) -> str:
 
 
 def section(run: StoredRun) -> str:
-    """One run's rules with all their losses, and how many questions would have done."""
+    """One run's rules with all their losses, and how many questions would have been enough."""
     names = [n for n in BOUNDS if any(n in rule.losses for rule in run.rules)]
     rows = [
         [r.who, _percent(r.gain), f"{100 * r.relaxed:.1f} %", *(_loss(r.losses.get(n), n) for n in names)]
@@ -315,19 +315,20 @@ def _loss(loss: LossFigures | None, name: str) -> str:
 
 INTRO = """# Relaxed tokens that were confirmed
 
-Made by `python bench/confirm.py page` from the runs beside this page and the pages of `pyspec quality`. What was planned, and how
-far it was followed: [plan.md](plan.md). Losses are against strict verification with as many drafts, paired by question: the mean,
-and behind it the upper end of a 95 % bootstrap interval, which has to be within the bound; `!` where it is not.
+Made by `python bench/confirm.py page` from the runs in this folder and the pages of `pyspec quality`. [plan.md](plan.md) says
+what was planned, and how far it was followed. Losses are relative to strict verification with as many drafts, paired by question.
+Each is a mean, followed by the upper end of a 95 % bootstrap interval, which must be within the bound; `!` marks those that are
+not.
 
 ## Where each bound begins to fail
 
-For each draft and temperature the gain in tokens a verify of the mildest rule that is not shown to be within the bound, and by
-how much the upper end is beyond it; then from which gain on the mean loss itself is. A bound that only the upper end misses may
-hold: too few answers were given to tell."""
+For each draft and temperature: the gain in tokens a verify of the mildest rule that is not shown to be within the bound, and how
+far the upper end is beyond it; then the gain from which the mean loss itself is beyond it. If only the upper end misses a bound,
+the bound may hold: there were too few answers to tell."""
 
 
 def page(folder: Path, quality: Iterable[Path]) -> str:
-    """All of it, from what is stored in a folder and on the pages of `pyspec quality`."""
+    """The whole page, from what is stored in a folder and on the pages of `pyspec quality`."""
     runs = [
         msgspec.json.decode(path.read_bytes(), type=StoredRun)
         for path in sorted(folder.glob("*.json"))
@@ -337,7 +338,7 @@ def page(folder: Path, quality: Iterable[Path]) -> str:
 
 
 def holm(p: Mapping[str, float], level: float = 0.05) -> set[str]:
-    """Of several claims those that hold together at a level (Holm 1979): the smallest p against level / n, and so on."""
+    """The claims that hold together at a level (Holm 1979): the smallest p is compared with level / n, and so on."""
     held: set[str] = set()
     for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
         if value > level / (len(p) - i):

@@ -1,11 +1,11 @@
-"""What tells whether a drawn token will be accepted: log-loss of each word that a draft could give of it, by temperature.
+"""What predicts whether a sampled token is accepted: log-loss of each figure that a draft could report about it, by temperature.
 
-TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-th one) at each of --temps, without drafts and with
-noise that drafts share, from what --top-k, --top-p and --min-p leave. At each token of these texts each draft draws with the same
-noise from what min-p leaves; the token is accepted where it is the text's. A word's values are put into bins of equal counts,
-whose shares of accepted tokens are taken from every other text and judged by the rest; `all of them` is a logistic model of all
-words and their squares. The lower the better: `nothing known` is the loss of the mean alone, `used` is what the engine gives the
-policy (`surety` in native/ps_draft.c). Nothing is timed.
+TARGET answers the first turns of QUESTIONS (Spec-Bench's format, every --every-th one) at each of --temps, without drafts, with
+noise that drafts share, from the tokens that --top-k, --top-p and --min-p leave. At each token of these texts each draft draws
+with the same noise from what min-p leaves; its token is accepted if it is the text's. A figure's values are put into bins of
+equal counts. Each bin's share of accepted tokens is estimated from every other text and evaluated on the rest. `all of them` is a
+logistic model of all figures and their squares. Lower is better: `nothing known` is the loss of the mean alone, `used` is what
+the engine reports to the policy (`surety` in native/ps_draft.c). Nothing is timed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OPTIONS = {
     "temps": "0.6,0.8,1.0", "every": 6, "tokens": 96, "threads": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.05, "out": None,
 }  # fmt: skip
 BINS, RIDGE = 16, 1.0
-HALF_BIN = 0.5  # of a token, what a bin holds of either kind before any was seen
+HALF_BIN = 0.5  # tokens of each kind that a bin starts with
 MOST_LEAD = 16.0
-RECENT = 0.9  # of the running share of accepted tokens, what stays at each token
+RECENT = 0.9  # decay of the running share of accepted tokens, per token
 
 WORDS: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
     "used: lead + half of the drawn token's": lambda v: np.minimum(v["lead"], MOST_LEAD) + 0.5 * logit(v["p"]),
@@ -47,7 +47,7 @@ WORDS: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
 
 
 class Texts(msgspec.Struct):
-    """What was found of one draft at one temperature. losses: by word."""
+    """Results for one draft at one temperature. losses: by figure."""
 
     draft: str
     temperature: float
@@ -57,18 +57,18 @@ class Texts(msgspec.Struct):
 
 
 class Estimates(Made):
-    """All that was found."""
+    """All results."""
 
     found: list[Texts]
 
     def page(self) -> str:
-        """Title, what it is, and the table."""
+        """The title, a description and the table."""
         return page_of(
             "What tells whether a drawn token is accepted", __doc__, self.made, self.table()
         )
 
     def table(self) -> str:
-        """A line a word, a column a draft and temperature."""
+        """A line for each figure, a column for each draft and temperature."""
         names = [f"{one.draft}, {one.temperature:g}" for one in self.found]
         rows = [["tokens judged", *(str(one.tokens) for one in self.found)]]
         rows += [["share accepted", *(f"{one.accepted:.3f}" for one in self.found)]]
@@ -78,13 +78,13 @@ class Estimates(Made):
 
 
 def logit(p: Array) -> Array:
-    """Of probabilities, kept away from 0 and 1."""
+    """The logit of probabilities, which are kept away from 0 and 1."""
     p = np.clip(p, 1e-6, 1.0 - 1e-6)
     return np.log(p / (1.0 - p))
 
 
 def values(text: Text, how: Sampling) -> dict[str, Array]:
-    """Of each place: whether the draft's draw is the text's, and what the draft could say of it."""
+    """At each place: whether the draft's token is the text's, and the figures that the draft could report."""
     found: dict[str, list[float]] = {
         name: [] for name in ("accepted", "p", "largest", "entropy", "mass", "lead", "recent")
     }
@@ -123,7 +123,7 @@ def loss(accepted: Array, p: Array) -> float:
 
 
 def binned(known: Array, accepted: Array, asked: Array) -> Array:
-    """Acceptance by the bin of a word's value, taken from some tokens, of others."""
+    """Acceptance predicted by the bin of a figure's value: bins are fitted on `known`, predictions are for `asked`."""
     edges = np.unique(np.quantile(known, np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
     bins = np.searchsorted(edges, known)
     seen = np.bincount(bins, minlength=len(edges) + 1)
@@ -132,7 +132,7 @@ def binned(known: Array, accepted: Array, asked: Array) -> Array:
 
 
 def logistic(known: Array, accepted: Array, asked: Array) -> Array:
-    """Acceptance by a logistic model with a ridge, of all words and their squares."""
+    """Acceptance predicted by a logistic model with a ridge, from all figures and their squares."""
     mean, spread = known.mean(0), known.std(0) + 1e-9
 
     def features(x: Array) -> Array:
@@ -145,7 +145,7 @@ def logistic(known: Array, accepted: Array, asked: Array) -> Array:
 
 
 def judge(draft: str, temperature: float, texts: Sequence[Mapping[str, Array]]) -> Texts:
-    """The losses of each word: told by every other text, of the rest."""
+    """The loss of each figure: fitted on every other text, evaluated on the rest."""
     fit, rest = (
         {name: np.concatenate([one[name] for one in half]) for name in texts[0]}
         for half in (texts[::2], texts[1::2])
@@ -160,7 +160,7 @@ def judge(draft: str, temperature: float, texts: Sequence[Mapping[str, Array]]) 
 
 
 def told(llm: SpeculativeLlama, temperature: float, options: Any) -> list[dict[str, Array]]:
-    """The values of each answer; the i-th has seed i."""
+    """The figures of each answer; the i-th answer has seed i."""
     found = []
     for seed, prompt in enumerate(prompts_of(llm, options)):
         how = Sampling(
@@ -172,7 +172,7 @@ def told(llm: SpeculativeLlama, temperature: float, options: Any) -> list[dict[s
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, "target", "questions", "drafts*", **OPTIONS)
     found = []
     for path in options.drafts:

@@ -1,13 +1,13 @@
-"""Everyday prompts in a process each: `pyspec generate` as it comes against `--draft none`, at temperature 0 and above.
+"""Everyday prompts, one process each: `pyspec generate` with its defaults against `--draft none`, at temperature 0 and above.
 
-A line of PROMPTS (bench/everyday.txt if not given, on which nothing was tuned) is a prompt. Each pair of processes is run with
-drafts and without, one after the other, and which comes first takes turns; a seed and a prompt have one text, so both do the same
-work where no near-tie parts them.
+Each line of PROMPTS (bench/everyday.txt by default, on which nothing was tuned) is a prompt. The processes of a pair run with and
+without drafts, one after the other, and take turns in going first. With one seed a prompt has one text, so both do the same work
+unless a near-tie makes them differ.
 
-`times plain` is of tokens a second after the prompt, as `--json` reports them, `whole` of the whole answer, prompt
-included; a prompt's figures are medians of its pairs' ratios, the mean's interval is over prompts (95 %, Student's t).
-`--half 1` or `2` takes every other prompt alone: what is tuned on one is reported on the other. Words behind `--` go to both.
-With `--out FOLDER` the page and its figures are written there.
+`times plain` compares tokens a second after the prompt, as `--json` reports them; `whole` does so for the whole answer, prompt
+included. A prompt's figures are medians of its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1`
+or `2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes. With
+`--out FOLDER` the page and its figures are written there.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ HEAD = (
     "texts equal",
 )
 SLOW = 0.97
-"""Times plain below which a prompt counts as slower."""
+"""A prompt below this many times plain speed counts as slower."""
 
 
 class Pair(msgspec.Struct):
-    """An answer with drafts and one without: rates after the prompt and of the whole; whether the texts are one."""
+    """An answer with drafts and one without: rates after the prompt and of the whole answer; whether the texts are equal."""
 
     drafted: float
     plain: float
@@ -70,7 +70,7 @@ class Everyday(msgspec.Struct):
         ]
 
     def figures(self, temperature: str) -> dict[str, str]:
-        """What a text may quote of a temperature."""
+        """The figures of a temperature that a text may quote."""
         ratios = self.ratios(temperature)
         middle = fmean(ratios)
         half = half_width(ratios) if len(ratios) > 1 else 0.0
@@ -90,7 +90,7 @@ class Everyday(msgspec.Struct):
 
 
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
-    """What one process reports."""
+    """Run one process and return what it reports."""
     command = [sys.executable, "-m", "pyspec", "generate", prompt, "--json", "--no-log", *words]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     report: dict[str, Any] = json.loads(done.stdout)
@@ -98,7 +98,7 @@ def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def run_pair(prompt: str, words: Sequence[str], *, plain_first: bool) -> Pair:
-    """Both processes, one after the other."""
+    """Run both processes, one after the other."""
     sides = [[*words, "--draft", "none"], list(words)]
     plain, drafted = (
         [answer(prompt, side) for side in sides]
@@ -158,7 +158,7 @@ def save(found: Everyday, folder: Path) -> None:
 
 
 def measure(options: Any, more: Sequence[str], found: Everyday) -> None:
-    """Run every pair that is asked for; stderr tells each prompt's line at once."""
+    """Run all pairs; print each prompt's line to stderr at once."""
     lines = Path(options.prompts or PROMPTS).read_text(encoding="utf-8").splitlines()
     numbered = [(f"{n}", line) for n, line in enumerate(lines, 1) if line.strip()]
     chosen = numbered[options.half - 1 :: 2] if options.half else numbered
@@ -174,7 +174,7 @@ def measure(options: Any, more: Sequence[str], found: Everyday) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     given = list(sys.argv[1:] if words is None else words)
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)

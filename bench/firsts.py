@@ -1,16 +1,16 @@
-"""Recorded answers, each of a process of its own: a policy that begins with what a first answer begins with, and ends with it.
+"""First answers of a process, replayed: a policy that starts with what is known then, and is discarded after one answer.
 
-ROUNDS are files of `pyspec profile --rounds`; those of bench/firsts if not given: answers of SmolLM2-135M to everyday prompts, at
-temperature 0 and, as the names say, .8, whose drafts drew with the target's noise. `--curve` are names of grid.py's curves, or
-`here`: BF16 on two AMD cores. The policy knows them, or with `--fresh` begins with what is assumed of the type. `--cost` is a
-draft's step in steps of the target. `--asked` is how many tokens were asked for: all that the policy knows of an answer's length.
-`--half 1` or `2` takes every other answer: what is tuned on one is reported on the other.
+ROUNDS are files of `pyspec profile --rounds`. The default is those of bench/firsts: answers of SmolLM2-135M to everyday prompts,
+at temperature 0 and, as the names say, .8, where drafts sampled with the target's noise. `--curve` names curves of grid.py, or
+`here`: BF16 on two AMD cores. The policy knows the curve, or with `--fresh` begins with what is assumed for the type. `--cost` is
+a draft's step in steps of the target. `--asked` is how many tokens were asked for, which is all that the policy knows of an
+answer's length. `--half 1` or `2` takes every other answer: what is tuned on one half is reported on the other.
 
-Acceptance begins with the prior that ships beside the head; with `--start nothing` as that of a draft without one, and with
-`--start kept` so, too, but each answer then begins with what the one before it taught, as processes of `generate` do. Several
-beginnings may be named. Speeds are against plain decoding, without Python's own time. The informed one (see grid.py) knows what
-can be known of the head's tokens and drafts nothing else; the oracle knows what will be accepted. With `--out FOLDER` the table
-is kept there, and its page.
+Acceptance begins with the prior that ships with the head. With `--start nothing` it begins as for a draft without a prior. With
+`--start kept` it does too, but each answer then begins with what the answer before it learned, as processes of `generate` do.
+Several beginnings may be named. Speeds are relative to plain decoding, without Python's own time. The informed policy (see
+grid.py) knows what can be known of the head's tokens and drafts nothing else; the oracle knows what will be accepted. With
+`--out FOLDER` the table and its page are stored there.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ HEAD = ("rounds", "curve", "best fixed", "auto", "lowest", "under .97", "informe
 
 
 class Firsts(msgspec.Struct):
-    """The table, and what made it."""
+    """The table, and the command and commit that made it."""
 
     command: str
     commit: str
     rows: list[list[str]]
 
     def page(self) -> str:
-        """Title, what it is, and the table."""
+        """The title, a description and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)}."
         return page_of("First answers, replayed", __doc__, made, table(HEAD, self.rows))
 
 
 def beginning(start: str) -> Acceptance:
-    """What ships beside the head, or nothing."""
+    """The prior that ships with the head, or none."""
     found = read_prior(HEAD_FILE) if start == "prior" else None
     return found.restore(found.draft, "") if found else Acceptance()
 
@@ -71,7 +71,7 @@ def beginning(start: str) -> Acceptance:
 def play(
     answers: Sequence[Answer], costs: Costs, curve: Callable[[], CostCurve], draw: Draw, start: str
 ) -> list[float]:
-    """Tokens a ms of each answer, a process each."""
+    """Tokens per ms of each answer, as if each had its own process."""
     learned, speeds = beginning(start), []
     for i, answer in enumerate(answers):
         process = Policies(Auto(), curve(), learned, companion=False, draw=draw)
@@ -103,7 +103,7 @@ def row(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, "rounds*", **OPTIONS)
     rows = []
     for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):

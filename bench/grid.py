@@ -1,17 +1,17 @@
-"""The length policy on pairs unlike the one it was made on: synthetic texts on several cost curves.
+"""The length policy on pairs that it was not made on: synthetic texts on several cost curves.
 
 Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a target step): 12 answers of 200 tokens, prompts of
-100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is set against plain decoding and
-against the best fixed length 0 to 16, chosen by hindsight with the same rounds. Fresh: a prior curve by file type, nothing
-known of the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. The oracle knows what
-will be accepted before it drafts. The informed one knows all that can be known: the costs, and before it drafts a token how
-often tokens of its probability are accepted. Python's own time is not counted. All of it takes three minutes of two cores.
+100 tokens that the draft has to read first, times with 3 % noise. The policy (`auto`) is compared with plain decoding and with
+the best fixed length from 0 to 16, chosen by hindsight on the same rounds. Fresh: a prior curve by file type, and no knowledge of
+the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. The oracle knows before it drafts
+what will be accepted. The informed policy knows all that can be known: the costs, and before it drafts a token how often tokens
+of its probability are accepted. Python's own time is not counted. The whole run takes three minutes on two cores.
 
-Kinds of texts: `alike`; `differ`, whose log-odds of acceptance lie around the cell's with a standard deviation of 1; `long`,
-prompts of 750 tokens and answers of 64; `turn`, where the policy has seen 12 texts of acceptance 0.25 before; `head`, whose
-draft reads the target's states: its prompt no further back than 128 tokens, and each accepted token once more. `--without`:
-parts of the policy that are left out, to see what they are worth; `--parts` leaves out one after the other, in another table.
-`--held-out`: curves, acceptances, draft costs and seeds by which no constant of the policy was chosen.
+Kinds of texts: `alike`; `differ`, where the log-odds of acceptance vary around the cell's with a standard deviation of 1; `long`,
+with prompts of 750 tokens and answers of 64; `turn`, where the policy has seen 12 texts of acceptance 0.25 before; `head`, where
+the draft reads the target's states: at most the last 128 tokens of its prompt, and each accepted token once more. `--without`
+leaves out parts of the policy, to see what they are worth; `--parts` leaves out one after the other, in another table.
+`--held-out`: curves, acceptances, draft costs and seeds that were not used to choose any constant of the policy.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PAGES = {
 
 
 class Kind(NamedTuple):
-    """Texts of a cell: how much they differ, their lengths, the acceptance of others before them, 0 for none; see `Answer`."""
+    """Texts of a cell: how much they differ, their lengths, and the acceptance of texts before them, 0 for none; see `Answer`."""
 
     mixed: float = 0.0
     tokens: int = 200
@@ -78,7 +78,7 @@ KINDS: Mapping[str, Kind] = {
     "head": Kind(window=128),
 }
 TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
-"""Rows of a small model, times one row."""
+"""Times of a small model's rows, in times of one row."""
 
 
 def stairs(times: str) -> dict[int, float]:
@@ -98,7 +98,7 @@ CURVES: Mapping[str, tuple[Mapping[int, float], str]] = {
     "flat on Metal": ({1: 1.0, 8: 1.15, 9: 2.1, 16: 2.4, 64: 6.0}, "metal"),
 }
 FORMER: Mapping[str, tuple[Mapping[int, float], str]] = {
-    # held out once; changes of the policy have quoted them since
+    # formerly held out; later changes of the policy have quoted them
     "repacked, 4": (
         stairs("1 1.8 2.5 1.6 2.6 3.3 3.9 2.6 3.5 4.2 4.9 3.6 4.5 5.2 6 4.7"),
         "Q4_K_M",
@@ -122,11 +122,11 @@ HELD_OUT: Mapping[str, tuple[Mapping[int, float], str]] = {
 KNOWN = {**CURVES, **FORMER, **HELD_OUT}
 SEEN = (CURVES, ACCEPTANCES, DRAFT_COSTS, 0)
 UNSEEN = (HELD_OUT, (0.35, 0.55, 0.75, 0.9), (0.06, 0.12, 0.25), 700)
-"""Curves, acceptances, draft costs and the first seed: those that constants may be chosen by, and those that judge them."""
+"""Curves, acceptances, draft costs and first seed: SEEN may be used to choose constants, UNSEEN judges them."""
 
 
 class Cell(NamedTuple):
-    """One game of the policy: which curve, acceptance and draft cost, and what the policy knows at its start."""
+    """One run of the policy: curve, acceptance, draft cost, and what the policy knows at its start."""
 
     curve: str
     acceptance: float
@@ -138,7 +138,7 @@ class Cell(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Speed of the policy against the best fixed length, plain decoding and the oracle, and what of it can be known."""
+    """The policy's speed over the best fixed length, plain decoding and the oracle; and the informed policy's over the oracle."""
 
     best: float
     plain: float
@@ -147,7 +147,7 @@ class Result(NamedTuple):
 
 
 def costs_of(curve: str, cost: float, companion: float = 1.0) -> Costs:
-    """The truth of a cell, one row of the target in 10 ms; companion: a step of it in steps of the draft."""
+    """The true costs of a cell, with one row of the target in 10 ms. companion: its step in steps of the draft."""
     draft, other = (Times(TINY, 10.0 * cost * share) for share in (1.0, companion))
     return Costs(Times(_truth(curve)[0], 10.0), draft, other)
 
@@ -167,7 +167,7 @@ def texts_of(acceptance: float, seed: int, kind: str, n: int = ANSWERS) -> list[
 
 
 def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
-    """A text's own acceptance: its log-odds lie around the cell's with a standard deviation of `mixed`."""
+    """A text's own acceptance: its log-odds vary around the cell's with a standard deviation of `mixed`."""
     if not mixed:
         return acceptance
     return 1.0 / (1.0 + (1.0 / acceptance - 1.0) * exp(rng.gauss(0.0, mixed)))
@@ -199,7 +199,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
 
 
 def _taught(cell: Cell, costs: Costs) -> Acceptance:
-    """What a profile knows of the draft: four other answers, drafted throughout."""
+    """What a profile knows of the draft: learned from four other answers that were drafted in every round."""
     policy = GoodputPolicy(costs.curve(), auto=False)
     Player(policy, costs).play(texts_of(cell.acceptance, 1000 + cell.seed, cell.kind, 4))
     return policy.learned
@@ -208,7 +208,7 @@ def _taught(cell: Cell, costs: Costs) -> Acceptance:
 def greedy_floors(
     verify: Sequence[float], step: float, price: float, nexts: Any, acceptance: Sequence[float]
 ) -> tuple[list[float], float]:
-    """Draft on while the next token pays by itself, taking it for as good as the mean of those before."""
+    """Continue a draft while the next token pays by itself, assumed to be as good as the mean of those before."""
     later = max(0.01, nexts[1] @ np.asarray(acceptance))
     rows = [price * (more - less + step) / later for less, more in pairwise(verify)]
     return [*rows[1:], 1.1], draft_floors(verify, step, price, nexts, acceptance)[1]
@@ -222,7 +222,7 @@ class _Untaught(Calibration):
 
 
 PARTS = ("switch", "trials", "floors", "markup", "hope", "promise", "table")
-"""What can be left out, to see what it is worth."""
+"""Parts of the policy that can be left out, to see what they are worth."""
 
 
 def run(cell: Cell) -> Result:
@@ -238,7 +238,7 @@ def run(cell: Cell) -> Result:
 
 @cache
 def baselines(cell: Cell) -> list[float]:
-    """Tokens per ms of the fixed lengths 0 to 16, of the informed one, and of lengths by hindsight."""
+    """Tokens per ms of the fixed lengths 0 to 16, of the informed policy, and of the oracle."""
     texts = texts_of(cell.acceptance, cell.seed, cell.kind)
     costs = costs_of(cell.curve, cell.cost)
     fixed = [fixed_speed(texts, costs, k) for k in range(17)]
@@ -246,7 +246,7 @@ def baselines(cell: Cell) -> list[float]:
 
 
 def informed_speed(texts: Sequence[Answer], costs: Costs) -> float:
-    """Tokens per ms of one who knows all that can be known: the costs, and each token's chance before it is drafted.
+    """Tokens per ms of a policy that knows all that can be known: the costs, and each token's chance before it is drafted.
 
     A chance is the share of accepted tokens among those of these texts to which the draft gave a like probability: what is left
     to luck is whether this token is one of them. Per text with the draft model or without, whichever is faster; no lookup.
@@ -317,13 +317,13 @@ def report(found: LocalModel) -> str:
 
 
 def _by_kind(found: LocalModel, kinds: Sequence[str]) -> str:
-    """A table for each kind of texts."""
+    """A table for each kind of text."""
     pages = (report({c: r for c, r in found.items() if c.kind == kind}) for kind in kinds)
     return "\n\n".join(f"## {kind}\n\n{page}" for kind, page in zip(kinds, pages, strict=True))
 
 
 def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], LocalModel]) -> str:
-    """A line for each part of the policy that is left out, over all cells, with two columns for each kind of texts."""
+    """A line for each part of the policy that is left out, over all cells, with two columns for each kind of text."""
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
     rows = []
     for part in ("", *PARTS):
@@ -338,12 +338,12 @@ def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], LocalModel]) -
 
 
 def _named(words: str, usual: Iterable[object]) -> list[str]:
-    """What an option names, else what is usual."""
+    """The values that an option names, else the usual ones."""
     return words.split(",") if words else [str(one) for one in usual]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and write it into a page in --out."""
+    """Print the table; with --out, also write it into a page there."""
     how = {"curve": (), "acceptance": (), "cost": (), "without": (), "kind": KINDS}
     joined = {name: ",".join(map(str, values)) for name, values in how.items()}
     options = arguments(

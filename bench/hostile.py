@@ -1,9 +1,9 @@
-"""How long a stream waits for a token while another client sends the worst that it can, without pause.
+"""How long a stream waits for a token while another client attacks the server without pause.
 
-A server of the target is started as it comes. First one stream alone, then the same beside each kind of attack, which --attackers
-processes send over and over: grammars that never end, at once or later on, schemas, bodies with too much in them, half-sent
-requests. The table has the longest wait between two tokens of the stream and their median, in milliseconds, and how the
-attackers' requests ended.
+A server of the target is started with its defaults. First one stream runs alone, then the same stream next to each kind of
+attack, which --attackers processes send over and over: grammars that never end, at once or later on, schemas, bodies with too
+much in them, half-sent requests. The table has the longest wait between two tokens of the stream and the median wait, in
+milliseconds, and how the attackers' requests ended.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pyspec.measure.contenders import ServerProcess
 from pyspec.measure.report import table
 
 WORST_MS = 1000.0
-"""Longest wait that a stream shall have."""
+"""Longest wait that a stream should have."""
 
 NEW = "made anew"
-"""What is replaced in each request."""
+"""Placeholder that is replaced in each request."""
 
 NESTED = 'root ::= ((("a"?){100}){100}){100}'
 LATER = 'root ::= [a-z ]{30} bomb\nbomb ::= [a-z ] bomb "b" | [a-z ] bomb "c" | [a-z ]'
@@ -50,7 +50,7 @@ def chat(**more: Any) -> dict[str, Any]:
 
 
 def schema(value: Any) -> dict[str, Any]:
-    """A chat body that asks for JSON of a schema."""
+    """A chat body that asks for JSON that follows a schema."""
     return chat(response_format={"type": "json_object", "schema": value})
 
 
@@ -79,15 +79,15 @@ HALF = "half-sent requests"
 
 
 def attack(port: int, name: str, stopped: Any, ended: Any) -> None:
-    """Send one kind of request until it is stopped, in a process of its own; then tell how often which status came."""
-    os.nice(10)  # a client elsewhere takes no core of the server's
+    """Send one kind of request until stopped, in a separate process; then report how often each status came."""
+    os.nice(10)  # a remote client would not use the server's cores
     found = Counter[str]()
     (half if name == HALF else whole)(port, name, stopped, found)
     ended.put(found)
 
 
 def whole(port: int, name: str, stopped: Any, found: Counter[str]) -> None:
-    """Requests with bodies."""
+    """Send whole requests with bodies."""
     body = ATTACKS[name]()
     path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
     data, head = json.dumps(body), {"Content-Type": "application/json"}
@@ -103,7 +103,7 @@ def whole(port: int, name: str, stopped: Any, found: Counter[str]) -> None:
 
 
 def half(port: int, _name: str, stopped: Any, found: Counter[str]) -> None:
-    """Requests whose headers do not end."""
+    """Send requests whose headers do not end."""
     held: list[socket.socket] = []
     while not stopped.is_set():
         try:
@@ -118,7 +118,7 @@ def half(port: int, _name: str, stopped: Any, found: Counter[str]) -> None:
 
 @contextmanager
 def attackers(port: int, name: str, count: int) -> Iterator[Counter[str]]:
-    """So many processes that attack; what is given tells at the end how their requests ended."""
+    """Run `count` attacking processes; the counter yielded is filled at the end with how their requests ended."""
     stopped, ended, total = Event(), Queue(), Counter[str]()
     processes = [
         Process(target=attack, args=(port, name, stopped, ended), daemon=True) for _ in range(count)
@@ -136,7 +136,7 @@ def attackers(port: int, name: str, count: int) -> Iterator[Counter[str]]:
 
 
 def waits(port: int, tokens: int) -> list[float]:
-    """Milliseconds from each token of a stream to the next, the first from when it was asked for."""
+    """Milliseconds from each token of a stream to the next; the first counts from the request."""
     body = chat(stream=True, max_tokens=tokens, temperature=0.8, seed=1)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     start = time.perf_counter()
@@ -156,7 +156,7 @@ def waits(port: int, tokens: int) -> list[float]:
 
 
 def measure(port: int, name: str, options: Any) -> list[str]:
-    """A row of the table."""
+    """Measure one row of the table."""
     found: list[float] = []
     with attackers(port, name, options.attackers if name else 0) as ended:
         time.sleep(options.lead if name else 0)

@@ -1,7 +1,7 @@
-"""What each instruction set brings the kernels: microseconds a row, medians over turns in which the levels alternate.
+"""What each instruction set gains in the kernels: microseconds a row, medians over turns in which the levels alternate.
 
-Rows are drawn from a normal distribution, as wide as the named vocabularies. A kernel has a copy for each level that this
-processor has; a copy that is no faster than the one before it is not worth having.
+Rows are drawn from a normal distribution and have the sizes of the named vocabularies. A kernel has a copy for each level that
+this processor has; a copy that is no faster than the one before it is not worth keeping.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyspec.measure.report import table
 
 LEVELS = ("plain C", "AVX2", "AVX-512")
 _CALLS = 20
-# of each turn, so that the clock is fine enough
+# in each turn, to suit the clock's resolution
 
 
 def kernels(n_vocab: int) -> dict[str, Callable[[], int]]:
-    """A call of each kernel on rows of so many numbers."""
+    """A call of each kernel on rows of this length."""
     draw = np.random.default_rng(1)
     rows = [np.float32(3.0) * draw.standard_normal(n_vocab, np.float32) for _ in range(2)]
     one, two = (ffi.from_buffer("float[]", row) for row in rows)
@@ -39,7 +39,7 @@ def kernels(n_vocab: int) -> dict[str, Callable[[], int]]:
 
 
 def timed(call: Callable[[], int]) -> float:
-    """Microseconds of a call."""
+    """Microseconds for one call."""
     start = perf_counter()
     for _ in range(_CALLS):
         check(call())

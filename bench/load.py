@@ -1,10 +1,10 @@
-"""What drafts add to a start: `pyspec generate` with them and with `--draft none`, a process each.
+"""What drafts add to startup: `pyspec generate` with them and with `--draft none`, one process each.
 
     python bench/load.py [MODEL] [--repeat 30] [--out FOLDER]
 
-Processes with and without drafts come in pairs, and which is first takes turns; the first pair is not counted. `load` is what
-loading took, as `--json` reports it, `whole` the process from its start until it ends, with one token. Asked: drafts add at most
-150 ms to either, as the median over pairs.
+Processes with and without drafts come in pairs and take turns in going first; the first pair is not counted. `load` is the time
+of loading, as `--json` reports it; `whole` is the whole process with one token, from start to end. Goal: drafts add at most 150
+ms to either, as the median over pairs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Start(msgspec.Struct):
 
 
 def start(model: Path, draft: str) -> Start:
-    """One process that answers with one token."""
+    """Run one process that answers with one token."""
     words = ["Hello.", "-m", str(model), "--draft", draft, "-n", "1", "--json", "--no-log"]
-    # compiled once, as for everybody
+    # .pyc files are kept, as for users
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     begin = perf_counter()
     done = subprocess.run(
@@ -51,7 +51,7 @@ def start(model: Path, draft: str) -> Start:
 
 
 def measure(model: Path, repeat: int) -> dict[str, list[Start]]:
-    """Starts by draft, those of a pair at the same place; stderr tells each."""
+    """Starts by draft, where both starts of a pair have the same index; each is printed to stderr."""
     found: dict[str, list[Start]] = {draft: [] for draft in DRAFTS}
     for i in range(repeat + 1):
         for draft in DRAFTS if i % 2 else DRAFTS[::-1]:
@@ -80,7 +80,7 @@ class Loads(Made):
         return cells
 
     def page(self) -> str:
-        """Title, what it is, the table, and what drafts add."""
+        """The title, a description, the table, and what drafts add."""
         made = f"{self.made} Target {self.target.name}, sha256 {self.target.sha256}; {len(self.starts['auto'])} pairs."
         load, whole = self.added("load"), self.added("whole")
         said = f"Drafts add {load:.0f} ms to loading and {whole:.0f} ms to the whole process (medians of pairs)."
@@ -90,7 +90,7 @@ class Loads(Made):
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Start in turns, and print the page; with --out, keep it."""
+    """Start in turns, and print the page; with --out, also store it."""
     options = arguments(__doc__, words, "model?", **OPTIONS)
     model = resolve(options.model)
     starts = measure(model, options.repeat)

@@ -1,13 +1,14 @@
-"""Whether a server stays right and small under requests of all kinds: good, bad, cancelled and slow ones, by every interface.
+"""Whether a server stays correct and its memory constant under requests of all kinds: good, bad, cancelled and slow.
 
---clients ask at once until --requests are done or --seconds are over, in an order drawn from --seed. Some bring tools, or a
-schema. A good answer has to be complete: status, end, and no more tokens than were asked for; what a schema asked for has to be
-JSON. Half of the requests are at temperature 0 and come again and again, whole, streamed and to slow readers: texts that part
-are counted, few where attention works in full precision. A bad request has to be refused with 400; a cancelled one is left
-after its first bytes; a slow reader takes its time. Then --streams answers are streamed at once. Printed are the requests of
-each kind, those that parted or went wrong with the first of them, and the server's resident memory: after each tenth of the
-requests that were made, and what was added between the first tenth and the last. With --memory off the server remembers no
-texts. --out FILE keeps the figures, and writes the page of all such files beside it.
+--clients send requests in every API until --requests are done or --seconds are over, in an order drawn from --seed. Some include
+tools or a schema. A good answer must be complete: status, end, and no more tokens than requested; with a schema it must be JSON.
+Half of the requests are at temperature 0 and are sent again and again, whole, streamed and to slow readers. Texts that differ
+between these are counted; with attention in full precision they are few. A bad request must be refused with 400; a cancelled one
+is dropped after its first bytes; a slow reader takes its time. Then --streams answers are streamed at once.
+
+It prints the number of requests of each kind, those that differed or went wrong with the first of them, and the server's resident
+memory: after each tenth of the requests, and the growth between the first tenth and the last. With --memory off the server
+remembers no texts. --out FILE stores the figures, and writes the page of all such files next to it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PATHS = {
     "message": "/v1/messages",
 }
 KINDS = {"whole": 40, "streamed": 30, "bad": 15, "cancelled": 10, "slow": 5}
-"""Requests of each kind among a hundred."""
+"""Requests of each kind in a hundred."""
 
 ENDS = {
     "chat": (b"data: [DONE]",),
@@ -45,7 +46,7 @@ ENDS = {
     "response": (b"event: response.completed\n", b"event: response.incomplete\n"),
     "message": (b"event: message_stop\n",),
 }
-"""What the last event of a stream begins with."""
+"""The start of a stream's last event."""
 
 _SLOW_S = 0.05
 _ALIKE = 24
@@ -80,14 +81,14 @@ HEAD = ("server", *KINDS, "seconds", "wrong", "parted")
 
 
 class MixedResults(Comparison, kw_only=True):
-    """A run over one target. Of each server: requests of each kind, seconds, wrong, and MB after each tenth and at the end."""
+    """Results for one target. For each server: requests of each kind, seconds, wrong, and MB after each tenth and at the end."""
 
     heading = "Requests of all kinds"
     intro = (
-        "Good, bad, cancelled and slow requests by every interface, in an order drawn from a seed; then many streams at once. "
-        "`wrong` counts answers that were not complete, and bad requests that were not refused with 400; `parted`, texts at "
-        "temperature 0 that were not those of the same request before, as near-ties make a few. Memory is the server's "
-        "resident set after each tenth of the requests before the streams, and after these, MB."
+        "Good, bad, cancelled and slow requests in every API, in an order drawn from a seed; then many streams at once. `wrong` "
+        "counts answers that were not complete, and bad requests that were not refused with 400. `parted` counts texts at "
+        "temperature 0 that differed from those of the same request before; near-ties cause a few. Memory is the server's "
+        "resident set in MB, after each tenth of the requests before the streams, and after the streams."
     )
     work = (
         "{0.clients} clients, {0.streams} streams at once, answers of at most {0.max_tokens} tokens"
@@ -98,7 +99,7 @@ class MixedResults(Comparison, kw_only=True):
     streams: int
 
     def table(self) -> str:
-        """A row a server: what was asked, and what became of its memory."""
+        """A row for each server: its requests, and its memory over time."""
         tenths = [f"tenth{n}" for n in range(1, 11)]
         names = [*KINDS, "seconds", "wrong", "parted", *tenths, "end"]
         rows = [[one["name"], *(f"{one[key]:.0f}" for key in names)] for one in self.contenders]
@@ -106,7 +107,7 @@ class MixedResults(Comparison, kw_only=True):
 
 
 def body(door: str, draw: random.Random, tokens: int, **more: Any) -> dict[str, Any]:
-    """A request by this interface for at most so many tokens."""
+    """A request in this API for at most this many tokens."""
     text = " ".join(draw.choices(WORDS, k=draw.randint(1, 30)))
     turns = [{"role": "user", "content": text}]
     made: dict[str, Any] = {
@@ -119,7 +120,7 @@ def body(door: str, draw: random.Random, tokens: int, **more: Any) -> dict[str, 
 
 
 def good(door: str, draw: random.Random, most: int) -> dict[str, Any]:
-    """A request that can be answered: one of a few at temperature 0, or one of its own; most: tokens."""
+    """A request that can be answered: one of a few at temperature 0, or a unique one. most: tokens."""
     more: dict[str, Any] = {}
     if draw.choice([True, False]):
         more, draw = {"temperature": 0}, random.Random(f"{door} {draw.randrange(_ALIKE)}")  # noqa: S311 - no secret
@@ -128,7 +129,7 @@ def good(door: str, draw: random.Random, most: int) -> dict[str, Any]:
 
 
 def bad(door: str, draw: random.Random) -> dict[str, Any]:
-    """A request that cannot be."""
+    """A request that cannot be answered."""
     wrong = [{"temperature": -1}, {"n": 0}, {"top_p": "x"}, {"grammar": "root ::= ["}, {"seed": []}]
     return body(door, draw, 8, **draw.choice(wrong))
 
@@ -137,7 +138,7 @@ def bad(door: str, draw: random.Random) -> dict[str, Any]:
 
 
 def said(door: str, answer: dict[str, Any]) -> str:
-    """The text of an answer that came whole, and the arguments of its calls."""
+    """The text of a whole answer, and the arguments of its calls."""
     if door == "text":
         return str(answer["choices"][0]["text"])
     if door == "chat":
@@ -152,13 +153,13 @@ def said(door: str, answer: dict[str, Any]) -> str:
 
 
 def said_in(door: str, stream: bytes) -> str:
-    """The same of a stream."""
+    """The same for a streamed answer."""
     lines = [line for line in stream.split(b"\n") if line.startswith(b"data: {")]
     return "".join(_delta(door, json.loads(line[6:])) for line in lines)
 
 
 def _delta(door: str, told: dict[str, Any]) -> str:
-    """What an event adds to the text."""
+    """The text that an event adds."""
     if door == "response":
         return str(told.get("delta", ""))
     if door == "message":
@@ -173,7 +174,7 @@ def _delta(door: str, told: dict[str, Any]) -> str:
 
 
 def unchunked(data: bytes) -> bytes:
-    """A body that came in chunks. Raises ValueError for one that ended between or inside them."""
+    """A body sent in chunks. Raises ValueError if it ended between or inside chunks."""
     found, size = [], -1
     while size:
         length, _, data = data.partition(b"\r\n")
@@ -194,18 +195,18 @@ class MixedRun:
         self.wrong: list[str] = []
         self.parted: list[str] = []
         self.held: list[tuple[int, float]] = []
-        """Requests that had ended, and the server's MiB then, each second."""
+        """The number of finished requests and the server's MiB, each second."""
         self._draw = random.Random(options.seed)  # noqa: S311 - no secret
         self._texts: dict[str, str] = {}
         self._begun = time.monotonic()
 
     @property
     def done(self) -> int:
-        """Requests that ended."""
+        """The number of finished requests."""
         return sum(self.counts.values())
 
     async def run(self) -> None:
-        """Ask until enough is asked."""
+        """Send requests until there are enough."""
         watch = asyncio.ensure_future(self._watch())
         await asyncio.gather(*(self._client() for _ in range(self.options.clients)))
         watch.cancel()
@@ -221,7 +222,7 @@ class MixedRun:
 
     @property
     def tenths(self) -> list[float]:
-        """MiB after each tenth of the requests before the streams, as soon as it was looked at."""
+        """MiB after each tenth of the requests before the streams, at the first sample after it."""
         last = self.held[-1][0]
         return [next(held for n, held in self.held if 10 * n >= k * last) for k in range(1, 11)]
 
@@ -232,7 +233,7 @@ class MixedRun:
             await self.one(kind, self._draw.choice(list(PATHS)))
 
     async def one(self, kind: str, door: str) -> None:
-        """A request of a kind."""
+        """Send a request of a kind."""
         asked = (
             bad(door, self._draw) if kind == "bad" else good(door, self._draw, self.options.tokens)
         )
@@ -272,14 +273,14 @@ class MixedRun:
             writer.close()
 
     def _compare(self, name: str, text: str) -> None:
-        """Note an answer that is not the one that the same request had before."""
+        """Note an answer that differs from the one that the same request got before."""
         text = "".join(text.split())  # in arguments that came whole, spaces are the interface's
         before = self._texts.setdefault(name, text)
         if text != before:
             self.parted.append(f"{text!r} was {before!r}")
 
     def _judge(self, kind: str, door: str, status: int, data: bytes, asked: dict[str, Any]) -> str:
-        """What is wrong with an answer; empty for nothing."""
+        """What is wrong with an answer; empty if nothing is."""
         if kind == "bad":
             return "" if status == 400 and b'"message"' in data else f"{status} {data[:200]!r}"
         if status != 200:
@@ -290,7 +291,7 @@ class MixedRun:
             last = data.rstrip().rpartition(b"\n\n")[2]
             if not last.startswith(ENDS[door]) or b'"error":{' in data:
                 return repr(data[-200:])
-            # this interface alone says all of it at the end
+            # only this API repeats the whole answer at the end
             told = (
                 json.loads(last.partition(b"data: ")[2])["response"] if door == "response" else {}
             )
@@ -304,7 +305,7 @@ class MixedRun:
 
 
 async def measure(server: ServerProcess, options: Namespace) -> MixedRun:
-    """The mixture, and then many streams at once."""
+    """Run the mixture, and then many streams at once."""
     mixed = MixedRun(urlsplit(server.url).port or 0, server.pid, options)
     await mixed.run()
     streams = (mixed.one("streamed", "chat") for _ in range(options.streams))
@@ -313,7 +314,7 @@ async def measure(server: ServerProcess, options: Namespace) -> MixedRun:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Mix requests, and print what became of them; with --out, keep it."""
+    """Mix requests and print the results; with --out, also store them."""
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", **OPTIONS)
     command = [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "-t", str(options.threads),
@@ -332,7 +333,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def figures(mixed: MixedRun, seconds: float, end: float) -> Figures:
-    """A run's figures by name. end: MiB behind the streams."""
+    """A run's figures by name. end: MiB after the streams."""
     tenths = {f"tenth{n}": held for n, held in enumerate(mixed.tenths, 1)}
     counts = {kind: float(mixed.counts[kind]) for kind in KINDS}
     return {

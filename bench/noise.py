@@ -1,9 +1,9 @@
-"""Whether coupled noise is noise: uniform along seeds, positions and ids, and independent between neighbours, over many draws.
+"""Whether coupled noise is random: uniform along seeds, positions and ids, and independent between neighbours, over many draws.
 
-Each grid is --draws hashes: 49,152 ids at each of some positions, 64 ids at many positions, 64 ids at many seeds. Printed is how
-far counts in equal cells are from even, in standard deviations: of single numbers (4096 cells), and of each number with the
-next along ids and along positions or seeds (64 by 64). Of nine such figures of perfect noise one is beyond 3 in 2 runs of a
-hundred.
+Each grid is --draws hashes: 49,152 ids at each of some positions, 64 ids at many positions, 64 ids at many seeds. The table shows
+how far counts in equal cells deviate from even, in standard deviations: of single numbers (4096 cells), and of each number with
+the next one along ids and along positions or seeds (64 by 64). With perfect noise, one of nine such figures is beyond 3 in 2 runs
+of a hundred.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NoiseFound(Made):
     rows: list[list[str]]
 
     def page(self) -> str:
-        """Title, what it is, and the table."""
+        """The title, a description and the table."""
         return page_of("Whether coupled noise is noise", __doc__, self.made, table(HEAD, self.rows))
 
 
@@ -41,14 +41,14 @@ def uniforms(seed: int, position: int, n_ids: int) -> npt.NDArray[np.float64]:
 
 
 def apart(counts: npt.NDArray[np.int64]) -> float:
-    """How far counts are from even, in standard deviations (Wilson, Hilferty 1931)."""
+    """How far counts deviate from even, in standard deviations (Wilson, Hilferty 1931)."""
     due, df = counts.mean(), counts.size - 1
     chi = ((counts - due) ** 2).sum() / due
     return float(((chi / df) ** (1 / 3) - 1 + 2 / (9 * df)) / math.sqrt(2 / (9 * df)))
 
 
 def measure(axis: str, draws: int) -> list[str]:
-    """One grid's line: all ids at each position or seed, one after the other."""
+    """One grid's line: all ids at one position or seed after the other."""
     n_ids = 49152 if axis == "ids" else 64
     steps = max(2, draws // n_ids)
     single = np.zeros(SINGLE, np.int64)
@@ -67,7 +67,7 @@ def measure(axis: str, draws: int) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, draws=10**8, out=None)
     found = NoiseFound(*made_by("noise", words), [measure(axis, options.draws) for axis in AXES])
     print(table(HEAD, found.rows))

@@ -1,19 +1,21 @@
-"""What speculation costs beside llama.cpp's decodes: a round in microseconds, and loading in milliseconds.
+"""What speculation costs outside llama.cpp's decodes: a round in microseconds, and loading in milliseconds.
 
-MODEL is a file or a name; the default target without one. The modes take turns: `none` has no draft, `plain` has one and is
-told not to use it, `auto` decides; `apart` is `auto` where llama.cpp draws, which above temperature 0 (--temp) is what
-coupled noise is to be set against; `confirmed` is `auto` with a margin rule that looks at both rows and at what follows
-(`kl`, `confirm`): asked is that it takes at most 1 % of a round more outside decodes than `auto`: its checking, and while
-drafting a copy of each of the draft's rows, which `checking` does not hold. `loading` is what `SpeculativeLlama(MODEL)` took
-in a new process that has imported everything; drafts may take 200 ms over `none`. `outside` is all the time of an answer that
-is not in a decode, prompt aside, per round and as a share of the whole; choosing is the policy's three calls, learning
-included; checking the extension's look at the verified rows; what remains is Python's. Medians over runs, but the mean over
-an answer's rounds. Asked: choosing at most 50 us, outside at most 2 % of plain decoding.
+MODEL is a file or a name; without one, the default target. The modes take turns: `none` has no draft; `plain` has one and is told
+not to use it; `auto` decides. `apart` is `auto` where llama.cpp draws, the baseline for coupled noise above temperature 0
+(--temp). `confirmed` is `auto` with a margin rule that looks at both rows and at what follows (`kl`, `confirm`). It should take
+at most 1 % of a round more outside decodes than `auto`: for its checking, and for a copy of each of the draft's rows while
+drafting, which `checking` does not include.
 
-A second table has prompts of --prompt tokens: what the chat template takes beside llama.cpp's tokenizer for one question, for a
-talk of ten turns whose answers are known as tokens, and for one that quotes control words; asked: 2 ms. Behind it: what the
-template adds to a new process until its first prompt, over the same text without one; asked: 50 ms. With --out FOLDER both tables
-are kept there, and their page.
+`loading` is the time of `SpeculativeLlama(MODEL)` in a new process that has imported everything; drafts may take 200 ms more than
+`none`. `outside` is all the time of an answer that is not in a decode, without the prompt, per round and as a share of the whole.
+Choosing is the policy's three calls, learning included; checking is the extension's work on the verified rows; the rest is
+Python's. Figures are medians over runs, and means over an answer's rounds. Goals: choosing at most 50 us, outside at most 2 % of
+plain decoding.
+
+A second table has prompts of --prompt tokens: the time of the chat template in addition to llama.cpp's tokenizer, for one
+question, for a conversation of ten turns whose answers are known as tokens, and for one that quotes control words; goal: 2 ms.
+After it: what the template adds to a new process until its first prompt, compared with the same text without one; goal: 50 ms.
+With --out FOLDER both tables and their page are stored there.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ print(1e3 * (perf_counter() - begin))
 
 
 class Overhead(msgspec.Struct):
-    """What was found. modes: a row each; prompts: the second table, and what is behind it."""
+    """The results. modes: a row each; prompts: the second table, and the line after it."""
 
     command: str
     day: str
@@ -87,7 +89,7 @@ class Overhead(msgspec.Struct):
     prompts: str
 
     def page(self) -> str:
-        """Title, what it is, and the tables."""
+        """The title, a description and the tables."""
         made = f"Made by `{self.command}` on {self.day}{code_of(self.commit)}: {self.machine}."
         target = f"Target {self.target.name}, sha256 {self.target.sha256}."
         found = table(HEAD, self.modes), self.prompts
@@ -109,7 +111,7 @@ def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
 
 
 class TimedMode:
-    """One mode of answering, with a model of its own."""
+    """One mode of answering, with its own model."""
 
     def __init__(self, name: str, model: str, threads: int, temperature: float = 0.0) -> None:
         draft = "none" if name == "none" else "auto"
@@ -146,7 +148,7 @@ class TimedMode:
 
 
 def conversations(llm: SpeculativeLlama, n: int) -> dict[str, list[dict[str, Any]]]:
-    """Talks of about so many tokens, by what is in them."""
+    """Conversations of about n tokens, by what they contain."""
     piece = TEXT + " "
     ids = llm.tokenize(piece.encode(), add_bos=False)
 
@@ -167,7 +169,7 @@ def conversations(llm: SpeculativeLlama, n: int) -> dict[str, list[dict[str, Any
 
 
 def beyond(llm: SpeculativeLlama, messages: list[dict[str, Any]], runs: int) -> list[str]:
-    """Tokens of a prompt, ms of the tokenizer for its text, ms of all of it, and the difference; medians."""
+    """A prompt's tokens, ms of the tokenizer for its text, ms of the whole prompt, and the difference; medians."""
     shown = llm.template.render(messages).encode()
     times: dict[str, list[float]] = defaultdict(list)
     for _ in range(runs + 1):
@@ -182,7 +184,7 @@ def beyond(llm: SpeculativeLlama, messages: list[dict[str, Any]], runs: int) -> 
 
 
 def starting(model: str, threads: int, runs: int) -> dict[str, float]:
-    """Ms until the first prompt of a new process, with its template and without; medians."""
+    """Ms until the first prompt of a new process, with the template and without; medians."""
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(runs):
         for how in ("template", "bare"):
@@ -193,7 +195,7 @@ def starting(model: str, threads: int, runs: int) -> dict[str, float]:
 
 
 def show_prompts(model: str, n: int, runs: int, threads: int) -> str:
-    """Print what prompts cost beyond the tokenizer; returns it."""
+    """Print and return what prompts cost in addition to the tokenizer."""
     llm = SpeculativeLlama(model, draft="none", n_ctx=2048, n_threads=threads or None)
     talks = conversations(llm, n)
     rows = [[name, *beyond(llm, messages, 5 * runs)] for name, messages in talks.items()]
@@ -208,7 +210,7 @@ def show_prompts(model: str, n: int, runs: int, threads: int) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Time the modes by turns, and print a table."""
+    """Time the modes in turns, and print the tables; with --out, also store them."""
     how = {
         "modes": "none,plain,auto",
         "temp": 0.0,

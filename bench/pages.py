@@ -1,17 +1,16 @@
-"""Every page and picture under bench/results, and the README's numbers, made from the results once more.
+"""Regenerates every page and picture under bench/results, and the README's numbers, from the stored results.
 
     python bench/pages.py           in the repository's root
-    python bench/pages.py --list    each number that the pages quote, the file that has it and the command that made that file
+    python bench/pages.py --list    each number on the pages, the file that has it and the command that made that file
 
-The README's table stands between `<!-- results -->` and `<!-- /results -->`, and the same with rules in METHODS.md; that of
-models/README.md between `<!-- drafts -->` and `<!-- /drafts -->`. A number in a text is written `<!--= default/strict/mean
--->1.15<!--/-->`: folder, mode and figure. Figures of `pyspec bench` are mean (geometric, over categories, times plain), best,
-worst, rate (tokens a second) and first (ms); of `bench/batch.py` each contender, times plain one by one; of `pyspec quality`
-nats and distinct over the control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy
-drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables.
+A table is between `<!-- results -->` and `<!-- /results -->` (README); in METHODS.md it is rules, in models/README.md drafts. A
+number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of `pyspec bench`
+are mean (geometric, over categories, times plain), best, worst, rate (tokens a second) and first (ms); of `bench/batch.py` each
+contender, times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, length (tokens a
+verify), gain (over the control's, %) and drawn (over greedy drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate
+--json` wrote. All other figures are in the tables.
 
-Intervals of speeds are 95 %, by Student's t of logarithms: over questions where a page's results have each question's ratio, over
-kinds of text where they do not, which the table says.
+Intervals of speeds are 95 %, by Student's t of logarithms: over questions if their ratios are known, else over kinds of text.
 """
 
 from __future__ import annotations
@@ -59,16 +58,16 @@ RULES = (
 )  # fmt: skip
 PAIRS = ("default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-poor-q4_k_m")
 WARM = "-t08"
-"""What the name of a pair's page at temperature 0.8 ends with."""
+"""Suffix of the name of a pair's page at temperature 0.8."""
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
-"""What the names of llama-server's runs begin with; the one without drafts has no more."""
+"""Prefix of the names of llama-server's runs; the run without drafts is named just this."""
 DRAFTS_HEAD = ["drafter", "all", "strict K=4, 8", "margin share", "margin K=4, 8", "steps 1, 2, 3, 4"]  # fmt: skip
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
-"""Texts with figures: each is made from results, or is no measurement (`tests/bench/test_claims.py`)."""
+"""Texts whose figures are all made from results, or are not measurements (`tests/bench/test_claims.py`)."""
 CARDS = ("models/smollm2-eagle3.md",)
-"""Texts that quote results beside much that is no measurement: they are filled alike."""
+"""Texts that also contain many numbers that are not measurements; their quoted results are filled in the same way."""
 
 FEWEST = 3
 """Questions or kinds of text that an interval needs."""
@@ -77,7 +76,7 @@ _NUMBER = re.compile(r"<!--= ([^ ]+) -->.*?<!--/-->", re.DOTALL)
 
 
 def read(folder: Path, kind: type[T], names: str) -> dict[str, T]:
-    """Results of a kind by the names of their folders, or by their own where a folder has several."""
+    """Read results of a kind, by the names of their folders, or by file name if a folder has several."""
     found = {}
     for path in sorted(folder.glob(names)):
         name = path.stem if issubclass(kind, Comparison) else path.parent.name
@@ -105,11 +104,11 @@ KEPT: dict[str, type[Paged]] = {
     "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
     "overhead": Overhead, "same_text": SameText, "schedules": Schedules, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
-"""Folders of one file, which is called as they are."""
+"""Folders of one file, which has the folder's name."""
 
 
 def redraw(folder: Path) -> None:
-    """Write all pages and pictures anew."""
+    """Regenerate all pages and pictures."""
     for name, results in runs(folder).items():
         report.save_page(results, folder / name)
     for name, found in rules(folder).items():
@@ -127,12 +126,12 @@ def redraw(folder: Path) -> None:
 
 
 def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
-    """Those kinds of which there are results."""
+    """The kinds for which there are results."""
     return [(name, kind) for name, kind in kinds.items() if (folder / name).is_dir()]
 
 
 def readme_table(folder: Path) -> str:
-    """A row for each of PAIRS at each temperature that was measured, beside the plain speed of the same run."""
+    """A row for each of PAIRS at each measured temperature, with the plain speed of the same run."""
     found = runs(folder)
     names = (name + end for name in PAIRS for end in ("", WARM))
     return table(HEAD, [_row(name, found[name]) for name in names if name in found])
@@ -158,7 +157,7 @@ def _row(name: str, results: Results) -> list[str]:
 
 
 def _interval(summary: Summary) -> str:
-    """In which the mean lies, and over what that is; nothing where there is too little to tell."""
+    """The mean's interval, and what it is over; empty if there are too few values."""
     singles = [log(up) for ups in summary.ratios.values() for up in ups if up > 0.0]
     over, logs = "questions", singles
     if not singles:
@@ -176,7 +175,7 @@ def _ups(summary: Summary) -> list[tuple[float, str]]:
 
 
 def _best_peer(summaries: Sequence[Summary]) -> str:
-    """The fastest of llama-server's runs, and whether one without drafts was among them: it may be the best that it does."""
+    """The fastest of llama-server's runs, and whether one without drafts, which may be its best, was among them."""
     runs = [s for s in summaries if s.peer and s.who.startswith(PEERS)]
     best = max(runs, key=lambda s: s.geomean, default=None)
     if best is None:
@@ -186,7 +185,7 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
 
 
 def rules_table(folder: Path) -> str:
-    """A row for each page of RULES that is there: the margin rule at its defaults against strict."""
+    """A row for each existing page of RULES: the margin rule at its defaults against strict."""
     found = {name: quality.judged_again(one) for name, one in rules(folder).items()}
     return table(RULES_HEAD, [_rules_row(name, found[name]) for name in RULES if name in found])
 
@@ -208,7 +207,7 @@ def _over(value: Interval) -> str:
 
 
 def drafts_table(folder: Path) -> str:
-    """How often each drafter says what the target says; nothing where none was measured."""
+    """How often each drafter predicts the target's choice; empty if none was measured."""
     rows = [_drafts_row(*each) for each in drafts(folder).items()]
     return table(DRAFTS_HEAD, rows) if rows else ""
 
@@ -223,7 +222,7 @@ def _drafts_row(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def drafts(folder: Path) -> dict[str, dict[str, Any]]:
-    """What was found of drafters, by name; older files have no commit beside them."""
+    """Figures of drafters, by name; older files have no commit."""
     path = folder / "drafts" / "drafts.json"
     found = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
     return dict(found.get("drafters", found))
@@ -266,7 +265,7 @@ def numbers(folder: Path) -> dict[str, str]:
 
 
 def _drawn(name: str, found: QualityResults) -> dict[str, str]:
-    """Tokens a verify with drafts that draw, over those with greedy ones to the same questions, %."""
+    """Gain in tokens a verify of sampled drafts over greedy drafts on the same questions, %."""
     by_name = {each.who: each for each in found.figures}
     pairs = {who: (by_name.get(who.removesuffix("+apart")), one) for who, one in by_name.items()}
     return {
@@ -277,7 +276,7 @@ def _drawn(name: str, found: QualityResults) -> dict[str, str]:
 
 
 def _batches(folder: Path) -> dict[str, str]:
-    """Every contender, times plain decoding of one text after the other: what batching brings is in all of many at once."""
+    """Every contender, times plain decoding of one text after the other; the gain of batching is included."""
     out = {}
     for name, found in read(folder, BatchResults, "batch/*.json").items():
         if (alone := found.find("plain:1")) is not None:
@@ -287,7 +286,7 @@ def _batches(folder: Path) -> dict[str, str]:
 
 
 def filled(text: str, folder: Path) -> str:
-    """A page with its tables and its numbers. Raises InputError for a name that is none, and without marks."""
+    """Fill in a page's tables and numbers. Raises InputError for an unknown name or a missing mark."""
     known = numbers(folder)
 
     def number(match: re.Match[str]) -> str:
@@ -302,7 +301,7 @@ def filled(text: str, folder: Path) -> str:
 
 
 def _put(text: str, name: str, found: str) -> str:
-    """A table between its marks."""
+    """Put a table between its marks."""
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     before, _, rest = text.partition(start)
     _, second, after = rest.partition(end)
@@ -368,7 +367,7 @@ def source(folder: Path, name: str) -> tuple[Path, str]:
 
 
 def made_by(path: Path) -> str:
-    """The command that made a file of results: what it says itself, else the rule of bench/Makefile."""
+    """The command that made a file of results: the one it records, else the target in bench/Makefile."""
     found = msgspec.json.decode(path.read_bytes())
     if isinstance(found, dict) and found.get("command"):
         return str(found["command"])
@@ -376,7 +375,7 @@ def made_by(path: Path) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Make everything anew, or list where each number comes from."""
+    """Regenerate everything, or list the source of each number."""
     folder = Path("bench/results")
     if arguments(__doc__, words, list=False).list:
         for row in traced(folder.resolve()):

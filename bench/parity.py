@@ -1,12 +1,12 @@
 """How many answers differ from those of `llama_cpp.Llama`: 20 prompts x 2 temperatures x 4 drafts, strict.
 
-Both sides use flash attention and the same seeds. Where an answer differs, the original decodes it anew with as many rows in
-each decode as our rounds had, and another token in the place of each draft that was refused: kernels round otherwise for several
-rows than for one, and what earlier widths had rounded stays in the KV. Where the same sampler then makes our choice again,
-rounding parted the answers (`made again`), and nothing else did; `NOT made again` would be a fault. `none` drafts nothing: all
-that it rounds otherwise is the prompt's last token, which it decodes by itself and `Llama` with the others. The page says of each
-file type what was compared; a type whose kernels take several rows as they take one has no difference.
-With `--out FOLDER` what was found of this file is kept there, and the page of all files that were compared.
+Both sides use flash attention and the same seeds. Where an answer differs, the original recomputes it with the same number of
+rows in each decode as in our rounds, and with another token in place of each rejected draft: kernels round differently for
+several rows than for one, and the KV keeps what earlier widths rounded. If the same sampler then makes our choice again, rounding
+alone explains the difference (`made again`); `NOT made again` would be a fault. `none` drafts nothing: it rounds differently only
+at the prompt's last token, which it decodes separately and `Llama` together with the others. The page says for each file type
+what was compared; a type whose kernels compute several rows like one has no difference. With `--out FOLDER` the findings for this
+file are stored there, with the page of all files that were compared.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PROMPTS = (
 
 
 class Difference(NamedTuple):
-    """Where an answer leaves the original's: the token's place, both ids, and whether our widths make it again."""
+    """An answer that differs from the original's: the token's place, both ids, and whether our numbers of rows reproduce ours."""
 
     prompt: str
     temperature: float
@@ -66,27 +66,27 @@ class Difference(NamedTuple):
     again: bool
 
     def __str__(self) -> str:
-        """As a line of the page."""
+        """The line on the page."""
         kind = "made again" if self.again else "NOT made again"
         asked = f"{self.prompt.splitlines()[0]!r}, T {self.temperature:g}, {self.draft}"
         return f"{asked}: token {self.place}, {self.ours} for {self.theirs}; {kind}"
 
 
 class Parity(Made):
-    """What was found of one file; rows: of the table."""
+    """Results for one file. rows: of the table."""
 
     target: str
     rows: list[list[str]]
     differences: list[str]
 
     def page(self) -> str:
-        """Its part of the page."""
+        """The file's section of the page."""
         found = "\n".join(f"- {difference}" for difference in self.differences)
         return f"## {self.target}\n\n{self.made}\n\n{table(HEAD, self.rows)}\n\n{found}\n"
 
 
 def main(words: list[str] | None = None) -> None:
-    """Count, and print a Markdown table and each difference; with --out, keep it."""
+    """Count, and print a Markdown table and each difference; with --out, also store it."""
     how = {
         "prompts": len(PROMPTS),
         "tokens": 48,
@@ -129,7 +129,7 @@ def write(folder: Path) -> None:
 def compare(
     model: str, drafts: Sequence[str], n_prompts: int, n: int, threads: int
 ) -> Iterator[Difference]:
-    """Every answer that is not the original's."""
+    """Yield every answer that differs from the original's."""
     options: dict[str, Any] = {
         "n_ctx": 512, "n_threads": threads, "flash_attn": True, "trust": True, "verbose": False
     }  # fmt: skip
@@ -154,8 +154,8 @@ def compare(
 
 
 def answer(llm: Any, prompt: str, temperature: float, n: int) -> list[int]:
-    """The first n ids, or fewer if it ends."""
-    llm.reset()  # so that how much of a prompt is read does not depend on the one before
+    """The first n ids of an answer, or fewer if it ends."""
+    llm.reset()  # read the whole prompt, whatever came before
     llm.set_seed(SEED)
     ids = []
     with closing(llm.generate(llm.tokenize(prompt.encode()), temp=temperature)) as stream:
@@ -169,7 +169,7 @@ def answer(llm: Any, prompt: str, temperature: float, n: int) -> list[int]:
 def rounds_of(
     llm: SpeculativeLlama, prompt: str, temperature: float, place: int
 ) -> list[tuple[int, list[int]]]:
-    """Rows and tokens of the rounds of our answer, up to the one with the token at this place."""
+    """Rows and tokens of our answer's rounds, up to the round with the token at this place."""
     llm.reset()
     sampling, found, done = Sampling(temperature, seed=SEED, noise="llama.cpp"), [], 0
     with closing(llm.steps(llm.tokenize(prompt.encode()), sampling)) as steps:
@@ -184,7 +184,7 @@ def rounds_of(
 def made_again(
     llm: Any, prompt: str, temperature: float, rounds: list[tuple[int, list[int]]], place: int
 ) -> int:
-    """The original's choice at this place, where its decodes have had the rows of these rounds."""
+    """The original's choice at this place if its decodes have the same rows as these rounds."""
     text = llm.tokenize(prompt.encode())
     llm.reset()
     llm.eval(text[:-1])
@@ -200,14 +200,14 @@ def made_again(
 
 
 def decode(llm: Any, tokens: list[int], start: int) -> None:
-    """Decode tokens from a position on in one batch, with logits of each."""
+    """Decode tokens from a position in one batch, with logits for each."""
     llm._ctx.kv_cache_seq_rm(-1, start, -1)  # noqa: SLF001 - `eval` computes the last row's alone
     llm._batch.set_batch(batch=tokens, n_past=start, logits_all=True)  # noqa: SLF001 - as above
     llm._ctx.decode(llm._batch)  # noqa: SLF001 - as above
 
 
 def draw(llm: Any, temperature: float, place: int, row: int) -> int:
-    """What the answer's sampler, which has chosen `place` tokens before, makes of a row of the last decode."""
+    """The token that the answer's sampler chooses from a row of the last decode, after `place` earlier choices."""
     llm.set_seed(SEED)
     sampler = llm._init_sampler(temp=temperature)  # noqa: SLF001 - the one that its answers have
     *_, token = (sampler.sample(llm._ctx, row) for _ in range(place + 1))  # noqa: SLF001 - as above

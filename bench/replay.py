@@ -1,15 +1,15 @@
 """Recorded rounds played on other cost curves: `auto`, with lookup, and with the companion's score.
 
-ROUNDS are files of `pyspec profile --rounds`; without any, those in bench/rounds: greedy answers of SmolLM2-135M to our own
+ROUNDS are files of `pyspec profile --rounds`. The default is those in bench/rounds, greedy answers of SmolLM2-135M to our own
 prompts: all of them with an earlier EAGLE-3 head (eagle3); 60, some to prompts of bench/firsts, with the head and companion that
-ship, and with what lookup proposes beside the head (head); and two of each kind in two file types with the draft and companion
-that shipped before (bf16, q4_k_m), and as Q4_K_M with itself less one of its blocks and less eleven (good, poor; see stretch.py).
-`--cost` is a draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft. Speeds are against
-plain decoding, without Python's own time; the first half of the answers is played first, and not counted.
+ship and what lookup proposes beside the head (head); two of each kind in two file types with the draft and companion that shipped
+before (bf16, q4_k_m); and as Q4_K_M with itself less one of its blocks and less eleven (good, poor; see stretch.py). `--cost` is
+a draft step in steps of the target, `--companion-cost` a companion's step in steps of the draft. Speeds are relative to plain
+decoding, without Python's own time; the first half of the answers is played first and not counted.
 
-Score: the companion looks at each draft and its view goes into the estimate, in every round (`always`) or where it pays
-(`auto`), which cannot be said of rounds that were recorded without a companion. The informed one (see grid.py) knows what can be
-known of the model's drafts; the oracle has both drafters and drafts nothing that is not accepted.
+Score: the companion reads each draft and its opinion goes into the estimate, in every round (`always`) or where it pays (`auto`);
+rounds recorded without a companion cannot tell. The informed policy (see grid.py) knows what can be known of the model's drafts;
+the oracle has both drafters and drafts nothing that is not accepted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAD = ("rounds", "curve", "best fixed", "auto", "informed", "score, auto", "sco
 
 
 class Always(GoodputPolicy):
-    """Lets the companion score every draft."""
+    """A policy whose companion scores every draft."""
 
     def _score(self, places: object) -> bool:
         return True

@@ -1,10 +1,10 @@
-"""What replicas of the server bring: requests a second over Ray Serve, of one replica and of several.
+"""What replicas of the server gain: requests a second on Ray Serve, with one replica and with several.
 
-A contender is REPLICASxTHREADS: 1x2 is one replica of two threads, 2x1 two of one each. The first turns of QUESTIONS, in
-Spec-Bench's format, are asked by --clients at once until --requests are done, each the next one when its last has ended; answers
+A contender is REPLICASxTHREADS: 1x2 is one replica of two threads, 2x1 two replicas of one thread each. --clients send the first
+turns of QUESTIONS, in Spec-Bench's format, until --requests are done; each sends the next when its last answer has ended. Answers
 come whole, at temperature 0, strict. Each replica runs as many answers at once as its share of the clients. Contenders take
-turns, --repeat times, each on replicas of its own; the table has medians. --out FILE keeps them, and writes the page of all such
-files beside it. Needs the extra [ray-serve]; Ray is started here.
+turns, --repeat times, each on its own replicas; the table has medians. --out FILE stores them, and writes the page of all such
+files next to it. Needs the extra [ray-serve]; Ray is started here.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _ANSWER_S = 600.0
 
 
 class ReplicaResults(Comparison, kw_only=True):
-    """A run over one target. Of each contender: rate (requests a second), tokens (a second), whole (p50, seconds), errors."""
+    """Results for one target. For each contender: rate (requests a second), tokens (a second), whole (p50, seconds), errors."""
 
     heading = "Replicas over Ray Serve"
     intro = (
-        "A contender is a number of replicas and the threads of each, all on one machine: 2x1 are two replicas of one thread. "
-        "Each client asks the next question when its last answer has ended; answers come whole."
+        "A contender is a number of replicas and of threads in each, on one machine: 2x1 is two replicas with one thread each. "
+        "Each client sends the next question when its last answer has ended; answers come whole."
     )
     work = "{0.clients} clients, {0.requests} requests of at most {0.max_tokens} tokens"
 
@@ -51,7 +51,7 @@ class ReplicaResults(Comparison, kw_only=True):
     requests: int
 
     def table(self) -> str:
-        """A row a contender, beside the first one and beside one replica with all of its threads."""
+        """A row for each contender, relative to the first one and to one replica with all of its threads."""
         rows = []
         for one in self.contenders:
             whole = self.find(f"1x{threads_of(one['name'])}")
@@ -79,7 +79,7 @@ def threads_of(contender: str) -> int:
 
 @contextmanager
 def deployed(options: Namespace, contender: str) -> Iterator[str]:
-    """Where so many replicas of so many threads are reached."""
+    """Deploy a contender's replicas, and yield their URL."""
     from ray import serve  # noqa: PLC0415 - an extra that few install
 
     from pyspec.serve.ray import app  # noqa: PLC0415 - the same
@@ -105,7 +105,7 @@ def deployed(options: Namespace, contender: str) -> Iterator[str]:
 
 
 def ask(url: str, text: str, tokens: int) -> tuple[int, float]:
-    """The tokens of an answer, and the seconds that it took."""
+    """Request an answer; return its tokens and the seconds that it took."""
     body = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0}
     head = {"Content-Type": "application/json"}
     asked = Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), head)  # noqa: S310 - its own
@@ -116,7 +116,7 @@ def ask(url: str, text: str, tokens: int) -> tuple[int, float]:
 
 
 def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
-    """One contender under load."""
+    """Measure one contender under load."""
     with deployed(options, contender) as url:
 
         def request(number: int) -> tuple[int, float] | None:

@@ -1,7 +1,7 @@
-"""What a draft's rows are at every place of a text that is known: behind each token, and behind each that it drafts itself.
+"""A draft's rows at every place of a known text: after each token, and after each token that it drafts itself.
 
-A head's rows depend on how many tokens it drafted, as it goes on with states of its own. The engine lets none be put into its
-mouth, so noise is looked for by which it draws the text's own.
+A head's rows depend on how many tokens it drafted, since it continues with its own states. The engine cannot force a draft's
+tokens, so this module searches for noise with which the draft draws the text's own tokens.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pyspec.tokens import Step, common_prefix
 Row = npt.NDArray[np.float32]
 
 LEAST = 0.02
-"""Of the likeliest token's probability, what the text's token needs for the draft to go on behind it."""
+"""Least ratio of the text's token to the likeliest one, in probability, for the draft to continue after it."""
 SEEDS = 4000
-"""How many are tried for noise that draws the text."""
+"""How many seeds are tried to find noise that draws the text."""
 
 
 class Behind(NamedTuple):
-    """A place of a text. drafted: what the engine drafted there; rows: one for each token that is the draft's to tell.
+    """A place of a text. drafted: what the engine drafted there; rows: one for each token that the draft can propose.
 
-    unknown: whether no noise was found that leads on.
+    unknown: whether the search for noise failed, so later rows are missing.
     """
 
     drafted: list[int]
@@ -53,7 +53,7 @@ class Text(NamedTuple):
 
 
 class Recorder(LengthPolicy):
-    """Drafts before each round of a text that is known, and keeps the rows; nothing is verified."""
+    """Drafts before each round of a known text, and keeps the rows; nothing is verified."""
 
     def __init__(self, llm: SpeculativeLlama, text: Sequence[int], how: Sampling, k: int) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class Recorder(LengthPolicy):
         self.places: dict[int, Behind] = {}
 
     def plan(self, places: Sequence[Place]) -> Plan:
-        """One token: `choose` asks for more."""
+        """Plan one token; `choose` drafts more."""
         (place,) = places
         self._at, self.rereads = place.depth, place.rereads
         return Plan([min(1, place.room)])
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """Draft as the engine does, then along the text; verify nothing. Of a model the first row tells all: see `chained`."""
+        """Draft as the engine does, then along the text; verify nothing. For a model the first row is enough: see `chained`."""
         wanted = list(self._text[self._at : self._at + (self._k if self.rereads else 1)])
         if wanted and (drafted := self._draft(self._how.coupling, (), len(wanted))):
             self.places[self._at] = Behind(drafted, *self._along(wanted))
@@ -77,7 +77,7 @@ class Recorder(LengthPolicy):
         return [0]
 
     def _draft(self, coupling: Coupling | None, begin: Sequence[int], n: int) -> list[int]:
-        """Up to n tokens, which `begin` starts if the draft lets it."""
+        """Draft up to n tokens; they start with `begin` if the draft accepts it."""
         self._engine.couple(0, coupling)
         self._engine.put_draft(0, begin)
         self._engine.draft([0], [n])
@@ -85,7 +85,7 @@ class Recorder(LengthPolicy):
         return list(view.token[0 : view.n])
 
     def _along(self, wanted: Sequence[int]) -> tuple[list[Row], bool]:
-        """Rows behind the text's tokens, as far as the draft may draw these, and whether one more was not found."""
+        """Rows after the text's tokens, as far as the draft can draw them, and whether the search for another one failed."""
         rows: list[Row] = []
         for i, token in enumerate(wanted):
             if not self._lead(wanted[:i], rows):
@@ -96,7 +96,7 @@ class Recorder(LengthPolicy):
         return rows, False
 
     def _lead(self, begin: list[int], rows: Sequence[Row]) -> bool:
-        """Whether the draft's last row is now the one behind `begin`."""
+        """Try to make the draft's last row the one after `begin`; return whether it is."""
         n = len(begin)
         tried = (self._draft(coupling, begin, n + 1) for coupling in self._couplings(begin, rows))
         return any(len(found) > n and found[:n] == begin for found in tried)
@@ -121,7 +121,7 @@ class Recorder(LengthPolicy):
                 return
 
     def _last_row(self) -> Row:
-        """The draft's logits behind the token that it read last, [n_vocab]."""
+        """The draft's logits after the token that it read last, [n_vocab]."""
         pointer = llama_cpp.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, (self._n_vocab,))
 
@@ -129,7 +129,7 @@ class Recorder(LengthPolicy):
 def record(
     llm: SpeculativeLlama, prompt: Sequence[int], how: Sampling, tokens: int, length: int
 ) -> Text:
-    """The text is made plainly, then once more with up to `length` rows of the draft at each place."""
+    """Generate a text plainly, then once more with up to `length` rows of the draft at each place."""
     most: dict[str, Any] = {"max_tokens": tokens}
     text = [*prompt, *said(llm.steps(prompt, how, drafting="nothing", **most))]
     recorder = Recorder(llm, text, how, length)
@@ -142,7 +142,7 @@ def record(
 
 
 def chained(text: Sequence[int], places: Mapping[int, Behind], at: int, length: int) -> Behind:
-    """A model's place, whose later rows are those of the places behind it: it has one at each, whoever said what is before it."""
+    """A model's place with the rows of the places after it: a model's row depends only on the text, whoever wrote it."""
     there = [places[i] for i in range(at, at + length) if i in places]
     drafted = [token for one in there for token in one.drafted]
     rows = [row for one in there for row in one.rows]
@@ -169,7 +169,7 @@ def open_pair(target: str, draft: str, threads: int) -> SpeculativeLlama:
 
 
 def prompts_of(llm: SpeculativeLlama, options: Any) -> list[list[int]]:
-    """First turns of the questions that a command line asks for, as far as there is room for their answers."""
+    """Prompts from the questions of a command line, if there is room for their answers."""
     asked = load_questions(Path(options.questions))[:: options.every]
     template = ChatTemplate.of(llm)
     prompts = [question.prompt(template) for question in asked]

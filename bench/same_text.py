@@ -1,14 +1,14 @@
-"""Whether a text stays the same whatever drafts, on a real model: where two part, how near a tie it was.
+"""Whether the text is the same with any draft, on a real model; where two texts differ, how close to a tie it was.
 
-MODEL is a file or a name, QUESTIONS a file in Spec-Bench's format, of which --prompts first turns are asked, all kinds alike.
-Each is answered at temperature --temp without drafts, then by each of --drafts at each of --lengths, alone and --parallel at once
-in a batch. With one seed noise is coupled, so answers are equal but where rounding decides: rows that are computed together round
-otherwise than rows computed one by one, and may move what truncation leaves. Where an answer parts, `gap` is how far the
-target's choice was ahead of the next one there, in nats with noise, or `alone` where truncation left no other. Of one that was
-made alone, both answers are decoded anew with as many rows in each decode as their rounds had: if both choices come again,
-rounding made them, and anything else is a fault. Of a batch's rounds the neighbours are `not known`.
+MODEL is a file or a name, QUESTIONS a file in Spec-Bench's format, of which --prompts first turns are used, evenly over kinds.
+Each is answered at temperature --temp without drafts, then with each of --drafts at each of --lengths, alone and --parallel at
+once in a batch. With one seed noise is coupled, so answers are equal except where rounding decides: rows computed together round
+differently from rows computed one by one, and may change what truncation leaves. Where an answer differs, `gap` is how far the
+target's choice was ahead of the next one there, in nats with noise, or `alone` if truncation left no other. If the answer was
+generated alone, both answers are recomputed with the same number of rows in each decode as in their rounds. If both choices come
+again, rounding explains the difference; anything else is a fault. For a batch's rounds the neighbours are `not known`.
 
-With --out it is kept after each draft and length, and a run of the same words and code goes on with the next one.
+With --out the results are stored after each draft and length, and a run with the same arguments and code resumes after them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPTIONS = {
 
 
 class Parting(msgspec.Struct):
-    """One answer that leaves plain decoding's: the token's place, nats with noise, whether rounding makes both again.
+    """One answer that differs from plain decoding's: the token's place, nats with noise, whether rounding explains it.
 
     gap: None where truncation left one token alone. again: None of a batch.
     """
@@ -67,7 +67,7 @@ class Parting(msgspec.Struct):
     again: bool | None
 
     def __str__(self) -> str:
-        """As a line of the page."""
+        """The line on the page."""
         said = {None: "not known", True: "made again", False: "NOT made again"}[self.again]
         where = f"{self.draft}, {self.length}: question {self.question}, token {self.place + 1}"
         return f"{where}; {_shown(inf if self.gap is None else self.gap)}, {said}"
@@ -78,7 +78,7 @@ def _shown(gap: float) -> str:
 
 
 class SameText(Made):
-    """What was found of one file; asked: prompts; ways: each draft with its lengths."""
+    """Results for one file. asked: number of prompts; ways: each draft with its lengths."""
 
     target: str
     asked: int
@@ -86,7 +86,7 @@ class SameText(Made):
     partings: list[Parting]
 
     def page(self) -> str:
-        """Title, what it is, the table and every parting."""
+        """The title, a description, the table and every difference."""
         made = f"{self.made} Target {self.target}."
         lines = "\n".join(f"- {parting}" for parting in self.partings)
         rows = [self._row(*way) for way in self.ways]
@@ -104,11 +104,11 @@ class SameText(Made):
 def answers(
     llm: SpeculativeLlama, mode: str, prompts: Mapping[str, list[int]], options: Any
 ) -> dict[str, TimedAnswer]:
-    """Each prompt's answer in a mode, by question."""
+    """Answer each prompt in a mode; by question."""
     how = Options(max_tokens=options.tokens, temperature=options.temp)
     one, found = Ours(llm, parse_mode(mode), options.temp), {}
     for name, prompt in prompts.items():
-        one.forget()  # a prompt's beginning that was read for another one had rows beside it
+        one.forget()  # a beginning kept from another prompt was read with other rows in its batch
         found[name] = one.answer(prompt, options.tokens, how)
     return found
 
@@ -120,7 +120,7 @@ Way = tuple[str, int]
 def compare(
     options: Any, known: Collection[Way] = ()
 ) -> Iterator[tuple[int, dict[Way, list[Parting]]]]:
-    """How many were asked, and where answers part by way, of each draft and length that is not known: alone and at once."""
+    """For each draft and length not in `known`: the number of prompts, and the differing answers, alone and in a batch."""
     with open_pair(options.model, "none", options.threads) as llm:
         template = ChatTemplate.of(llm)
         asked = select(load_questions(Path(options.questions)))
@@ -147,7 +147,7 @@ def alone(
     plain: Mapping[str, TimedAnswer],
     options: Any,
 ) -> list[Parting]:
-    """Where answers that are made one by one part."""
+    """Differences of answers that are generated one by one."""
     found, parted = answers(llm, f"fixed:{way[1]}+strict", prompts, options), []
     for name, prompt in prompts.items():
         one, other = plain[name], found[name]
@@ -166,7 +166,7 @@ def alone(
 def at_once(
     options: Any, draft: str, length: int, prompts: Mapping[str, list[int]]
 ) -> dict[str, str]:
-    """Each prompt's text, made in a batch."""
+    """Each prompt's text, generated in a batch."""
     how, records = Options(temperature=options.temp), []
     for name, prompt in prompts.items():
         seed = how.sampling(prompt).seed
@@ -187,7 +187,7 @@ def beside(
     texts: Mapping[str, str],
     options: Any,
 ) -> list[Parting]:
-    """Where a batch's texts part: before the first token of the plain answer that they do not go on with."""
+    """Differences of a batch's texts: each at the first token of the plain answer that the text does not continue with."""
 
     def said(ids: Sequence[int]) -> str:
         return str(llm.detokenize(list(ids)).decode(errors="ignore"))
@@ -205,7 +205,7 @@ def beside(
 def lead(
     llm: SpeculativeLlama, prompt: Sequence[int], answer: Sequence[int], temperature: float
 ) -> float | None:
-    """How far the target's choice behind an answer's tokens is ahead of the next one, nats; None where it is alone."""
+    """How far the target's choice after an answer's tokens is ahead of the next one, nats; None if no other is left."""
     text = [*prompt, *answer]
     row = next(rows_after(llm, text, [0])).copy()
     with judge(llm, Options(temperature=temperature).sampling(prompt)) as best:
@@ -214,7 +214,7 @@ def lead(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Count, and print the page; with --out, keep it."""
+    """Compare, and print the page; with --out, also store it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
     made = made_by("same_text", words)
     found = SameText(*made, Path(options.model).stem, 0, [], [])

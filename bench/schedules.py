@@ -1,15 +1,15 @@
-"""What the order of work alone makes of a server's speed: schedules of prompts and answers, played on what decodes take.
+"""How much the scheduling order alone affects a server's speed: schedules of prompts and answers, simulated from decode times.
 
-Each of --clients asks the next of --requests when its last answer has ended, and gets --tokens tokens. Prompts are as long as
-those of QUESTIONS (Spec-Bench's format, one of each kind in turn) by MODEL's vocabulary. A decode that has rows of several
-answers takes --base ms and --answer more for each; prompt tokens take a pass of their own, --reading ms and --row for each, 512
-of them at most. The defaults are what SmolLM2-135M took as BF16 on two AMD cores with AVX-512. Nothing is timed here, and there
-are no drafts, which a server over streams has none of with more than two answers.
+Each of --clients sends its next request when its last answer has ended, until --requests are done, and gets --tokens tokens.
+Prompts are as long as those of QUESTIONS (Spec-Bench's format, one of each kind in turn) in MODEL's vocabulary. A decode with rows
+of several answers takes --base ms plus --answer ms for each; prompt tokens take a pass of their own, --reading ms plus --row ms for
+each, with at most 512 a pass. The defaults are what SmolLM2-135M took as BF16 on two AMD cores with AVX-512; nothing is timed here.
+There are no drafts: a server whose KV cache has a stream for each sequence uses none above two answers.
 
-- `prompts first` is llama-server's way: a decode takes all prompt tokens that wait, 2,048 at most, beside the answers' rows.
-- `ours, idle N` is the server's own Composer, with N for BASES_IDLE: how much more of a decode prompts get while sequences stand
-  idle. 0 is as if none did.
-- `bound`: all prompts in passes of 512, and every decode of answers full. No schedule comes beyond.
+- `prompts first` is llama-server's way: a decode takes all prompt tokens that wait, at most 2,048, next to the answers' rows.
+- `ours, idle N` is the server's own Composer with BASES_IDLE = N: how much more of a decode prompts get while sequences are idle.
+  With 0 they get no more.
+- `bound`: all prompts in passes of 512, and every decode of answers full. No schedule can exceed it.
 
 Times are seconds. A gap is the longest wait for a token within an answer.
 """
@@ -44,7 +44,7 @@ HEAD = ("clients", "schedule", "tokens/s", "of prompts first", "first p50", "fir
 
 
 class Request(msgspec.Struct):
-    """One of a client's: its prompt, when it was sent, prompt tokens before the last that are not read, and its tokens so far.
+    """A client's request: its prompt, when it was sent, unread prompt tokens before the last, and its tokens so far.
 
     To a Composer it is an answer and its run.
     """
@@ -62,11 +62,11 @@ class Request(msgspec.Struct):
 
     @property
     def run(self) -> Request:
-        """Itself."""
+        """The request itself."""
         return self
 
     def emit(self, now: float) -> None:
-        """One more token."""
+        """Count one more token."""
         self.first = self.first or now
         self.gap = max(self.gap, now - self.last) if self.tokens else 0.0
         self.last = now
@@ -74,7 +74,7 @@ class Request(msgspec.Struct):
 
 
 class Costs(msgspec.Struct):
-    """Milliseconds."""
+    """Costs in milliseconds."""
 
     base: float
     answer: float
@@ -82,7 +82,7 @@ class Costs(msgspec.Struct):
     row: float
 
     def decode(self, answers: int, rows: int) -> float:
-        """A decode of so many answers' rows and prompt tokens."""
+        """Milliseconds of a decode with this many answers and prompt tokens."""
         passes = -(-rows // PASS)
         return (
             bool(answers) * self.base
@@ -93,7 +93,7 @@ class Costs(msgspec.Struct):
 
 
 class Load:
-    """Clients that wait for what they asked, by sequence, and what a server of as many sequences has done for them."""
+    """Clients and their requests, and the state of a server with as many sequences."""
 
     def __init__(self, prompts: Sequence[int], options: Namespace, clients: int) -> None:
         self.costs = Costs(options.base, options.answer, options.reading, options.row)
@@ -112,12 +112,12 @@ class Load:
             self.waiting.append(Request(n, self.now, n - 1))
 
     def start(self) -> None:
-        """The one that waits longest gets a sequence."""
+        """Give a sequence to the request that waits longest."""
         seq = next(seq for seq in range(self.n) if seq not in self.active)
         self.active[seq] = self.waiting.pop(0)
 
     def decode(self, answers: Sequence[Request], reading: Sequence[tuple[Request, int]]) -> float:
-        """One decode; those of `answers` whose prompt still lacks tokens read it to its end. Returns its milliseconds."""
+        """Run one decode. Those of `answers` with unread prompt tokens read them all. Returns its milliseconds."""
         rows = sum(request.missing + 1 for request in answers if request.missing)
         rows += sum(n for _, n in reading)
         ms = self.costs.decode(sum(not request.missing for request in answers), rows)
@@ -135,12 +135,12 @@ class Load:
 
     @property
     def going_on(self) -> bool:
-        """Whether anyone waits for anything."""
+        """Whether any request waits or runs."""
         return bool(self.waiting or self.active)
 
 
 def prompts_first(load: Load) -> None:
-    """As many prompt tokens as wait, 2,048 at most, in the same decode as the answers."""
+    """Decode all waiting prompt tokens, 2,048 at most, together with the answers."""
     while load.going_on:
         while load.waiting:
             load.start()
@@ -158,7 +158,7 @@ def prompts_first(load: Load) -> None:
 
 
 def composed(load: Load, idle: float) -> None:
-    """As the server composes them, over streams: it starts a prompt when the one before it is read."""
+    """Compose decodes as the server does over streams: it starts a prompt when the one before it is read."""
     n_batch = max(PASS, 72 * load.n)
     contexts: Any = SimpleNamespace(
         layout=SimpleNamespace(each=2048), n_slots=load.n, n_batch=n_batch, answering_rows=n_batch,
@@ -178,14 +178,14 @@ def composed(load: Load, idle: float) -> None:
 
 
 def bound(load: Load, prompts: Sequence[int], tokens: int) -> float:
-    """Tokens a second at most."""
+    """The most tokens a second that a schedule can reach."""
     costs, answered = load.costs, len(prompts) * (tokens - 1)
     reading = sum(prompts) * (costs.row + costs.reading / PASS)
     return 1e3 * len(prompts) * tokens / (reading + answered * costs.decode(load.n, 0) / load.n)
 
 
 def lines(prompts: Sequence[int], options: Namespace, clients: int) -> Iterator[list[str]]:
-    """One for each schedule."""
+    """Yield a line for each schedule."""
     ways = {"prompts first": prompts_first}
     ways |= {f"ours, idle {n}": partial(composed, idle=float(n)) for n in options.idle.split(",")}
     first = 0.0
@@ -203,7 +203,7 @@ def lines(prompts: Sequence[int], options: Namespace, clients: int) -> Iterator[
 
 
 class Schedules(msgspec.Struct):
-    """The table, and what made it."""
+    """The table, and the command and commit that made it."""
 
     command: str
     commit: str
@@ -211,13 +211,13 @@ class Schedules(msgspec.Struct):
     rows: list[list[str]]
 
     def page(self) -> str:
-        """Title, what it is, and the table."""
+        """The title, a description and the table."""
         made = f"Made by `{self.command}`{code_of(self.commit)}. {self.about}"
         return page_of("Schedules of a server", __doc__, made, table(HEAD, self.rows))
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
     vocabulary = TargetLlama(options.model, n_ctx=64, verbose=False)
     texts = kinds_in_turn(load_questions(Path(options.questions)))

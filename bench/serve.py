@@ -1,10 +1,10 @@
-"""What a server does under load: tokens a second, first tokens, errors and memory, of `pyspec serve` and of llama-server.
+"""How a server performs under load: tokens a second, first tokens, errors and memory, for `pyspec serve` and llama-server.
 
-The first turns of QUESTIONS, in Spec-Bench's format, one of each kind in turn, are asked over and over until --requests are
-done, by --clients at once, each the next one when its last has ended. Answers are streamed unless --whole. Both servers have
-as many slots as there are clients, and --ctx positions each; temperature 0, strict. Every contender runs in a process of its
-own; they take turns, --repeat times. "llama-server:K" drafts at most K tokens with the EAGLE-3 head of --draft. The table has
-medians; memory is the resident set after a tenth of the requests and at the end, and stderr tells it after each tenth.
+--clients send the first turns of QUESTIONS, in Spec-Bench's format, one of each kind in turn, over and over until --requests are
+done; each sends the next when its last answer has ended. Answers are streamed unless --whole. Both servers have as many slots as
+there are clients, with --ctx positions each; temperature 0, strict. Every contender runs in its own process; they take turns,
+--repeat times. "llama-server:K" drafts at most K tokens with the EAGLE-3 head of --draft. The table has medians; memory is the
+resident set after a tenth of the requests and at the end, and stderr reports it after each tenth.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ OPTIONS = {
 HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
         "MB then", "MB at the end")  # fmt: skip
 GAPS = {"gap p95": "gap", "gap max": "longest"}
-"""Columns for the longest wait within each answer; results from before it was measured have none."""
+"""Columns for the longest wait within each answer; older results do not have it."""
 
 
 class ServeResults(Comparison, kw_only=True):
-    """A run over one target. Of each contender: rate (tokens a second); first, late, whole (seconds); errors; then, end (MB).
+    """Results for one target. For each contender: rate (tokens a second); first, late, whole (seconds); errors; then, end (MB).
 
     Where answers were streamed, gap and longest: of the longest wait for more in each answer, p95 and the most, seconds.
     """
 
     heading = "Servers under load"
     intro = (
-        "What clients of a server see: each asks the next question, of another kind, when its last answer has ended. Answers are "
-        "streamed; both servers have a slot for each client. First tokens and whole answers are seconds; memory is the resident "
-        "set after a tenth of the requests and at the end. A gap is the longest wait for more text within an answer. "
-        '"pyspec" is `pyspec serve` as it comes, "pyspec:none" the same without drafts, "llama-server:K" drafts K tokens at '
-        "most with the EAGLE-3 head that ships."
+        "What clients of a server see. Each sends the next question, of another kind, when its last answer has ended. Answers "
+        "are streamed; both servers have a slot for each client. First tokens and whole answers are in seconds; memory is the "
+        "resident set after a tenth of the requests and at the end. A gap is the longest wait for more text within an answer. "
+        '"pyspec" is `pyspec serve` with its defaults, "pyspec:none" the same without drafts; "llama-server:K" drafts at most K '
+        "tokens with the EAGLE-3 head that ships."
     )
 
     work = "{0.clients} clients, {0.requests} requests of at most {0.max_tokens} tokens"
@@ -62,7 +62,7 @@ class ServeResults(Comparison, kw_only=True):
     requests: int
 
     def table(self) -> str:
-        """A row a contender; speeds beside llama-server's where it was measured."""
+        """A row for each contender, with speeds relative to llama-server's if it was measured."""
         base = self.find(PEER)
         gaps = GAPS if all("gap" in one for one in self.contenders) else {}
         rows = [
@@ -93,7 +93,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def kinds_in_turn(questions: Sequence[Question]) -> list[str]:
-    """First turns: one of each kind, then the next of each, since few requests would else be all of the file's first kinds."""
+    """First turns: one of each kind, then the next of each, so that few requests do not only use the file's first kinds."""
     seen: Counter[str] = Counter()
     turns = []
     for question in questions:
@@ -103,7 +103,7 @@ def kinds_in_turn(questions: Sequence[Question]) -> list[str]:
 
 
 def command(options: Namespace, contender: str) -> list[str]:
-    """How a server is started."""
+    """The command that starts a server."""
     n, threads = str(options.clients), str(options.threads)
     name, _, word = contender.partition(":")
     if name == PEER:
@@ -118,7 +118,7 @@ def command(options: Namespace, contender: str) -> list[str]:
 
 
 def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
-    """One contender under load; memory is looked at after each tenth of the requests, and told to whoever waits."""
+    """Measure one contender under load; memory is sampled and printed to stderr after each tenth of the requests."""
     answers, held = [], []
     with closing(ServerProcess(command(options, contender))) as process:
 
@@ -151,12 +151,12 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
 
 
 def p95(seconds: Sequence[float]) -> float:
-    """What 95 % of them stay under, at most the longest: the default of `quantiles` goes beyond it where it is far out."""
+    """The 95th percentile, at most the longest: the default method of `quantiles` can exceed it."""
     return quantiles(seconds, n=20, method="inclusive")[-1]
 
 
 class Asked(NamedTuple):
-    """One answer: its tokens, seconds until its first text, until its end, and of the longest wait for more in between."""
+    """One answer: its tokens, seconds to its first text, to its end, and of the longest wait in between."""
 
     tokens: int
     first: float
@@ -165,7 +165,7 @@ class Asked(NamedTuple):
 
 
 def ask(process: ServerProcess, text: str, options: Namespace, tokens: int) -> Asked:
-    """One answer."""
+    """Request one answer and time it."""
     body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
     body |= {"temperature": 0, "stream": not options.whole}
     if not options.whole:

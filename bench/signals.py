@@ -1,8 +1,8 @@
-"""How long a command lives after Ctrl-C or SIGTERM: while it reads a prompt, while it answers, and in a batch.
+"""How long a command runs on after Ctrl-C or SIGTERM: while it reads a prompt, while it answers, and in a batch.
 
-Each send is a process of its own; the signal comes at a random moment, up to --spread seconds after the command began to do
-what the case names, and the time is taken to the end of the process. A send counts only if the process ended by the signal (130
-or 143); where it had ended by itself, as a short answer does, another one is sent.
+Each signal goes to a separate process, at a random moment up to --spread seconds after the command began what the case names. The
+time is taken to the end of the process. It counts only if the signal ended the process (130 or 143); if the process had already
+ended, as after a short answer, another one is sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def sends(case: Case, options: Namespace, number: signal.Signals) -> list[float]:
-    """Seconds of as many sends as are asked for. Ends the program where most come too late."""
+    """Seconds for each of the requested signals. Ends the program if most come too late."""
     found: list[float] = []
     for i in range(3 * options.sends):
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def sends(case: Case, options: Namespace, number: signal.Signals) -> list[float]
 
 
 def prefill(options: Namespace, _: Path) -> subprocess.Popen[bytes]:
-    """A prompt of some 7,000 tokens, which takes seconds to read; it handles SIGTERM by itself while it answers."""
+    """A prompt of about 7,000 tokens, which takes seconds to read; the command handles SIGTERM itself while it answers."""
     child = start(options, "word " * 7000, "generate", "-c", "8192")
     status, caught = Path(f"/proc/{child.pid}/status"), re.compile(r"SigCgt:\s*([0-9a-f]+)")
     wait(lambda: int(caught.findall(status.read_text())[0], 16) & 1 << (signal.SIGTERM - 1))
@@ -66,7 +66,7 @@ def prefill(options: Namespace, _: Path) -> subprocess.Popen[bytes]:
 
 
 def answer(options: Namespace, _: Path) -> subprocess.Popen[bytes]:
-    """A short prompt with an answer that has no end, and has begun."""
+    """A short prompt with an endless answer that has begun."""
     words = ["generate", "-c", "4096", "-n", "-1", "--raw", "--temp", "1"]
     child = start(options, "Once upon a time", *words)
     if child.stdout is not None:
@@ -75,7 +75,7 @@ def answer(options: Namespace, _: Path) -> subprocess.Popen[bytes]:
 
 
 def batch(options: Namespace, folder: Path) -> subprocess.Popen[bytes]:
-    """Many records, some of which are done."""
+    """A batch of many records, some of which are finished."""
     records, out = folder / "in.jsonl", folder / "out.jsonl"
     lines = (json.dumps({"id": i, "prompt": f"Tell me about {i}. " * 20}) for i in range(400))
     records.write_text("\n".join(lines))
@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {"prefill": prefill, "answer": answer, "batch": batch}
 
 
 def start(options: Namespace, stdin: str, *words: str) -> subprocess.Popen[bytes]:
-    """The command as a person runs it."""
+    """Start the command as a user would."""
     more = ["-m", options.model, "-t", str(options.threads)]
     with tempfile.TemporaryFile() as given:
         given.write(stdin.encode())
@@ -110,7 +110,7 @@ def wait(until: Callable[[], object]) -> None:
 
 
 def end(child: subprocess.Popen[bytes], number: signal.Signals) -> float | None:
-    """Send the signal; seconds until the process is gone, None where it went by itself."""
+    """Send the signal; return the seconds until the process has ended, or None if it had ended by itself."""
     began = time.perf_counter()
     child.send_signal(number)
     child.wait(WAIT_S)

@@ -1,11 +1,12 @@
-"""What looking for drafts adds to a start: models of other programs on the machine, and none.
+"""What the search for drafts adds to startup: with models of other programs on the machine, and without any.
 
     python bench/startup.py MODEL [--files 60] [--repeat 7] [--out FOLDER]
 
-MODEL is one that no draft ships for. In a home of its own the script lays out files for ollama, LM Studio, the hub's cache and
-llama.cpp's, each with the header and vocabulary of `--like`, small enough to draft for MODEL, and holes for weights; none may
-draft for it, so all are read. Fresh processes load MODEL with `--draft auto`, with and without them in turns; the first start,
-which tries the model and reads headers for as long as a start may, is told apart from those after it.
+MODEL is one that no draft ships for. In a home folder of its own the script lays out files for ollama, LM Studio, the hub's cache
+and llama.cpp's, each with the header and vocabulary of `--like`, small enough to draft for MODEL, and with holes for weights.
+None of them may match MODEL's vocabulary, so all are read. Fresh processes load MODEL with `--draft auto`, with and without these
+files in turns. The first start, which tries the model and reads headers for as long as a start may, is reported separately from
+those after it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ print(1e3 * (time.perf_counter() - imported))
 
 
 def lay_out(home: Path, like: Path, n_files: int) -> None:
-    """Files of the four programs in turn, of different sizes."""
+    """Write files for the four programs in turn, with different sizes."""
     header = parse_header(like)
     first = min(tensor.offset for tensor in header.tensors)
     size = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
@@ -87,7 +88,7 @@ def start(home: Path, model: Path) -> float:
 
 
 def measure(model: Path, like: Path, n_files: int, repeat: int) -> dict[str, list[float]]:
-    """Milliseconds of every start, the first one in front, with no files and with them in turns."""
+    """Milliseconds of every start, beginning with the first, without files and with them in turns."""
     with TemporaryDirectory() as folder:
         homes = {name: Path(folder, name) for name in (NONE, FILES)}
         for home in homes.values():
@@ -97,7 +98,7 @@ def measure(model: Path, like: Path, n_files: int, repeat: int) -> dict[str, lis
 
 
 class Startup(Made):
-    """Milliseconds of every start, the first one in front, by whether there were files."""
+    """Milliseconds of every start, beginning with the first, by whether there were files."""
 
     target: ModelFile
     like: str
@@ -106,12 +107,12 @@ class Startup(Made):
 
     @property
     def added(self) -> float:
-        """Milliseconds that the files add to a later start: the median over neighbours."""
+        """Milliseconds that the files add to a later start: the median over neighbouring pairs."""
         pairs = zip(self.starts[NONE][1:], self.starts[FILES][1:], strict=True)
         return median(with_files - without for without, with_files in pairs)
 
     def table(self) -> str:
-        """First and later starts without files and with them."""
+        """The first and the later starts, without files and with them."""
         rows = []
         for name, (first, *later) in self.starts.items():
             middle, least, most = (f"{of(later):.0f}" for of in (median, min, max))
@@ -119,7 +120,7 @@ class Startup(Made):
         return table(HEAD, rows)
 
     def page(self) -> str:
-        """Title, what it is, the table, and what the files add."""
+        """The title, a description, the table, and what the files add."""
         made = (
             f"{self.made} Target {self.target.name}, sha256 {self.target.sha256}; "
             f"{self.files} files like {self.like}, {len(self.starts[NONE]) - 1} later starts each way."
@@ -130,7 +131,7 @@ class Startup(Made):
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Lay out, start in turns, and print the page; with --out, keep it."""
+    """Lay out the files, start in turns, and print the page; with --out, also store it."""
     options = arguments(__doc__, words, "model", **OPTIONS)
     model, like = resolve(options.model), resolve(options.like)
     starts = measure(model, like, options.files, options.repeat)

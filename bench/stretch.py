@@ -1,11 +1,11 @@
-"""A pair of models of any size ratio, made of one file: a stretched target and its shortened draft.
+"""Makes a pair of models with any size ratio from one file: a stretched target and its shortened draft.
 
-    python bench/stretch.py MODEL.gguf OUT.gguf --times 8         idle blocks behind each of its own
+    python bench/stretch.py MODEL.gguf OUT.gguf --times 8         idle blocks after each of its own
     python bench/stretch.py MODEL.gguf OUT.gguf --drop 9,14,21    some of its blocks left out
 
-An idle block is a copy of the one before it whose attn_output and ffn_down are zero: it is computed like
-any other and adds nothing. So the stretched target says what MODEL says, at the cost of a model that many
-times as deep; acceptance and cost of a pair can be set apart. Tensors keep MODEL's type.
+An idle block is a copy of the one before it whose attn_output and ffn_down are zero: it is computed like any other and adds
+nothing. So the stretched target gives MODEL's answers, at the cost of a model that many times as deep. Acceptance and cost of a
+pair can thus be set separately. Tensors keep MODEL's type.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def stretch(source: Path, out: Path, times: int = 1, drop: Sequence[int] = ()) -
 
 
 def _tensors(reader: Any, blocks: Sequence[tuple[int, bool]]) -> Iterator[tuple[str, Any, Any]]:
-    """blocks: of the new file, in order: which one of the source's, and whether it is idle."""
+    """The new file's tensors. blocks: for each of its blocks, the source's block, and whether it is idle."""
     own: dict[int, list[tuple[str, Any]]] = {}
     for tensor in reader.tensors:
         if match := _BLOCK.fullmatch(tensor.name):

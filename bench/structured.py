@@ -1,8 +1,8 @@
-"""What lookup gains under a logits processor: JSON of a schema by outlines, which repeats names that the prompt has.
+"""What lookup gains under a logits processor: JSON of a schema by outlines, which repeats names from the prompt.
 
-Needs pyspec-llama[clients]. Every draft gets the same tasks in turns. The table has each draft's median seconds, tokens a
-second, drafted tokens that were accepted, and how many texts are those of the first draft: rows that are verified together
-round otherwise, so a near-tie may fall the other way.
+Needs pyspec-llama[clients]. Every draft gets the same tasks in turns. The table has each draft's median seconds, tokens a second,
+accepted drafted tokens, and how many texts equal those of the first draft: rows that are verified together round differently, so
+near-ties may be decided differently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = {
 
 
 def prompt_of(index: int) -> str:
-    """The records as JSON, then the one that is to be said again."""
+    """A prompt with the records as JSON, then a request to repeat one."""
     lines = [json.dumps(dict(zip(NAMES, record))) for record in RECORDS]
     return (
         "People, one JSON object a line:\n" + "\n".join(lines)
@@ -65,7 +65,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def ask(llm: SpeculativeLlama) -> dict[str, Any]:
-    """All tasks: seconds, texts, their tokens, and how many of those were accepted drafts."""
+    """Run all tasks: seconds, texts, their tokens, and how many of those were accepted drafts."""
     model: Any = outlines.from_llamacpp(llm)
     generator = outlines.Generator(model, JsonSchema(json.dumps(SCHEMA)))
     texts, accepted = [], 0

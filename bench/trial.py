@@ -1,7 +1,7 @@
 """What the trial of files adds to their first load, and to later ones: seconds.
 
-Each load is a process of its own, that of one repetition with a cache of its own: the first finds no verdict, the second finds
-them. `trial` is what was waited for children; `load` all of making a `SpeculativeLlama`.
+Each load is a separate process; those of one repetition share a new cache: the first finds no verdict, the second finds them.
+`trial` is the time spent waiting for child processes; `load` is the whole time of making a `SpeculativeLlama`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ llm.close()
 
 
 def load(options: dict[str, object], cache: str) -> dict[str, float]:
-    """One load in a process of its own."""
+    """Run one load in a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", LOAD, json.dumps(options)],
         capture_output=True,
@@ -54,7 +54,7 @@ def load(options: dict[str, object], cache: str) -> dict[str, float]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Load a pair again and again and print a Markdown table."""
+    """Load a pair repeatedly and print a Markdown table."""
     options = arguments(__doc__, words, "model", "draft?", threads=2, repeat=5, ctx=4096)
     pair = {"model_path": str(resolve(options.model)), "draft": options.draft or "auto"}
     pair |= {"n_threads": options.threads, "n_ctx": options.ctx}

@@ -1,14 +1,14 @@
-"""What a draft should draw from above temperature 0: tokens a verify by its truncation and its temperature.
+"""How a draft should sample above temperature 0: tokens a verify by its truncation and its temperature.
 
-TARGET answers the first turns of QUESTIONS (Spec-Bench's format, each --every-th one) at temperature --temp with the sampler's
-default options, but with each of --samplers in turn, by noise that drafts share, so the text is one whatever drafts. Behind each
-of its tokens each draft goes on by up to --length tokens; its rows come from the engine, a head's with states of its own. Of each
-row each way to draw is asked: under min-p alone; under top-p, under top-k, under both; where the first token alone fills top-p,
-that one, which is what the engine does; always the likeliest; at a factor of the target's temperature; by the target's whole
-chain, its penalties, DRY, XTC and dynamic temperature too. Rounds then follow one another as in an answer.
+TARGET answers the first turns of QUESTIONS (Spec-Bench's format, every --every-th one) at temperature --temp with default sampler
+options, but with each of --samplers in turn. Its noise is shared with drafts, so the text is the same with any draft. After each
+of its tokens each draft continues by up to --length tokens; its rows come from the engine, a head's with its own states. Each way
+to sample is tried on each row: under min-p alone; under top-p, under top-k, under both; the first token if it alone fills top-p,
+which is what the engine does; always the likeliest; at a factor of the target's temperature; by the target's whole chain, with
+its penalties, DRY, XTC and dynamic temperature. Rounds then follow one another as in an answer.
 
-A way is shown with its tokens a verify, and with the mean of their ratio to min-p alone over questions, with a 95 % interval.
-`unknown` are drafts whose next row is not known; they end there. Nothing is timed.
+The table shows each way's tokens a verify, and the mean over questions of their ratio to min-p alone, with a 95 % interval.
+`unknown` counts drafts that end early because their next row is not known. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FACTORS = (0.8, 0.9, 1.0, 1.1)
 
 
 class Way(NamedTuple):
-    """How a draft draws: at so many times the target's temperature, and under which of its bounds."""
+    """How a draft samples: the factor on the target's temperature, and which of its truncations apply."""
 
     factor: float = 1.0
     top_k: bool = False
@@ -69,7 +69,7 @@ class Way(NamedTuple):
 
 
 def _over(row: Row, min_p: float) -> npt.NDArray[np.int32]:
-    """Ids that are at least so many times as likely as the first, which comes first."""
+    """Ids whose probability is at least min_p times that of the likeliest, sorted, likeliest first."""
     floor = row.max() + np.float32(log(min_p)) if min_p else -inf
     ids = np.flatnonzero(row >= floor)
     return ids[np.argsort(-row[ids], kind="stable")].astype(np.int32)
@@ -92,7 +92,7 @@ WAYS: Mapping[str, Way] = {
 }
 NOW, CHAIN = "min-p alone", "the target's whole chain"
 FEW = (NOW, "and the first where it fills top-p", CHAIN)
-"""What is asked where the target's sampler does more than truncate."""
+"""The ways that are tried if the target's sampler does more than truncate."""
 
 
 class Found(msgspec.Struct):
@@ -107,7 +107,7 @@ class Found(msgspec.Struct):
 
 
 class Truncations(msgspec.Struct):
-    """All that was found."""
+    """All results."""
 
     command: str
     day: str
@@ -118,13 +118,13 @@ class Truncations(msgspec.Struct):
     found: list[Found]
 
     def page(self) -> str:
-        """Title, what it is, and the table."""
+        """The title, a description and the table."""
         files = "; ".join(f"{one.name}, sha256 {one.sha256}" for one in (self.target, *self.drafts))
         made = f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}. Files: {files}."
         return page_of("What a draft draws from", __doc__, made, self.table())
 
     def table(self) -> str:
-        """A line a draft, sampler and way."""
+        """A line for each draft, sampler and way."""
         now = {(one.draft, one.sampler): one for one in self.found if one.way == NOW}
         return table(HEAD, [_row(one, now[one.draft, one.sampler]) for one in self.found])
 
@@ -141,7 +141,7 @@ def _row(one: Found, now: Found) -> list[str]:
 
 
 class Answer(NamedTuple):
-    """What every way would have drafted of one answer, between two lengths of its text.
+    """What every way would have drafted in one answer, between two lengths of its text.
 
     right: by the text's length, how many tokens of each way's draft are the text's. unknown: of each way, drafts cut short.
     """
@@ -152,7 +152,7 @@ class Answer(NamedTuple):
     unknown: Mapping[str, int]
 
     def verifies(self, way: str) -> int:
-        """How many the answer takes: each begins behind the token of the target's own that ended the one before it."""
+        """How many verifies the answer takes: each begins after the target's own token that ended the one before it."""
         n, at = 0, self.start
         while at < self.end:
             at += 1 + min(self.right.get(at, {}).get(way, 0), self.end - at - 1)
@@ -163,11 +163,11 @@ class Answer(NamedTuple):
 def drawn(
     llm: SpeculativeLlama, text: Text, how: Sampling, ways: Sequence[str]
 ) -> dict[int, list[dict[str, int]]]:
-    """What each way draws of each row, by the place where its draft begins."""
+    """The token that each way draws from each row, by the place where the draft begins."""
     found: dict[int, list[dict[str, int]]] = {at: [] for at in text.places}
     with in_force(chain := build_chain(how, llm, tokens=text.tokens[: text.start])):
         for at in range(text.start, len(text.tokens)):
-            for begin, each in found.items():  # the chain knows the text before `at`, and no more
+            for begin, each in found.items():  # the chain has seen only the text before `at`
                 rows = text.places[begin].rows
                 if begin + len(each) == at and len(each) < len(rows):
                     row = rows[len(each)]
@@ -180,13 +180,13 @@ def drawn(
 def answer(
     llm: SpeculativeLlama, text: Text, how: Sampling, ways: Sequence[str], length: int
 ) -> Answer:
-    """How far each way is right, from each place."""
+    """How many tokens each way drafts right, from each place."""
     right: dict[int, dict[str, int]] = {}
     unknown = dict.fromkeys(ways, 0)
     for at, rows in drawn(llm, text, how, ways).items():
         wanted = text.tokens[at : at + length][
             : len(text.tokens) - 1 - at
-        ]  # the target says the last
+        ]  # the last token is the target's own
         right[at] = {way: common_prefix([row[way] for row in rows], wanted) for way in ways}
         for way, n in right[at].items():
             unknown[way] += n == len(rows) < len(wanted)
@@ -194,7 +194,7 @@ def answer(
 
 
 def judge(draft: str, sampler: str, told: Sequence[Answer]) -> list[Found]:
-    """Every way over all answers."""
+    """Figures of every way over all answers."""
     found = []
     for way in told[0].unknown:
         lengths = [(one.end - one.start) / one.verifies(way) for one in told]
@@ -208,7 +208,7 @@ def judge(draft: str, sampler: str, told: Sequence[Answer]) -> list[Found]:
 def answers(
     llm: SpeculativeLlama, prompts: Sequence[Sequence[int]], sampler: str, options: Any
 ) -> Iterator[Answer]:
-    """What would have been drafted of each prompt's answer, where that is not empty."""
+    """What would have been drafted in each prompt's answer, if it has places for drafts."""
     name, _, value = sampler.partition("=")
     ways = [*WAYS, CHAIN] if name == "top_p" else FEW
     for prompt in prompts:
@@ -220,7 +220,7 @@ def answers(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and with --out keep it."""
+    """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, "target", "questions", "drafts*", **OPTIONS)
     found = []
     for path in options.drafts:

@@ -1,4 +1,4 @@
-"""Many prompts at once: rows of all answers share the target's decodes.
+"""Answer many prompts at once: all answers share the target's decodes.
 
     python batch.py [MODEL]
 

@@ -1,8 +1,8 @@
-"""A question and its answer, as llama-cpp-python writes it; the only change is the import.
+"""Ask a question as with llama-cpp-python; only the import differs.
 
     python chat.py [MODEL]
 
-MODEL is a file or a name of `pyspec models list`; what is not here is fetched.
+MODEL is a file or a name that `pyspec models list` shows; a model that is not here is downloaded.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A draft of one's own: whatever proposes tokens may draft; the target checks all of them, so the text stays its own.
+"""Write your own draft. Any class that proposes tokens can draft: the target checks them all, so the text stays its own.
 
 python own_draft.py [MODEL]
 """
@@ -11,12 +11,12 @@ model = sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m-instruct"
 
 
 class Echo(Drafter):
-    """Proposes what followed the last token when it was last there."""
+    """Propose what followed the previous occurrence of the last token."""
 
     name = "echo"
 
     def propose(self, seq, tokens, limit):
-        """Up to `limit` tokens that may follow `tokens`."""
+        """Propose up to `limit` tokens that may follow `tokens`."""
         last = tokens[-1]
         for place in range(len(tokens) - 2, -1, -1):
             if tokens[place] == last:

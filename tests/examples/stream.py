@@ -1,4 +1,4 @@
-"""An answer as it comes.
+"""Print an answer as it is generated.
 
 python stream.py [MODEL]
 """

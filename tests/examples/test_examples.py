@@ -1,4 +1,4 @@
-"""Every example runs as it stands, with a tiny model in place of the default one."""
+"""Every example runs unchanged, with a tiny model in place of the default one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Answers beside other work in an event loop: decodes run in threads, and `wait=True` lets them take turns.
+"""Generate answers in an event loop: decodes run in threads, and `wait=True` makes them take turns.
 
     python with_asyncio.py [MODEL]
 
-Where many ask at once, `pyspec serve` and openai's AsyncOpenAI share decodes instead.
+For many requests at once, use `pyspec serve` with openai's AsyncOpenAI, where answers share decodes.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""LangChain makes a `llama_cpp.Llama` itself; `install` has it make ours.
+"""LangChain builds its own `llama_cpp.Llama`; after `install` it builds a `SpeculativeLlama`.
 
 pip install langchain-community
 python with_langchain.py MODEL.gguf

@@ -1,4 +1,4 @@
-"""A program that speaks to OpenAI speaks to `pyspec serve`.
+"""Use `pyspec serve` through OpenAI's client.
 
 pyspec serve &
 pip install openai
