@@ -1,10 +1,11 @@
 """How much the scheduling order alone affects a server's speed: schedules of prompts and answers, simulated from decode times.
 
 Each of --clients sends its next request when its last answer has ended, until --requests are done, and gets --tokens tokens.
-Prompts are as long as those of QUESTIONS (Spec-Bench's format, one of each kind in turn) in MODEL's vocabulary. A decode with rows
-of several answers takes --base ms plus --answer ms for each; prompt tokens take a pass of their own, --reading ms plus --row ms for
-each, with at most 512 a pass. The defaults are what SmolLM2-135M took as BF16 on two AMD cores with AVX-512; nothing is timed here.
-There are no drafts: a server whose KV cache has a stream for each sequence uses none above two answers.
+Prompts are as long as those of QUESTIONS (Spec-Bench's format, one of each kind in turn) in MODEL's vocabulary. A decode with
+rows of several answers takes --base ms plus --answer ms for each; prompt tokens take a pass of their own, --reading ms plus
+--row ms for each, with at most 512 a pass. The defaults are what SmolLM2-135M took as BF16 on two AMD cores with AVX-512;
+nothing is timed here. There are no drafts: a server whose KV cache has a stream for each sequence uses none above two
+answers.
 
 - `prompts first` is llama-server's way: a decode takes all prompt tokens that wait, at most 2,048, next to the answers' rows.
 - `ours, idle N` is the server's own Composer with BASES_IDLE = N: how much more of a decode prompts get while sequences are idle.
