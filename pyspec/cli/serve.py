@@ -280,7 +280,7 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
-    from pyspec.serve.drain import AT_ONCE, DrainingServer  # noqa: PLC0415
+    from pyspec.serve.drain import AT_ONCE, DrainingServer, leave_hung  # noqa: PLC0415
     from pyspec.serve.fleet import OtherModels  # noqa: PLC0415
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
@@ -307,7 +307,10 @@ def serve(
             backlog=AT_ONCE,
             limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
-        DrainingServer(config, app.state.fleet, server.drain, _BACKLOG).run(sockets=[listener])
+        draining = DrainingServer(config, app.state.fleet, server.drain, _BACKLOG)
+        draining.run(sockets=[listener])
+        leave_hung(app.state.fleet)
+    draining.repeat_signal()
 
 
 def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -24,7 +27,10 @@ DRAINS = {signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server. A signal of DRAINS lets answers go on for so many seconds; a second one, or SIGINT, ends it now.
+    """uvicorn's server. A signal of DRAINS lets answers go on for so many seconds; a second one, or SIGINT, cuts them now.
+
+    One more SIGINT does not wait for readers either. uvicorn would raise the signals again as soon as it has ended; here
+    `repeat_signal` does, when everything is written.
 
     backlog: connections that may wait to be accepted.
     """
@@ -33,7 +39,9 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._fleet, self._seconds, self._backlog = fleet, seconds, backlog
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._drain: asyncio.Task[None] | None = None
+        self._drains: list[asyncio.Task[None]] = []
+        self._cuts = False
+        self._last: int | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
@@ -42,14 +50,44 @@ class DrainingServer(uvicorn.Server):
         for one in sockets or ():
             one.listen(self._backlog)  # asyncio made the queue as short as what it accepts at once
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End connections, and what runs: uvicorn leaves that out where nobody is waited for."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self._fleet.stop()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has come."""
-        if sig not in DRAINS or self._loop is None or self._fleet.draining:
-            super().handle_exit(sig, frame)
+        self._last = sig
+        if self._loop is None:
+            self.should_exit = True
             return
+        self.force_exit = self.force_exit or (self._cuts and sig == signal.SIGINT)
+        self._cuts = sig not in DRAINS or self._fleet.draining
         self._fleet.draining = True
-        self._loop.call_soon_threadsafe(self._begin, sig, frame)
+        self._loop.call_soon_threadsafe(self._begin, 0.0 if self._cuts else self._seconds)
 
-    def _begin(self, sig: int, frame: FrameType | None) -> None:
-        self._drain = asyncio.ensure_future(self._fleet.drain(self._seconds))
-        self._drain.add_done_callback(lambda _: uvicorn.Server.handle_exit(self, sig, frame))
+    def _begin(self, seconds: float) -> None:
+        drain = asyncio.ensure_future(self._fleet.drain(seconds))
+        self._drains.append(drain)
+        drain.add_done_callback(self._drained)
+
+    def _drained(self, _drain: asyncio.Task[None]) -> None:
+        self.should_exit = True
+
+    def repeat_signal(self) -> None:
+        """End as the last signal ends a program, if one came."""
+        if self._last is not None:
+            signal.raise_signal(self._last)
+
+
+def leave_hung(fleet: Fleet) -> None:
+    """End the process with status 1 where an engine did not stop: freeing what it uses would crash. Others are freed first."""
+    hung = fleet.hung
+    if not hung:
+        return
+    if fleet.default not in hung:
+        fleet.default.batch.close()
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(1)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspec.errors import ModelNotFound, ShuttingDown, TooManyRequests
+from pyspec.errors import EngineError, ModelNotFound, ShuttingDown, TooManyRequests
 from pyspec.serve.service import Service
 
 if TYPE_CHECKING:
@@ -71,9 +71,14 @@ class Fleet:
         self.default.start()
 
     async def stop(self) -> None:
-        """End what runs."""
-        for service in self.services:
-            await self._unload(service, free=service is not self.default)
+        """End what runs. A model whose engine hangs is not freed."""
+        ends = (self._unload(each, free=each is not self.default) for each in self.services)
+        await asyncio.gather(*ends)
+
+    @property
+    def hung(self) -> list[Service]:
+        """Those whose engine has not ended, once `stop` has."""
+        return [service for service in self.services if service.alive]
 
     async def drain(self, seconds: float) -> None:
         """Take nothing more; what runs may end for so many seconds, and is then cut."""
@@ -153,7 +158,7 @@ class Fleet:
         return (name for name, service in self._loaded.items() if service not in self._users)
 
     async def _make_room(self, name: str) -> None:
-        """Free a model; what it answers may end. Raises TooManyRequests."""
+        """Free a model; what it answers may end. Raises TooManyRequests, or EngineError for one that hangs."""
         service = self._leaving = self._loaded.pop(name)  # who asks for it now waits for its return
         try:
             async with self._freed:
@@ -169,9 +174,16 @@ class Fleet:
             ) from None
         finally:
             self._leaving = None
-        await self._unload(service, free=True)
+        if not await self._unload(service, free=True):
+            self._loaded = {
+                name: service,
+                **self._loaded,
+            }  # its memory is taken, and health tells of it
+            raise EngineError(f"the engine of {name} does not stop", "start the server anew")
 
-    async def _unload(self, service: Service, *, free: bool) -> None:
-        await service.stop()
-        if free:
+    async def _unload(self, service: Service, *, free: bool) -> bool:
+        """End a model's engine, and free it. False where the engine hangs, and still uses it."""
+        ended = await service.stop()
+        if free and ended:
             await asyncio.to_thread(service.batch.close)
+        return ended

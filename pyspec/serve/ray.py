@@ -118,6 +118,8 @@ class Replica:
 
     async def __del__(self) -> None:
         await self._open.aclose()
+        if self._app.state.fleet.hung:  # its thread still uses the batch
+            os._exit(1)
         self._batch.close()
 
 

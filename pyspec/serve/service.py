@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import random
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pyspec")
 
-_STOP_S = 0.2
+_JOIN_S = 0.2
+_STOP_S = 5.0
+# from the cancel of a decode to the end of its thread; contexts that are being made are finished first
 _CUT_S = 5.0
 # for answers that were cut to say so
 
@@ -179,13 +182,15 @@ class Service:
         return "stuck" if self._open and self.pulse.late else None
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing more; what runs may end for so many seconds, and is then cut."""
+        """Take nothing more; what runs may end for so many seconds, and is then cut. What an engine that hangs owes fails."""
         self.draining = True
         await self._until_idle(seconds)
         for job, _ in self._open.values():
             job.cancelled = True
         self._wake.set()
         await self._until_idle(_CUT_S)
+        self._fail_all(Cancelled("the server ends, and the answer was not finished"))
+        self._flush()
 
     async def _until_idle(self, seconds: float) -> None:
         self._idle.clear()
@@ -193,15 +198,24 @@ class Service:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), seconds)
 
-    async def stop(self) -> None:
-        """End what runs, and the thread."""
+    async def stop(self) -> bool:
+        """End what runs, and the thread.
+
+        Returns:
+            Whether the thread ended. One that hangs in a call goes on using the batch, which then must not be closed.
+        """
+        self.draining = True
         self._stopping.set()
-        while self._thread.is_alive():  # one that is about to begin a run clears the flag
-            self.batch.cancel()
+        end = time.monotonic() + _STOP_S
+        while self.alive and time.monotonic() < end:
+            self.batch.cancel()  # again and again: a thread that is about to begin a run clears the flag
             self._wake.set()
-            await asyncio.to_thread(self._thread.join, _STOP_S)
+            await asyncio.to_thread(self._thread.join, _JOIN_S)
         for pool in (self._large, self._grammars):
             pool.shutdown(wait=False, cancel_futures=True)
+        if self.alive:
+            log.error("the engine of %s did not stop", self.serving.model)
+        return not self.alive
 
     def _flush(self) -> None:
         self._flush_due = False  # before the rest: what comes now wakes the loop again

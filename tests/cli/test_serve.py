@@ -16,7 +16,7 @@ import urllib.request
 import pytest
 import tiny
 from systems import limits, linux
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, wait
 
 from pyspec.cli.serve import _called
 from pyspec.serve.guard import MOST_NEW
@@ -25,10 +25,10 @@ from pyspec.serve.settings import served_name
 
 @pytest.fixture
 def start(tmp_path, tiny_ascii):
-    """Starts `pyspec serve ARGUMENTS` with a tiny model; gives the process."""
+    """Starts `pyspec serve ARGUMENTS` with a tiny model; gives the process. begin: what Python runs."""
     running = []
 
-    def start_(*arguments, limit=0):
+    def start_(*arguments, limit=0, begin=("-m", "pyspec")):
         own = {"PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         environment = {**os.environ, **own}
 
@@ -36,7 +36,7 @@ def start(tmp_path, tiny_ascii):
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
         resource = limits() if limit else None
-        command = [sys.executable, "-m", "pyspec", "serve", "-m", str(tiny_ascii), "-t", "1"]
+        command = [sys.executable, *begin, "serve", "-m", str(tiny_ascii), "-t", "1"]
         command += ["-c", "512", "--parallel", "2", "--companion", "none", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         options = {"env": environment, "cwd": tmp_path, "preexec_fn": bound if limit else None}
@@ -65,6 +65,78 @@ def test_serves_until_it_is_told_to_end(start, number):
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert (stdout, "Traceback" in stderr) == ("", False)
+
+
+HANGS = """
+import sys, threading
+from pyspec.batch import Batch
+from pyspec.cli.main import main
+from pyspec.serve import service
+Batch.stream = lambda *_: threading.Event().wait()
+service._CUT_S = service._STOP_S = 0.1
+main(sys.argv[1:])
+"""
+
+
+def request_to(process, path, **asked):
+    """A connection on which a server was asked for something."""
+    port = int(re.search(r":(\d+):", process.stderr.readline()).group(1))
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    client.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
+    return client
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_engine_that_hangs_keeps_no_server(start, number):
+    """Its stream is told, the log says why, and the status is a failure's; nothing crashes."""
+    process = start("--port", "0", "--drain", "0.1", begin=("-c", HANGS))
+    client = request_to(process, "/v1/completions", prompt="a", stream=True)
+    response = client.getresponse()
+    process.send_signal(number)
+    assert '"error":' in response.read().decode()
+    client.close()
+    _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, stderr.splitlines()[-1]) == (
+        1,
+        "the engine of ascii did not stop",
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+def test_whatever_ends_it_what_it_keeps_is_written(start, tmp_path, number, code):
+    """The next server begins with what this one read; the status says what ended it."""
+    kept = tmp_path / "kept"
+    process = start("--port", "0", "--prompt-cache", str(kept))
+    client = request_to(process, "/v1/completions", prompt="a" * 40, max_tokens=3)
+    assert client.getresponse().read()
+    client.close()
+    process.send_signal(number)
+    process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, kept.exists()) == (code, True)
+
+
+def health(port):
+    """The status of a health check."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    client.request("GET", "/health")
+    status = client.getresponse().status
+    client.close()
+    return status
+
+
+def test_a_second_signal_waits_for_no_answer(start):
+    """A drain may take long; what runs is cut, and says so."""
+    process = start("--port", "0", "--drain", str(DEADLINE_S), "-c", "0", "--draft", "none")
+    client = request_to(process, "/v1/completions", prompt="a", stream=True, logit_bias={"2": -100})
+    response = client.getresponse()
+    assert response.readline()
+    process.send_signal(signal.SIGTERM)
+    wait(lambda: health(client.port) == 503)  # of two that wait Python hears the lower number first
+    process.send_signal(signal.SIGINT)
+    assert response.read().decode().rstrip().endswith("[DONE]")
+    client.close()
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg])

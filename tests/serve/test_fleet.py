@@ -160,6 +160,21 @@ def test_where_every_model_answers_another_is_refused(fleet, monkeypatch):
     said(server, "a")
 
 
+def test_a_model_whose_engine_hangs_makes_no_room(fleet, monkeypatch):
+    """Its memory stays taken: another one is refused, and it is still one of those that health looks at."""
+    from pyspec.serve.service import Service
+
+    async def stop(_service):
+        return False
+
+    server, loaded = fleet(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Service, "stop", stop)
+        status, told = post(server, body(model="a"))
+    assert (status, "does not stop" in told["error"]["message"], loaded) == (503, True, [])
+    assert names_loaded(server) == {"tiny"}
+
+
 def test_what_takes_more_than_was_known_makes_room_behind_it(fleet):
     """It is loaded, then idle ones go; the next time its size is known."""
     server, loaded = fleet(9, memory=2.5, needs=lambda _name: 0)

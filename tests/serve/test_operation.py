@@ -40,6 +40,15 @@ def streamed(server, **options):
     return connection, connection.getresponse()
 
 
+DOORS = {
+    "/v1/chat/completions": ({"messages": [{"role": "user", "content": "a"}]}, "Cancelled"),
+    "/v1/completions": ({"prompt": "a"}, "Cancelled"),
+    "/v1/responses": ({"input": "a"}, "response.failed"),
+    "/v1/messages": ({"messages": [{"role": "user", "content": "a"}]}, "api_error"),
+}
+"""What is asked of each interface, and a word of the event that ends a stream of an answer that failed."""
+
+
 def reasons(response):
     """Why a stream's answer ended, and its last line."""
     lines = [line[6:] for line in response.read().decode().split("\n\n") if line]
@@ -89,6 +98,77 @@ def test_an_engine_that_hangs_is_told_of(held):
     server.wait_idle()
     wait(lambda: tellings(server) == {(200, "ok")})
     connection.close()
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_drain_ends_the_streams_of_an_engine_that_hangs(held, monkeypatch, path):
+    """As each interface tells of an answer that failed."""
+    monkeypatch.setattr("pyspec.serve.service._CUT_S", 0.0)
+    server, *_ = held
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    asked = json.dumps({**DOORS[path][0], "stream": True})
+    connection.request("POST", path, asked, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    wait(lambda: server.batch.load == (0, 1))
+    drain(server, 0.0).result(DEADLINE_S)
+    last = response.read().decode().rstrip().split("\n\n")[-1]
+    assert DOORS[path][1] in last
+    assert "was not finished" in last
+    connection.close()
+
+
+def test_an_answer_that_is_not_streamed_ends_with_the_drain(held, monkeypatch):
+    """With a status after which its client may ask another server."""
+    monkeypatch.setattr("pyspec.serve.service._CUT_S", 0.0)
+    server, *_ = held
+    found = []
+    asking = threading.Thread(target=lambda: found.append(post(server, body())))
+    asking.start()
+    wait(lambda: server.batch.load == (0, 1))
+    drain(server, 0.0).result(DEADLINE_S)
+    asking.join(DEADLINE_S)
+    assert [(status, told["error"]["code"]) for status, told in found] == [(503, "Cancelled")]
+
+
+def test_a_stop_does_not_wait_for_an_engine_that_hangs(held, monkeypatch, caplog):
+    """It says so, there and in the log, and where it does not hang that it ended."""
+    monkeypatch.setattr("pyspec.serve.service._STOP_S", 0.0)
+    server, free, _ = held
+    connection = raw(server, body())
+    wait(lambda: server.batch.load == (0, 1))
+    fleet = server.app.state.fleet
+    asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
+    assert fleet.hung == [fleet.default]
+    assert "the engine of tiny did not stop" in caplog.text
+    connection.close()
+    monkeypatch.undo()
+    free.set()
+    asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
+    assert fleet.hung == []
+
+
+def test_a_server_that_ends_takes_nothing_more(serve):
+    """Nobody would answer."""
+    server = serve()
+    fleet = server.app.state.fleet
+    asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
+    status, told = post(server, body())
+    assert (status, told["error"]["code"]) == (503, "shutting_down")
+
+
+def test_what_an_engine_that_hangs_uses_is_not_freed(monkeypatch):
+    """The process ends with a failure; what other models have to write is written first."""
+    from types import SimpleNamespace
+
+    from pyspec.serve.drain import leave_hung
+
+    ends = []
+    monkeypatch.setattr("os._exit", ends.append)
+    first = SimpleNamespace(batch=SimpleNamespace(close=lambda: ends.append("closed")))
+    for hung in ([], [first], [object()]):
+        leave_hung(SimpleNamespace(hung=hung, default=first))
+        ends.append(None)
+    assert ends == [None, 1, None, "closed", 1, None]
 
 
 def test_an_idle_engine_does_not_hang(held):
