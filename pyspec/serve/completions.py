@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,21 +29,19 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """The chunks of all choices as they come, then `[DONE]`, as server-sent events."""
+    """The chunks of all choices as they come, then `[DONE]`, as server-sent events.
+
+    Of a choice nothing goes out before there is something of its answer: until then another server could give it.
+    """
     choices = asked.choices()
     writers = [_ChunkWriter(choice) for choice in choices]
-    if asked.is_chat:
-        for each in choices:
-            yield _event(each.chunk({"role": "assistant", "content": ""}))
     try:
         async for choice in asked.updates(choices):
             if choice is None:
                 yield PING
                 continue
-            for delta in choice.deltas():
-                yield writers[choice.index].event(delta)
-            if choice.result is not None:
-                yield _event(choice.last())
+            for each in writers[choice.index].events():
+                yield each
     except AnswerFailed as error:
         yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
         return
@@ -53,15 +51,27 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
 
 
 class _ChunkWriter:
-    """Writes the chunks of a choice. Most differ in their text alone: around it they are made once."""
+    """Writes the chunks of a choice; a chat's begin with its role. Most differ in their text alone, and share the rest."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         made = _event(choice.chunk({"content": _PLACE}))
         self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
+        self._first: dict[str, Any] | None = None
+        if choice.asked.is_chat:
+            self._first = choice.chunk({"role": "assistant", "content": ""})
 
-    def event(self, delta: dict[str, Any]) -> bytes:
-        """A chunk as an event."""
+    def events(self) -> Iterator[bytes]:
+        """What has come, as events."""
+        deltas, ended = self._choice.deltas(), self._choice.result is not None
+        if self._first and (deltas or ended):
+            yield _event(self._first)
+            self._first = None
+        yield from map(self._written, deltas)
+        if ended:
+            yield _event(self._choice.last())
+
+    def _written(self, delta: dict[str, Any]) -> bytes:
         if delta.keys() != _TEXT or not self._choice.bare:
             return _event(self._choice.chunk(delta))
         return self._head + msgspec.json.encode(delta["content"]) + self._tail

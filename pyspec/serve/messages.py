@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspec.batch.bodies import Body
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
-from pyspec.serve.interface import Interface, as_chat, event, reader, text_of
+from pyspec.serve.interface import PING, Interface, as_chat, event, reader, text_of
 from pyspec.text.parts import object_of
 
 if TYPE_CHECKING:
@@ -296,16 +296,22 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """A message's events, from `message_start` to `message_stop`."""
+    """A message's events, from `message_start` to `message_stop`.
+
+    Nothing but comments goes out before there is something of the answer: until then another server could give it.
+    """
     blocks, choices = AnswerBlocks(), asked.choices()
     message = _message(asked, len(asked.jobs[0].tokens))
-    yield event({"type": "message_start", "message": message})
-    yield event({"type": "ping"})
+    begun = False
     try:
         async for choice in asked.updates(choices):
             if choice is None:
-                yield event({"type": "ping"})
+                yield event({"type": "ping"}) if begun else PING
                 continue
+            if not begun:
+                begun = True
+                yield event({"type": "message_start", "message": message})
+                yield event({"type": "ping"})
             for step, block, text in blocks.take(choice.taken()):
                 yield _step(step, block, text)
     except AnswerFailed as error:

@@ -352,18 +352,28 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """A response's events, from `response.created` to the one that says how it ended."""
+    """A response's events, from `response.created` to the one that says how it ended.
+
+    The first go out with the answer's beginning, until which another server could give it, or at the first ping: to some
+    clients events alone show that a response goes on, and no comments.
+    """
     answer, choices = ResponseWriter(asked), asked.choices()
-    for kind in ("created", "in_progress"):
-        yield event(answer.going_on(kind))
+    begun = False
     try:
         async for choice in asked.updates(choices):
-            if choice is None:  # some clients count events alone, and no comments
+            if not begun:
+                begun = True
+                yield event(answer.going_on("created"))
                 yield event(answer.going_on("in_progress"))
+            elif choice is None:
+                yield event(answer.going_on("in_progress"))
+            if choice is None:
                 continue
             for each in answer.take(choice):
                 yield event(each)
     except AnswerFailed as error:
+        if not begun:  # clients take nothing before it
+            yield event(answer.going_on("created"))
         failed = {
             **answer.response("failed"),
             "error": {"code": "server_error", "message": str(error)},

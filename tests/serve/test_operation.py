@@ -111,7 +111,9 @@ def test_a_drain_ends_the_streams_of_an_engine_that_hangs(held, monkeypatch, pat
     response = connection.getresponse()
     wait(lambda: server.batch.load == (0, 1))
     drain(server, 0.0).result(DEADLINE_S)
-    last = response.read().decode().rstrip().split("\n\n")[-1]
+    said = response.read().decode()
+    assert ("response.created" in said, '"role"' in said) == (path == "/v1/responses", False)
+    last = said.rstrip().split("\n\n")[-1]
     assert DOORS[path][1] in last
     assert "was not finished" in last
     connection.close()

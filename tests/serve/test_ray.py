@@ -221,18 +221,20 @@ def test_a_stream_whose_replica_ends_says_so(url):
 def test_a_stream_that_waits_survives_its_replica(url, deploy):
     """It had shown no more than that it goes on; one whose tokens were out ends."""
     deploy(replicas=1, parallel=1, server={"ping": 0.05})
-    asked = {"prompt": "hello", "stream": True, "logit_bias": {"2": -100}}
-    where, options = f"{url}/v1/completions", {"timeout": 120, "stream": True}
-    with (
-        requests.post(where, json={**asked, "max_tokens": 4000}, **options) as held,
-        requests.post(where, json={**asked, "max_tokens": 4}, **options) as waiting,
-    ):
+    said = [{"role": "user", "content": "hello"}]
+    asked = {"messages": said, "stream": True, "logit_bias": {"2": -100}}
+    where, options = f"{url}/v1/chat/completions", {"timeout": 120, "stream": True}
+    with requests.post(where, json={**asked, "max_tokens": 4000}, **options) as held:
+        told = held.iter_lines(decode_unicode=True)
+        assert next(line for line in told if line.startswith("data: "))
+        waiting = requests.post(where, json={**asked, "max_tokens": 4}, **options)
         lines = waiting.iter_lines(decode_unicode=True)
         assert next(lines) == ":"
         for actor in replicas().values():
             ray.kill(actor, no_restart=True)
         events = [line for line in lines if line.startswith("data: ")]
-        *_, cut = filter(None, held.iter_lines(decode_unicode=True))
+        *_, cut = filter(None, told)
+    waiting.close()
     assert events[-1] == "data: [DONE]"
     assert len(events) > 1
     assert "ask again" in cut
