@@ -7,6 +7,7 @@ cannot be done is refused; other fields are ignored, as clients send many.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -19,7 +20,7 @@ from pyspec.sampling import LEAST_P
 from pyspec.text.formats import format_grammar, tools_left
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspec.result import Result
     from pyspec.tokens import Token, TokenLogprobs
@@ -123,7 +124,7 @@ class Body(RequestFields, kw_only=True):
 
 _SHAPING = (
     "grammar", "response_format", "json_schema", "guided_json", "structured_outputs", "tools", "text",
-    "output_config",
+    "output_config", "output_format",
 )  # fmt: skip
 """Fields of which a grammar is made, in any kind of request."""
 
@@ -153,6 +154,7 @@ class ChatBody(Body):
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
+    prediction: dict[str, Any] | None = None
 
     @property
     def alternatives(self) -> int | None:
@@ -187,6 +189,8 @@ class ChatBody(Body):
         if self.chat_template_kwargs:
             told = shared.get("chat_template_kwargs", {})
             shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}
+        if self.prediction is not None:
+            shared["prediction"] = _text_of(self.prediction["content"])
         return [Record(messages=_known(self.messages), form=CHAT, **shared)]
 
 
@@ -277,12 +281,34 @@ def _known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         role = message.get("role")
         if isinstance(role, str) and role not in _ROLES:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
-        call, told = message.get("function_call"), message
+        call, told = message.get("function_call"), _with_refusal(message)
         if call and not message.get("tool_calls"):  # as clients say it that knew no tools
-            known = {key: value for key, value in message.items() if key != "function_call"}
+            known = {key: value for key, value in told.items() if key != "function_call"}
             told = {**known, "tool_calls": [{"type": "function", "function": call}]}
         found.append(with_function_calls(told))
     return found
+
+
+def _with_refusal(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose refusal, if it has one, is what was said."""
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(content, list) and any(map(_is_refusal, content)):
+        return {**message, "content": [_as_text(part) for part in content]}
+    return {**message, "content": refusal} if refusal and content is None else message
+
+
+def _text_of(content: Any) -> str:
+    """The text of a prediction: one string, or parts."""
+    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    return "".join(parts)
+
+
+def _is_refusal(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "refusal"
+
+
+def _as_text(part: Any) -> Any:
+    return {"type": "text", "text": part.get("refusal")} if _is_refusal(part) else part
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -290,7 +316,16 @@ def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     functions = [as_function_tool(tool).get("function") for tool in tools]
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
         raise InputError("a tool has no function with a name")
-    return [function for function in functions if function is not None]
+    found = [function for function in functions if function is not None]
+    check_names(function["name"] for function in found)
+    return found
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise InputError for tools of one name, of whatever kind: nobody could tell whose call it is."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InputError(f"{count} tools are called {name[:80]!r}", "tool names must be unique")
 
 
 # -- answers out -----------------------------------------------------------------------------------

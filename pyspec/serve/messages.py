@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.bodies import Body
+from pyspec.batch.bodies import Body, check_names
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import PING, Interface, as_chat, event, reader, text_of
@@ -93,6 +93,7 @@ class MessagesBody(Body):
     def _offered(self) -> list[dict[str, Any]]:
         """Tools that the model may call now: deferred ones once a search has found them, if it is the client that searches."""
         tools = [tool for tool in self.tools or () if _is_function(tool)]
+        check_names(str(tool.get("name")) for tool in tools)
         if any(str(tool.get("type")).startswith("tool_search_tool") for tool in self.tools or ()):
             return tools
         found = {name for message in self.messages for name in _found(message.get("content"))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.bodies import Body
+from pyspec.batch.bodies import Body, check_names
 from pyspec.errors import AnswerFailed, ContextOverflow, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader, text_of
@@ -61,9 +61,10 @@ class ResponsesBody(Body):
         return (self.top_logprobs or 0) if wanted else None
 
     def client_tools(self) -> dict[str, ClientTool]:
-        """Its tools that clients run, by the names that the model knows."""
-        given = [*(self.tools or ()), *found_tools(self.input)]
-        return {tool.name: tool for tool in client_tools(given)}
+        """Its tools that clients run, by the names that the model knows; one may be found again and again."""
+        given = list(client_tools(self.tools or ()))
+        check_names(tool.name for tool in given)
+        return {tool.name: tool for tool in (*given, *client_tools(found_tools(self.input)))}
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import json
 
 import pytest
-from asking import body
+from asking import body, post
 from waiting import DEADLINE_S, wait
 
 from pyspec import errors
+from pyspec.batch.bodies import decoded, records_of
+from pyspec.serve.responses import ResponsesBody
 from pyspec.serve.service import Service
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
@@ -56,6 +59,48 @@ def test_what_passes_may_be_asked_again(serve, monkeypatch, error, told):
 
     monkeypatch.setattr(Service, "ask", ask)
     assert refused(serve()) == told
+
+
+OBJECT = {"type": "object"}
+CHAT_FUNCTION = {"type": "function", "function": {"name": "f", "parameters": OBJECT}}
+FUNCTION = {"type": "function", "name": "f", "parameters": OBJECT}
+CUSTOM = {"type": "custom", "name": "f"}
+SPACE = {"type": "namespace", "name": "a", "tools": [FUNCTION]}
+SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, CHAT_FUNCTION]}),
+        ("/v1/chat/completions", {"tools": [CHAT_FUNCTION, {"type": "custom", "custom": CUSTOM}]}),
+        ("/v1/chat/completions", {"functions": [FUNCTION, FUNCTION]}),
+        ("/v1/messages", {"tools": [{"name": "f", "input_schema": OBJECT}] * 2}),
+        ("/v1/messages", {"tools": [{"name": "f", "input_schema": OBJECT, "defer_loading": True}] * 2}),
+        ("/v1/responses", {"input": "hello", "tools": [FUNCTION, FUNCTION]}),
+        ("/v1/responses", {"input": "hello", "tools": [FUNCTION, CUSTOM]}),
+        ("/v1/responses", {"input": "hello", "tools": [SPACE, {**FUNCTION, "name": "a__f"}]}),
+    ],
+)  # fmt: skip
+def test_tools_of_one_name_are_refused(serve, path, asked):
+    """A call would not say whose it is. Anthropic's service says so in this word, too."""
+    status, told = post(serve(), json.dumps({**SAID, **asked}).encode(), path)
+    assert status == 400
+    assert "unique" in told["error"]["message"]
+
+
+def test_a_tool_that_is_found_again_is_no_second_one():
+    """Each search of a conversation may find it, or one that was sent from its beginning."""
+    found = {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "tools": [FUNCTION],
+        "execution": "client",
+    }
+    turns = [{"role": "user", "content": "hello"}, found, found]
+    asked = json.dumps({"input": turns, "tools": [FUNCTION]}).encode()
+    (record,) = records_of(decoded(ResponsesBody, asked), "a")
+    assert [tool["name"] for tool in record.tools] == ["f"]
 
 
 def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
