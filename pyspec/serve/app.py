@@ -39,7 +39,7 @@ from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.patience import Admission, EventStream
 from pyspec.serve.pending import PendingRequest
-from pyspec.serve.responses import RESPONSES
+from pyspec.serve.responses import RESPONSE_COUNTS, RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
@@ -58,14 +58,21 @@ INTERFACES = {
 }
 log = logging.getLogger("pyspec")
 
-_COUNT = "/count_tokens"
-_SHORT = ("/chat/completions", "/responses", "/messages", "/messages" + _COUNT, "/embeddings")
+_COUNTS = {
+    "/v1/messages/count_tokens": (COUNTS, {}),
+    "/v1/responses/input_tokens": (RESPONSE_COUNTS, {"object": "response.input_tokens"}),
+}
+"""Where tokens of a request are counted: how it is read, and what stands beside their number."""
+
+_CHATS = ("/chat/completions", "/responses", "/messages")
+_SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens", "/embeddings")
 # what llama-server answers without /v1, too; its /completions is another interface
 
 
 def interface_at(path: str) -> Interface | None:
     """The interface that a path belongs to."""
-    return INTERFACES.get(_whole_path(path.removesuffix(_COUNT)))
+    whole = _whole_path(path)
+    return INTERFACES.get(whole.rpartition("/")[0] if whole in _COUNTS else whole)
 
 
 def _whole_path(path: str) -> str:
@@ -115,7 +122,7 @@ class Handlers:
     def routes(self) -> list[Route]:
         """The paths."""
         posted = dict.fromkeys(INTERFACES, self.complete)
-        posted |= {path + _COUNT: self.count_tokens for path in INTERFACES if "messages" in path}
+        posted |= dict.fromkeys(_COUNTS, self.count_tokens)
         posted |= dict.fromkeys(("/tokenize", "/detokenize"), self.tokenize)
         posted["/v1/embeddings"] = self.embeddings
         posted |= {path: posted[f"/v1{path}"] for path in _SHORT}
@@ -169,11 +176,12 @@ class Handlers:
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
-        """How many tokens a request of Anthropic's has."""
+        """How many tokens a request's prompt has."""
+        read, beside = _COUNTS[_whole_path(request.url.path)]
         data, _ = await self._data(request)
-        body = COUNTS(data)
+        body = read(data)
         async with self._fleet.using(body.model) as service:
-            return _json({"input_tokens": await service.count(body, len(data))})
+            return _json({**beside, "input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
         """Tokens of a text, or the text of tokens."""

@@ -125,16 +125,20 @@ def event(value: dict[str, Any]) -> bytes:
 
 
 def text_of(content: Any, kinds: tuple[str, ...]) -> str:
-    """The text of a message: one string, or parts of these kinds, which have a `text`. Raises InputError."""
+    """The text of a message: one string, or parts of these kinds, which have a `text`, or a `refusal`. Raises InputError."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         raise InputError("a message has content that is neither text nor a list of parts")
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in kinds or not isinstance(part.get("text"), str):
-            raise InputError(
-                f"content of the type {str(kind)[:40]!r} cannot be read",
-                "send text; images, files and audio are not read",
-            )
-    return "".join(part["text"] for part in content)
+    return "".join(_text_in(part, kinds) for part in content)
+
+
+def _text_in(part: Any, kinds: tuple[str, ...]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("refusal" if kind == "refusal" else "text") if kind in kinds else None
+    if not isinstance(text, str):
+        raise InputError(
+            f"content of the type {str(kind)[:40]!r} cannot be read",
+            "send text; images, files and audio are not read",
+        )
+    return text

@@ -44,7 +44,7 @@ _CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
 
 
 class MessagesBody(Body):
-    """A request's body. Tools that the server would run are left out."""
+    """A request's body. Tools that the server would run are left out. output_format: what betas had for that of output_config."""
 
     messages: list[dict[str, Any]]
     system: str | list[dict[str, Any]] | None = None
@@ -53,6 +53,7 @@ class MessagesBody(Body):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
 
@@ -74,7 +75,7 @@ class MessagesBody(Body):
 
     def _records(self, name: str) -> list[Record]:
         choice = self.tool_choice or {}
-        form = (self.output_config or {}).get("format")
+        form = (self.output_config or {}).get("format") or self.output_format
         wanted = self.response_format if form is None else {**form, "json_schema": form}
         chat = as_chat(
             self,
@@ -131,7 +132,7 @@ class CountBody(MessagesBody):
 
     def records(self, name: str) -> list[Record]:
         """What is counted, as a record."""
-        self.grammar = self.response_format = None
+        self.grammar = self.response_format = self.output_format = None
         self.output_config = {**(self.output_config or {}), "format": None}
         return self._records(name)
 
@@ -208,16 +209,26 @@ def _found(content: Any) -> Iterator[str]:
             yield block["tool_name"]
 
 
+_DOCUMENTS = {"text": "data", "content": "content"}
+# kinds of their sources that are text, and where these have it
+
+
 def _text(block: dict[str, Any]) -> str:
     """The text of a block: it, that of a search result, of a document of text, or a tool's that was found. Raises InputError."""
     kind, source = block.get("type"), block.get("source")
     if kind == "tool_reference":
         return f"{block['tool_name']} can be called now."
-    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
-        return str(source["data"])
+    if kind == "document" and isinstance(source, dict) and source.get("type") in _DOCUMENTS:
+        given = source[_DOCUMENTS[source["type"]]]
+        about = (block.get("title"), block.get("context"), text_of(given, ("text",)))
+        return "\n".join(filter(None, about))
     if kind == "search_result":
         return f"{block['title']} ({source})\n{text_of(block['content'], ('text',))}"
     return text_of([block], ("text",))
+
+
+_SERVERS_OWN = re.compile(r"redacted_thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
+# what nobody here can read, and what another server ran: the model's words say what came of it
 
 
 def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -232,7 +243,9 @@ def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind == "thinking":
             thoughts.append(block["thinking"])
-        elif kind != "redacted_thinking":  # nobody here can read it
+        elif kind == "compaction":
+            texts.append(block.get("content") or "")
+        elif not _SERVERS_OWN.fullmatch(str(kind)):
             texts.append(_text(block))
     made: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
     if thoughts:

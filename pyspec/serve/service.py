@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pyspec")
 
 _JOIN_S = 0.2
-_STOP_S = 5.0
+_STOP_S = 30.0
 # from the cancel of a decode to the end of its thread; contexts that are being made are finished first
 _CUT_S = 5.0
 # for answers that were cut to say so

@@ -12,7 +12,7 @@ from pyspec.errors import InputError
 from pyspec.serve.interface import text_of
 from pyspec.text.parts import object_of
 
-TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 """Types of parts that are text."""
 
 

@@ -49,7 +49,8 @@ def _name_of(choice: Any) -> Any:
     if not isinstance(choice, Mapping):
         return None
     named = choice.get("function", choice.get("custom", choice))
-    return named.get("name") if isinstance(named, Mapping) else None
+    # a tool that the server would run has a type alone
+    return named.get("name", named.get("type")) if isinstance(named, Mapping) else None
 
 
 def _one_of(tools: Sequence[Mapping[str, Any]], name: Any) -> str:

@@ -8,6 +8,7 @@ import pytest
 from asking import body, post
 
 from pyspec.batch.bodies import ChatBody, decoded
+from pyspec.text.forms import standard
 
 
 def said(server, text="hello there", **options):
@@ -58,6 +59,22 @@ def test_a_repetition_penalty_by_vllms_name():
     """It is llama.cpp's, whose own name is heard first."""
     assert record_of(repetition_penalty=1.5).repeat_penalty == 1.5
     assert record_of(repetition_penalty=1.5, repeat_penalty=1.2).repeat_penalty == 1.2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": [{"type": "text", "text": "N"}, {"type": "refusal", "refusal": "o."}]},
+        {"content": [{"type": "text", "text": "No."}], "refusal": "Never."},
+        {"content": None, "refusal": "No."},
+        {"refusal": "No."},
+        {"content": "No.", "refusal": None},
+    ],
+)
+def test_what_the_model_refused_is_a_part_of_the_history(said):
+    """As what it said, wherever OpenAI has it."""
+    (made,) = standard(record_of(messages=[{"role": "assistant", **said}]).messages)
+    assert made["content"] == "No."
 
 
 def test_several_calls_where_one_must_be_are_refused_by_request_alone():

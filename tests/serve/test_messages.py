@@ -212,6 +212,59 @@ def record_of(**body):
     return record
 
 
+def test_what_another_server_ran_is_left_out():
+    """Blocks of a history with Anthropic's own tools, or those of MCP: the model's words say what came of them."""
+    ran = [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []},
+        {"type": "mcp_tool_use", "id": "s2", "name": "x", "server_name": "y", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "s2", "is_error": False, "content": "r"},
+        {"type": "bash_code_execution_tool_result", "tool_use_id": "s3", "content": {}},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+    own = {"role": "assistant", "content": [*ran, {"type": "text", "text": "So it is."}]}
+    made = record_of(messages=[TURNS[0], own, {"role": "user", "content": "on"}]).messages
+    assert [message["content"] for message in made] == ["one and one?", "So it is.", "on"]
+
+
+def test_a_summary_of_what_was_said_is_read():
+    """As what the model said; one that failed says nothing."""
+    for given, text in (("They added.", "They added.\nSo."), (None, "\nSo.")):
+        blocks = [{"type": "compaction", "content": given}, {"type": "text", "text": "So."}]
+        own = {"role": "assistant", "content": blocks}
+        made = record_of(messages=[own, {"role": "user", "content": "on"}]).messages
+        assert made[0]["content"] == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "text", "media_type": "text/plain", "data": "Words."},
+        {"type": "content", "content": "Words."},
+        {"type": "content", "content": [{"type": "text", "text": "Words."}]},
+    ],
+)
+def test_a_document_of_text_is_read(source):
+    """With its title, and what is said about it."""
+    document = {"type": "document", "source": source}
+    for about, text in (({}, "Words."), ({"title": "T", "context": "C"}, "T\nC\nWords.")):
+        (turn,) = record_of(
+            messages=[{"role": "user", "content": [{**document, **about}]}]
+        ).messages
+        assert turn["content"] == text
+
+
+def test_a_format_by_the_name_that_betas_had(client):
+    """It shapes the answer, and is no part of what is counted."""
+    form = {"type": "json_schema", "schema": SCHEMA}
+    record = record_of(output_format=form)
+    assert record.grammar == record_of(output_config={"format": form}).grammar is not None
+    counted = client.messages.count_tokens(
+        model="tiny", messages=BEGUN, extra_body={"output_format": form}
+    )
+    assert counted.input_tokens > 0
+
+
 LATER = {"name": "later", "input_schema": SCHEMA, "defer_loading": True}
 FOUND = {"role": "user", "content": [
     {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "tool_reference", "tool_name": "later"}]},

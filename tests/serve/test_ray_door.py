@@ -239,6 +239,8 @@ def test_what_is_no_stream_just_ends():
         (RESPONSES, None),
         (MESSAGES, "error"),
         (MESSAGES + "/count_tokens", "error"),
+        ("/messages/count_tokens", "error"),
+        (RESPONSES + "/input_tokens", None),
         ("/props", None),
     ],
 )

@@ -9,6 +9,8 @@ import pytest
 import scripted
 from asking import post
 
+from pyspec.serve.items import messages_of
+
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
 SCHEMA = {
@@ -92,8 +94,6 @@ def test_items_are_the_messages_of_a_chat(client):
         {"role": "tool", "tool_call_id": "c1", "content": "2"},
         {"role": "tool", "tool_call_id": "c2", "content": "3"},
     ]
-    from pyspec.serve.responses import messages_of
-
     assert messages_of(items, "You add.") == messages
     answer = ask(client, items, instructions="You add.", tools=[TOOL], max_output_tokens=16)
     tool = {"type": "function", "function": {k: TOOL[k] for k in ("name", "parameters", "strict")}}
@@ -102,8 +102,6 @@ def test_items_are_the_messages_of_a_chat(client):
 
 def test_what_is_said_twice_is_two_turns():
     """Two messages of the model stay two, and words after a call begin another."""
-    from pyspec.serve.responses import messages_of
-
     said = {"role": "assistant", "content": "a"}
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     made = messages_of([said, said, call, said], None)
@@ -230,6 +228,42 @@ def test_a_stream_tells_in_itself_that_there_is_no_room(client, server):
     assert (error["type"], error["error"]["code"]) == ("error", "context_length_exceeded")
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"] == {key: error[key] for key in ("code", "message")}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"type": "refusal", "refusal": "No."}, "No."),
+        ({"type": "output_text", "text": "Yes."}, "Yes."),
+    ],
+)
+def test_what_the_model_refused_is_a_part_of_the_history(given, text):
+    """As what it said."""
+    items = [{"type": "message", "role": "assistant", "content": [given]}]
+    assert messages_of(items, None) == [{"role": "assistant", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "store is false"),
+        ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "'web_search'"),
+    ],
+)
+def test_a_refusal_names_what_it_is_about(server, options, word):
+    """Clients refer to items where they were not told that nothing is stored; a tool of the server's has no name."""
+    status, told = post(server, json.dumps({"input": "go", **options}).encode(), "/v1/responses")
+    assert (status, word in told["error"]["message"]) == (400, True)
+
+
+def test_tokens_are_counted_before_they_are_asked(client):
+    """As many as the response then has; what shapes it is no matter."""
+    shaped = {"text": {"format": {"type": "nonsense"}}}
+    options = {"input": "one and one?", "instructions": "Add.", "tools": [TOOL]}
+    counted = client.responses.input_tokens.count(model="tiny", **options, **shaped)
+    used = client.responses.create(model="tiny", max_output_tokens=2, **options).usage
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == used.input_tokens > 50
 
 
 @pytest.mark.parametrize(

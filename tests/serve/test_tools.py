@@ -7,7 +7,8 @@ import json
 import pytest
 import scripted
 
-from pyspec.serve.responses import ResponsesBody, messages_of
+from pyspec.serve.items import messages_of
+from pyspec.serve.responses import ResponsesBody
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
