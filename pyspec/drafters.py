@@ -63,6 +63,14 @@ class Drafter(ABC):
             owner: Whose text it is; "" if it has no named owner.
         """
 
+    def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
+        """Hear how the text of a sequence may go on, which somebody predicts; comes behind `begin`.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of the last of its prompt, and of what is predicted.
+        """
+
     def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
         """Note that the text of a sequence is over, whether anything was proposed for it or not.
 
@@ -167,6 +175,10 @@ class LookupDrafter(Drafter):
         """Note that another text, of this owner, takes this sequence number."""
         self._end(seq)
         self._owners[seq] = owner
+
+    def expect(self, seq: int, tokens: Sequence[int]) -> None:
+        """What is predicted is one more of the owner's texts."""
+        self._begin(seq).own.add(TextIndex.EMPTY, tokens)
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:
         """Remember the text for its owner's next ones, even if nothing was drafted for it."""

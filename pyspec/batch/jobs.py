@@ -31,8 +31,8 @@ class Job:
     listener: hears of each round and of the result, in the thread that decodes. alternatives: how many of the likeliest tokens
     it is told with each; None for none at all. cancelled: set from any thread; the job then leaves before the next round.
     alone: nothing may run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
-    text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text. drafts: names of what
-    drafts and judges.
+    text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text. predicted: tokens that
+    it may be, which are drafted. drafts: names of what drafts and judges.
     """
 
     index: int
@@ -49,6 +49,7 @@ class Job:
     timeout: float | None = None
     owner: str = ""
     echo: str = ""
+    predicted: Sequence[int] = ()
     drafts: tuple[str, str] = ("none", "none")
 
     @property

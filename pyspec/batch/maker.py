@@ -156,6 +156,7 @@ class JobMaker:
             min(len(tokens) + wanted, self._n_ctx),
             timeout=settings.timeout,
             echo=self._echo(record, tokens) if record.echo else "",
+            predicted=self._predicted(record.prediction),
             drafts=self._drafts,
         )
 
@@ -176,6 +177,15 @@ class JobMaker:
             return record.prompt
         data: bytes = self._target.tokenizer_.detokenize(tokens, special=True)
         return data.decode("utf-8", "replace")
+
+    def _predicted(self, text: str | None) -> list[int]:
+        """Tokens of a text that an answer may be, as many as it may have."""
+        if not text:
+            return []
+        data = text.encode("utf-8", "replace")
+        return list(self._target.tokenizer_.tokenize(data, add_bos=False, special=False))[
+            : self._n_ctx
+        ]
 
     def _is_chat(self, record: Record) -> bool:
         """Whether the prompt is made by the chat template; without one, a prompt by itself is a text to go on with."""

@@ -116,6 +116,7 @@ class Record(RecordFields, kw_only=True):
         parallel: Whether several functions may be called at once.
         reasons: False asks the template for no reasoning.
         echo: Whether the answer begins with the prompt.
+        prediction: A text that the answer may repeat for the most part; lookup drafts it.
         error: Why the record cannot be used.
     """
 
@@ -131,6 +132,7 @@ class Record(RecordFields, kw_only=True):
     parallel: bool | None = None
     reasons: bool | None = None
     echo: bool | None = None
+    prediction: str | None = None
     error: Failure | None = None
 
     @property

@@ -32,6 +32,7 @@ from pyspec.batch.records import failed
 from pyspec.batch.scoring import PIECE, score_piece
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
+from pyspec.text_index import TAIL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,9 +182,11 @@ class Scheduler:
     def _forget(self, seq: int) -> None:
         """Tell policies, and a drafter that remembers texts, that this one is another."""
         self._policies.begin_sequence(seq, self.active[seq].job.options.sampling.draw)
-        drafter = self._contexts.drafter
+        drafter, job = self._contexts.drafter, self.active[seq].job
         if drafter is not None:
-            drafter.begin(seq, self.active[seq].job.owner)
+            drafter.begin(seq, job.owner)
+            if job.predicted:
+                drafter.expect(seq, [*job.tokens[-TAIL:], *job.predicted])
 
     def round(self) -> list[RecordResult]:
         """One decode, and the results of jobs that ended with it.

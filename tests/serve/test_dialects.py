@@ -77,6 +77,39 @@ def test_what_the_model_refused_is_a_part_of_the_history(said):
     assert made["content"] == "No."
 
 
+@pytest.mark.parametrize("given", [str, lambda text: [{"type": "text", "text": text}]])
+def test_a_predicted_answer_is_drafted(serve, given):
+    """From its first token on; where it is another's words, the answer stays the same."""
+    server = serve(length="fixed:8")
+
+    def answer(user, predicted=None):
+        asked = {"user": user, "temperature": 1.2, "seed": 5, "max_tokens": 80}
+        if predicted is not None:
+            asked["prediction"] = {"type": "content", "content": given(predicted)}
+        status, told = post(server, body("ab", **asked, logit_bias={"2": -100}))
+        assert status == 200, told
+        return told["choices"][0]["message"]["content"], told["speculation"]["accepted"]
+
+    text, alone = answer("one")
+    (same, foreseen), (also, wrong) = answer("two", text), answer("three", "no such words")
+    assert same == also == text
+    assert foreseen >= 70  # all but a token a round
+    assert wrong == alone < 40
+
+
+def test_what_is_predicted_is_no_part_of_what_is_asked():
+    """A batch whose lines get one goes on where it was."""
+    predicted = record_of(prediction={"type": "content", "content": "words"})
+    assert predicted.prediction == "words"
+    assert predicted.sha256 == record_of().sha256
+
+
+@pytest.mark.parametrize("wrong", [{}, {"content": 5}, {"content": [{"type": "text"}]}, "words"])
+def test_a_prediction_that_is_none_is_refused(serve, wrong):
+    """With 400."""
+    assert post(serve(), body(prediction=wrong))[0] == 400
+
+
 def test_several_calls_where_one_must_be_are_refused_by_request_alone():
     """OpenAI's default is that several may be."""
     tools = [{"function": {"name": "f"}}]
