@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspec.batch.bodies import Body, check_names
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
-from pyspec.serve.interface import PING, Interface, as_chat, event, reader, text_of
+from pyspec.serve.interface import PING, Interface, as_chat, event, reader, status_of, text_of
 from pyspec.text.parts import object_of
 
 if TYPE_CHECKING:
@@ -329,7 +329,8 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
             for step, block, text in blocks.take(choice.taken()):
                 yield _step(step, block, text)
     except AnswerFailed as error:
-        yield event(refusal(500, error.kind, str(error)))
+        status, code = status_of(error)
+        yield event(refusal(status, code, str(error)))
         return
     for step, block, text in blocks.end():
         yield _step(step, block, text)

@@ -170,13 +170,17 @@ class Tries:
         self._replicas, self._asked, self._left = replicas, (scope, body), _TRIES
 
     async def begin(self) -> tuple[int, dict[str, str], bytes, AsyncIterator[bytes]]:
-        """A response's status and headers, the first piece of its body and the others. Raises HTTPException for none."""
+        """A response's status and headers, the first piece of its body and the others. Raises HTTPException for none.
+
+        A stream is not waited for: its first piece, which may come late, is among the others.
+        """
         while self._left:
             self._left -= 1
             pieces = self._replicas.answer.remote(*self._asked)
             try:
                 status, headers = await anext(pieces)
-                first = await anext(pieces, b"")
+                told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+                first = b"" if _is_stream(told) else await anext(pieces, b"")
             except RayActorError as error:
                 log.warning("a replica ended before it answered: %s", type(error).__name__)
                 continue
@@ -184,7 +188,6 @@ class Tries:
                 log.warning("no replica takes a request: %s", error.message)
                 busy = "no replica takes requests now; try again in a moment"
                 raise HTTPException(503, busy) from None
-            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
             return status, told, first, pieces
         raise HTTPException(503, _LOST)
 
@@ -195,7 +198,8 @@ def _is_stream(headers: Mapping[str, str]) -> bool:
 
 async def _rest(first: bytes, pieces: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
     """A body; where its replica ends, it just ends."""
-    yield first
+    if first:
+        yield first
     if pieces is not None:
         async for piece in pieces:
             yield piece

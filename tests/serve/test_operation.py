@@ -44,7 +44,7 @@ DOORS = {
     "/v1/chat/completions": ({"messages": [{"role": "user", "content": "a"}]}, "Cancelled"),
     "/v1/completions": ({"prompt": "a"}, "Cancelled"),
     "/v1/responses": ({"input": "a"}, "response.failed"),
-    "/v1/messages": ({"messages": [{"role": "user", "content": "a"}]}, "api_error"),
+    "/v1/messages": ({"messages": [{"role": "user", "content": "a"}]}, "overloaded_error"),
 }
 """What is asked of each interface, and a word of the event that ends a stream of an answer that failed."""
 

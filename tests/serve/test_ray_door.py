@@ -169,6 +169,18 @@ def test_a_stream_that_waits_for_another_replica_shows_that_it_goes_on(monkeypat
     assert asyncio.run(read()) == ([PING] * 3, [SAID])
 
 
+def test_the_status_of_a_stream_does_not_wait_for_its_beginning():
+    """Clients give up a server that sends no status before they give up a stream."""
+
+    async def read():
+        free = asyncio.Event()
+        response = await asyncio.wait_for(response_to(CHAT, [HEAD, free, SAID]), DEADLINE_S)
+        free.set()
+        return response.status_code, [piece async for piece in response.body_iterator]
+
+    assert asyncio.run(read()) == (200, [SAID])
+
+
 def test_a_reader_who_leaves_is_asked_for_no_more(monkeypatch):
     """Nothing goes on waiting for another replica."""
     monkeypatch.setattr("pyspec.serve.ray._PING_S", 0.0)
