@@ -174,9 +174,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
 }
-_ABOUT = {"id", "source", "line", "form", "error"}
+_ABOUT = {"id", "source", "line", "form", "prediction", "error"}
 ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
-"""Fields of a record that say what is asked; the others are its name and place. Journals know records by them in this order."""
+"""Fields of a record that say what is asked; the others are its name and place, and what it is drafted from.
+Journals know records by them in this order."""
 
 
 def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:

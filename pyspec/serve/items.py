@@ -8,8 +8,7 @@ from typing import Any
 from pyspec.errors import InputError
 from pyspec.serve.interface import text_of
 from pyspec.serve.tools import CALLS, OUTPUTS, SERVERS, TEXTS, call_of, result_message
-
-_TELLING = ("system", "developer")
+from pyspec.text.forms import TELLING
 
 
 def messages_of(
@@ -21,7 +20,7 @@ def messages_of(
         made = [{"role": "user", "content": given}]
     else:
         made = list(_turns(given))
-        while made and made[0]["role"] in _TELLING:  # templates take one such message
+        while made and made[0]["role"] in TELLING:  # templates take one such message
             told.append(made.pop(0)["content"])
     return [{"role": "system", "content": "\n\n".join(told)}, *made] if told else made
 
