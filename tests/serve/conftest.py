@@ -45,8 +45,9 @@ class Running:
         return self.server.server_state.tasks
 
     def wait_idle(self):
-        """Until nothing runs and nothing waits."""
-        wait(lambda: self.batch.load == (0, 0))
+        """Until nothing runs, nothing waits, and the loop has heard of it."""
+        service = self.app.state.fleet.default
+        wait(lambda: self.batch.load == (0, 0) and not service._open)
 
     def close(self):
         """End it."""
