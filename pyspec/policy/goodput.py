@@ -345,7 +345,7 @@ class GoodputPolicy(LengthPolicy):
             cost, worth = row * seq.n_verified, 1.0
             if read.draft.source != LOOKUP:
                 cost, worth = cost + drafting, self._table.worth
-                switch.used(worth * read.brought(seq) - cost, 1.0 + seq.n_accepted)
+                switch.used(worth * read.brought(seq) - cost, 1.0 + seq.n_accepted, seq.seq)
             text.lost[read.draft.source] += cost - worth * seq.n_accepted
         switch.shared([self._by_lookup(seq) for seq in self._beside_lookup])
         scored = outcome.companion_rows - outcome.companion_read

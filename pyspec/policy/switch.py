@@ -45,8 +45,9 @@ class UseSwitch:
         self._credit = 0.0
         # earlier sequences in which it was used, and whether it was used in this one
         self._texts, self._new = 0, False
-        # rounds left of each sequence's trial, 0 where it was used without one
+        # rounds left of each sequence's trial, 0 where it was used without one, and tokens that its rounds won
         self._trial: dict[int, int] = {}
+        self._won: dict[int, float] = {}
 
     def gain(self, expected: float) -> float:
         """Gain per round to count on: the observed mean combined with the `expected` gain."""
@@ -87,10 +88,14 @@ class UseSwitch:
         if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1
             return True
+        if (
+            self._won.get(seq, 0.0) > cost
+        ):  # the trial has paid for itself; the mean of many bad rounds would end it
+            return True
         loss = cost + _TRIAL * max(0.0, -gain)
         look = loss <= self._worth_a_look(seq, gain, more, left, rounds)
         if look or self._spend(loss, max(left, longest)):
-            self._trial[seq] = _TRIAL - 1
+            self._trial[seq], self._won[seq] = _TRIAL - 1, 0.0
             return True
         return False
 
@@ -131,9 +136,11 @@ class UseSwitch:
                 self._own -= self._own / _MEMORY
             self._own += not other
 
-    def used(self, gain: float, tokens: float = 1.0) -> None:
-        """Learn the gain and the tokens of a round with the model."""
+    def used(self, gain: float, tokens: float = 1.0, seq: int = 0) -> None:
+        """Learn the gain and the tokens of a round of this sequence with the model."""
         self._new = True
+        if seq in self._won:
+            self._won[seq] += gain
         self._count = min(self._count + 1.0, _MEMORY)
         self._mean += (gain - self._mean) / self._count
         self._tokens += (tokens - self._tokens) / self._count
@@ -148,8 +155,10 @@ class UseSwitch:
         self._new = False
         if seq is None:
             self._trial.clear()
+            self._won.clear()
         else:
             self._trial.pop(seq, None)
+            self._won.pop(seq, None)
 
 
 def promise(gain: float, better: float) -> float:

@@ -34,11 +34,11 @@ class Always(UseSwitch):
         super().on(seq, expected, *words, **others)
         return True
 
-    def used(self, gain: float, tokens: float = 1.0) -> None:
+    def used(self, gain: float, tokens: float = 1.0, seq: int = 0) -> None:
         """Keep both."""
         self.expected.append(self._expects)
         self.gained.append(gain)
-        super().used(gain, tokens)
+        super().used(gain, tokens, seq)
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.8"])

@@ -247,6 +247,40 @@ def test_a_trial_that_loses_ends_after_six_rounds() -> None:
     assert 5 <= uses <= 7
 
 
+def uses_of_a_trial(gains: list[float], seq: int = 0) -> int:
+    """Rounds in which it is used after many bad ones, each of which gains what the list says."""
+    switch = UseSwitch()
+    for _ in range(200):
+        switch.used(-0.5, seq=7)
+    switch.earn(4000.0)
+    for uses, gain in enumerate(gains):
+        if not switch.on(seq, -0.5, 0.0, 400.0):
+            return uses
+        switch.used(gain, 1.0, seq)
+    return len(gains)
+
+
+def test_a_trial_that_wins_goes_on() -> None:
+    """Its own rounds tell more of this text than the mean of all before, until they have lost again what they won."""
+    assert uses_of_a_trial([0.5] * 40) == 40
+    assert uses_of_a_trial([0.5] * 6 + [-0.5] * 34) == 12
+    assert uses_of_a_trial([0.5] * 6 + [-0.5] * 34, seq=3) == 12
+
+
+def test_what_one_text_won_is_not_anothers() -> None:
+    """Each sequence's trial is its own, and ends with its text."""
+    switch = UseSwitch()
+    switch.earn(4000.0)
+    for _ in range(6):
+        assert switch.on(0, -0.5, 0.0, 400.0)
+        switch.used(-0.9, seq=1)
+        switch.used(0.1, seq=0)
+    assert switch.on(0, -0.5, 0.0, 400.0)
+    assert not switch.on(0, -0.5, 1.0, 400.0)
+    switch.begin(0)
+    assert not switch.on(0, -0.5, 0.0, 400.0)
+
+
 def test_texts_after_one_that_lost_much_are_not_looked_at() -> None:
     """One text tells little of the next, and yet something."""
     switch = UseSwitch()
