@@ -25,6 +25,9 @@ MOST_BASES = 3.0
 MOST_MS_IDLE = 200.0
 """And this long while sequences stand idle because their prompts wait to be read."""
 
+MOST_BASES_IDLE = 5.0
+"""Or this many times what the answers' rows take, where that is more: on a slow machine prompts wait for longest."""
+
 BASES_IDLE = 8.0
 """Of what the answers' rows take, so much more by the share of idle sequences: see results/schedules, by bench/schedules.py."""
 
@@ -148,7 +151,8 @@ class Composer:
         The time that prompts take is the same in all. While one is read, the sequences behind it answer nothing, so that decodes
         are less full: the more of them, the more of a decode is the prompt's.
         """
-        idle = min(MOST_MS_IDLE, (MOST_BASES + self._bases_idle * self._idle) * base)
+        most = max(MOST_MS_IDLE, MOST_BASES_IDLE * base)
+        idle = min(most, (MOST_BASES + self._bases_idle * self._idle) * base)
         return max(MOST_MS, MOST_BASES * base, idle)
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 from pyspec.batch.composing import (
     LEAST_ROWS,
-    MOST_BASES,
+    MOST_BASES_IDLE,
     MOST_MS,
     MOST_MS_IDLE,
     Composer,
@@ -69,9 +69,11 @@ def test_the_more_sequences_stand_idle_the_more_is_read(waiting, limit):
     assert sum(n for _, n in made.next(waiting)[1]) == pytest.approx(limit - 20.0, abs=1)
 
 
-@pytest.mark.parametrize(("base", "limit"), [(40.0, MOST_MS_IDLE), (100.0, MOST_BASES * 100.0)])
+@pytest.mark.parametrize(
+    ("base", "limit"), [(40.0, MOST_MS_IDLE), (100.0, MOST_BASES_IDLE * 100.0)]
+)
 def test_idle_sequences_hold_up_no_answer_for_long(base, limit):
-    """At most a fifth of a second, or what a decode may take in any case where decodes are slow."""
+    """At most a fifth of a second, or a few times what the answers' rows take where decodes are slow."""
     made = composer()
     for n in (20, 200) * 10:
         made.took(n, 2, base + n)
