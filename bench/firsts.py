@@ -21,14 +21,13 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-import msgspec
-from common import arguments, command_line, keep, page_of
+from common import Replayed, arguments, command_line, keep, page_of
 from grid import CURVES, informed_speed
 from msgspec.structs import replace
 
 from pyspec.measure.oracle import oracle_speed
 from pyspec.measure.records import commit
-from pyspec.measure.report import code_of, table
+from pyspec.measure.report import table
 from pyspec.noise import Draw
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
@@ -49,17 +48,12 @@ OPTIONS = {
 HEAD = ("rounds", "curve", "best fixed", "auto", "lowest", "under .97", "informed", "oracle")
 
 
-class Firsts(msgspec.Struct):
-    """The table, and the command and commit that made it."""
-
-    command: str
-    commit: str
-    rows: list[list[str]]
+class Firsts(Replayed):
+    """Speeds of first answers."""
 
     def page(self) -> str:
         """The title, a description and the table."""
-        made = f"Made by `{self.command}`{code_of(self.commit)}."
-        return page_of("First answers, replayed", __doc__, made, table(HEAD, self.rows))
+        return page_of("First answers, replayed", __doc__, self.made, table(HEAD, self.rows))
 
 
 def beginning(start: str) -> Acceptance:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,13 +27,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from common import arguments, command_line, keep, page_of
+from common import Replayed, arguments, command_line, keep, page_of
 from serve import kinds_in_turn, p95
 
 from pyspec.batch.composing import BASES_IDLE, Composer
 from pyspec.batch.contexts import FILL_ROWS
 from pyspec.measure.records import commit
-from pyspec.measure.report import code_of, table
+from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
 from pyspec.target import TargetLlama
 
@@ -203,32 +204,29 @@ def lines(prompts: Sequence[int], options: Namespace, clients: int) -> Iterator[
     yield [str(clients), "bound", f"{most:.1f}", f"{most / first:.2f}", "-", "-", "-"]
 
 
-class Schedules(msgspec.Struct):
-    """The table, and the command and commit that made it."""
+class Schedules(Replayed):
+    """Speeds of schedules, and about the prompts they were played with."""
 
-    command: str
-    commit: str
     about: str
-    rows: list[list[str]]
 
     def page(self) -> str:
         """The title, a description and the table."""
-        made = f"Made by `{self.command}`{code_of(self.commit)}. {self.about}"
+        made = f"{self.made} {self.about}"
         return page_of("Schedules of a server", __doc__, made, table(HEAD, self.rows))
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table; with --out, also store it."""
     options = arguments(__doc__, words, "model", "questions", **OPTIONS)
-    vocabulary = TargetLlama(options.model, n_ctx=64, verbose=False)
     texts = kinds_in_turn(load_questions(Path(options.questions)))
-    lengths = [len(vocabulary.tokenize(text.encode())) for text in texts]
+    with closing(TargetLlama(options.model, vocab_only=True, verbose=False)) as vocabulary:
+        lengths = [len(vocabulary.tokenize(text.encode())) for text in texts]
     prompts = [lengths[i % len(lengths)] for i in range(options.requests)]
     rows = [line for n in options.clients.split(",") for line in lines(prompts, options, int(n))]
     print(table(HEAD, rows))
     if options.out:
         about = f"{len(prompts)} prompts of {min(prompts)} to {max(prompts)} tokens, {median(prompts):.0f} in the median."
-        found = Schedules(command_line("schedules", words), commit(), about, rows)
+        found = Schedules(command_line("schedules", words), commit(), rows, about)
         keep(found, options.out / "schedules.json")
 
 
