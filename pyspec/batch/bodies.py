@@ -18,6 +18,7 @@ from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestF
 from pyspec.errors import InputError
 from pyspec.sampling import LEAST_P
 from pyspec.text.formats import format_grammar, tools_left
+from pyspec.text.forms import content_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -190,7 +191,7 @@ class ChatBody(Body):
             told = shared.get("chat_template_kwargs", {})
             shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}
         if self.prediction is not None:
-            shared["prediction"] = _text_of(self.prediction["content"])
+            shared["prediction"] = content_text(self.prediction["content"])
         return [Record(messages=_known(self.messages), form=CHAT, **shared)]
 
 
@@ -295,12 +296,6 @@ def _with_refusal(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(content, list) and any(map(_is_refusal, content)):
         return {**message, "content": [_as_text(part) for part in content]}
     return {**message, "content": refusal} if refusal and content is None else message
-
-
-def _text_of(content: Any) -> str:
-    """The text of a prediction: one string, or parts."""
-    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    return "".join(parts)
 
 
 def _is_refusal(part: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What goes into the next decode: whose answers go on, and how much of whose prompts is read beside them."""
+"""Composes the next decode: which answers continue, and how many prompt tokens are read next to them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from pyspec.policy.cost import CostCurve
 
 MOST_MS = 100.0
-"""What a decode may take, about, while people read answers: prompts get what the answers' rows leave of it."""
+"""Rough limit of a decode's time while people read answers: prompts get what the answers' rows leave of it."""
 
 MOST_BASES = 3.0
-"""It may take this many times what the answers' rows take, too."""
+"""The limit is at least this many times what the answers' rows take."""
 
 MOST_MS_IDLE = 200.0
-"""And this long while sequences stand idle because their prompts wait to be read."""
+"""The limit while sequences are idle because their prompts wait to be read."""
 
 MOST_BASES_IDLE = 5.0
-"""Or this many times what the answers' rows take, where that is more: on a slow machine prompts wait for longest."""
+"""That limit is at least this many times what the answers' rows take. On slow machines it is the larger one."""
 
 BASES_IDLE = 8.0
-"""Of what the answers' rows take, so much more by the share of idle sequences: see results/schedules, by bench/schedules.py."""
+"""How much the limit grows with the share of idle sequences, in times of the answers' rows. bench/schedules.py compares."""
 
 LEAST_ROWS = 16
 """Prompt tokens of a decode that are read in any case."""
@@ -44,10 +44,10 @@ _LEAST_SHARE = 0.2  # of a decode's time that is its prompt rows', at least
 class Composer:
     """Composes decodes of `active`, answers by sequence.
 
-    interactive: people wait: an answer that runs has its row in every decode, and prompts are read in pieces with which it takes
-    MOST_MS, or MOST_BASES times what it would take without them, or more while sequences stand idle (see `_limit`). Else answers
-    of streams wait while many prompts are read: a row of a prompt costs least beside others of its own. exact: see `Scheduler`.
-    curve: what answers' rows cost. idle: what BASES_IDLE is otherwise.
+    interactive: people wait. Every running answer then has a row in each decode, and prompts are read in pieces that keep
+    decodes under a time limit (see `_limit`). Otherwise the answers of streams wait while many prompts are read: a prompt's row
+    is cheapest next to other rows of the same prompt. exact: see `Scheduler`. curve: costs of answers' rows. idle: replaces
+    BASES_IDLE.
     """
 
     def __init__(
@@ -146,10 +146,10 @@ class Composer:
         return min(most, max(LEAST_ROWS, int((self._limit(base) - base) / row)))
 
     def _limit(self, base: float) -> float:
-        """Milliseconds that a decode may take in which answers take `base` of them.
+        """Return how many milliseconds a decode may take, of which the answers' rows take `base`.
 
-        The time that prompts take is the same in all. While one is read, the sequences behind it answer nothing, so that decodes
-        are less full: the more of them, the more of a decode is the prompt's.
+        Reading a prompt takes the same total time in small pieces as in large ones. But the sequences that wait for it answer
+        nothing meanwhile, so decodes are less full. The more sequences wait, the larger the pieces.
         """
         most = max(MOST_MS_IDLE, MOST_BASES_IDLE * base)
         idle = min(most, (MOST_BASES + self._bases_idle * self._idle) * base)

@@ -175,10 +175,8 @@ class Fleet:
         finally:
             self._leaving = None
         if not await self._unload(service, free=True):
-            self._loaded = {
-                name: service,
-                **self._loaded,
-            }  # its memory is taken, and health tells of it
+            # its memory is still in use, and health reports it
+            self._loaded = {name: service, **self._loaded}
             raise EngineError(f"the engine of {name} does not stop", "start the server anew")
 
     async def _unload(self, service: Service, *, free: bool) -> bool:

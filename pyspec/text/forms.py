@@ -35,7 +35,7 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError("a message has no role")
     made = {key: value for key, value in message.items() if key != "tokens"}
-    made["content"] = _text(message.get("content"))
+    made["content"] = content_text(message.get("content"))
     if made["content"] is None and message["role"] != "assistant":
         raise InputError(f"a message of the {message['role'][:40]} has no content")
     reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
@@ -51,7 +51,8 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _text(content: Any) -> str | None:
+def content_text(content: Any) -> str | None:
+    """Return the text of a message's content: one string, or parts of text. Raises InputError for other kinds."""
     if content is None or isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
