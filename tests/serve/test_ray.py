@@ -38,7 +38,13 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def deploy(tiny_ascii):
+def released(tmp_path_factory):
+    """A file that is not there. While that is so, answers that are asked to be held do not end."""
+    return tmp_path_factory.mktemp("ray") / "released"
+
+
+@pytest.fixture(scope="module")
+def deploy(tiny_ascii, released):
     """Makes an application run that is quick to scale. Asked to be slow, it takes its time behind each piece of an answer."""
 
     class Paced(Replica):  # what is made here need not be importable there
@@ -46,6 +52,8 @@ def deploy(tiny_ascii):
             async for piece in super().answer(scope, body):
                 yield piece
                 await asyncio.sleep(0.3 if b"slow" in body else 0)
+                while b"held" in body and not released.exists():
+                    await asyncio.sleep(0.1)
 
     def deploy_(**options):
         served = app(str(tiny_ascii), **{**OPTIONS, **options})
@@ -151,11 +159,11 @@ class Asking:
 
 
 class SlowStream:
-    """A stream that is read from now on, in a thread, for some seconds."""
+    """A stream that is read from now on, in a thread, for some seconds, or until what is held is released."""
 
-    def __init__(self, url, tokens):
+    def __init__(self, url, tokens, pace="slow"):
         self._url, self._lines = url, []
-        self._body = {"messages": [{"role": "user", "content": "slow"}], "stream": True}
+        self._body = {"messages": [{"role": "user", "content": pace}], "stream": True}
         self._body |= {"max_tokens": tokens, "logit_bias": {"2": -100}}
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -240,7 +248,7 @@ def test_a_stream_that_waits_survives_its_replica(url, deploy):
     assert "ask again" in cut
 
 
-def test_long_streams_make_a_replica_that_goes_with_them(url, deploy):
+def test_long_streams_make_a_replica_that_goes_with_them(url, deploy, released):
     """As many as run and wait; nothing is lost on either way, and a conversation stays on its replica again."""
 
     def running():
@@ -248,7 +256,7 @@ def test_long_streams_make_a_replica_that_goes_with_them(url, deploy):
         return states.get("RUNNING", 0)
 
     deploy(replicas=(1, 2), parallel=2)
-    streams = [SlowStream(url, 60) for _ in range(5)]
+    streams = [SlowStream(url, 60, "held") for _ in range(5)]
     for wanted in (2, 1):
         wait(lambda: running() == wanted)  # noqa: B023 - it is called here
         said = [{"role": "user", "content": f"{wanted} abc " * 20}]
@@ -256,6 +264,7 @@ def test_long_streams_make_a_replica_that_goes_with_them(url, deploy):
         said += [first.json()["choices"][0]["message"], {"role": "user", "content": "more"}]
         second = requests.post(f"{url}/v1/chat/completions", json={"messages": said}, timeout=120)
         assert second.json()["speculation"]["prompt_kept"] > 100
+        released.touch()
     assert {stream.end() for stream in streams} == {("ascii", "length")}
 
 
