@@ -48,7 +48,7 @@ def safe_weights() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def on_a_device() -> Iterator[None]:
-    """PYSPEC_TEST_OFFLOAD: how many layers of every model go to an RPC device; the build has to know RPC."""
+    """PYSPEC_TEST_OFFLOAD: how many layers of every model go to a graphics card or, if there is none, to an RPC device."""
     import devices
 
     device = devices.everywhere(devices.LAYERS) if devices.LAYERS else None

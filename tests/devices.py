@@ -62,13 +62,18 @@ class RpcDevice:
         self._log.close()
 
 
-def everywhere(layers: int) -> RpcDevice:
-    """Has every model of this process that asks for nothing else put so many layers on a device."""
-    from pyspec.store.devices import add_rpc_servers
+def everywhere(layers: int) -> RpcDevice | None:
+    """Has every model of this process that asks for nothing else put so many layers on a device.
+
+    That is the machine's graphics card if this build can use it, else a device of its own, which it returns.
+    """
+    from pyspec.store.devices import add_rpc_servers, layer_devices
     from pyspec.target import TargetLlama
 
-    device = RpcDevice()
-    add_rpc_servers(device.address)
+    device = None
+    if not layer_devices():
+        device = RpcDevice()
+        add_rpc_servers(device.address)
     init = TargetLlama.__init__
 
     def placed(self: TargetLlama, *args: object, **kwargs: object) -> None:

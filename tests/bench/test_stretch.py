@@ -38,6 +38,23 @@ def test_a_stretched_target_is_as_deep_as_was_asked(tiny_target, tmp_path, scrip
     assert tensors["blk.3.ffn_down.weight"].any()
 
 
+def test_a_wide_target_answers_like_its_model(tiny_target, tmp_path, script, open_plain):
+    """F32, and four times: zeros add nothing, and the square root that norms take in is exact."""
+    out = tmp_path / "w4.gguf"
+    script("stretch").main([str(tiny_target), str(out), "--wide", "4"])
+    assert greedy(open_plain(out)) == greedy(open_plain(tiny_target))
+
+
+def test_a_wide_target_is_as_wide_as_was_asked(tiny_target, tmp_path, script):
+    """Rows and columns of every product; the vocabulary stays."""
+    out = tmp_path / "w3.gguf"
+    script("stretch").stretch(tiny_target, out, wide=3)
+    old, new = ({t.name: t.shape.tolist() for t in gguf.GGUFReader(path).tensors} for path in (tiny_target, out))
+    for name in "blk.0.attn_q.weight", "blk.1.ffn_down.weight", "output_norm.weight":
+        assert new[name] == [3 * size for size in old[name]]
+    assert new["token_embd.weight"] == [3 * old["token_embd.weight"][0], old["token_embd.weight"][1]]
+
+
 def test_a_shortened_model_lacks_the_blocks(tiny_target, tmp_path, script, open_plain):
     """Two blocks, the first dropped: one is left, which is the second, and it answers otherwise."""
     out = tmp_path / "short.gguf"
