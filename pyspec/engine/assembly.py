@@ -117,6 +117,7 @@ class Assembly:
         if self._states is not None:
             self.reads_states = True
             self.engine.read_states(self._states)
+        target._stack.callback(self.engine.detach)  # noqa: SLF001 - it may be freed before the engine is
 
     @property
     def draft(self) -> str:

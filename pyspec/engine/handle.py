@@ -83,9 +83,9 @@ class Engine:
         # freed with its last user: another thread may be in a call, such as a cancel, during `close`
         self._engine: Any = ffi.gc(out[0], lib.ps_engine_close)
         self._owners: list[object] = []
-        # garbage collection frees contexts in any order: detach first
-        self._detach = weakref.finalize(self, _detach, self._engine, self._owners)
-        self._detach.atexit = False
+        self.detach = weakref.finalize(self, _detach, self._engine, self._owners)
+        """Lets go of models and contexts, once. Their owners may be freed in any order, so this has to come first."""
+        self.detach.atexit = False
         self._spent_us = (0, 0, 0)
         self.n_seq = n_seq
         self.n_vocab = n_vocab
@@ -244,7 +244,7 @@ class Engine:
         self.decode_us()
         self._engine = ffi.NULL
         self._views.clear()
-        self._detach()
+        self.detach()
 
     def __enter__(self) -> Engine:
         return self

@@ -12,10 +12,13 @@ import tiny
 import tiny_eagle
 from answers import GREEDY, ask, counters
 
+from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
+from pyspec.engine.parts import choose_parts
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.policy.simple import FixedPolicy
+from pyspec.target import TargetLlama
 
 FORMS = {
     "own": {},
@@ -255,6 +258,15 @@ def test_architectures_without_layers_are_refused(open_llama, make, tiny_sliding
     """Asked for the layers of a model that does not keep them, llama.cpp would end the process."""
     with pytest.raises(UnsupportedModel, match="gemma3"):
         open_llama(tiny_sliding, draft=make())
+
+
+def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
+    """Objects that go together go in any order; what an engine asks of a context that is gone would end the process."""
+    llm = TargetLlama(str(target), n_ctx=256, verbose=False)
+    assembly = Assembly(llm, choose_parts(llm, str(make()), "none"))
+    llm.close()
+    assert not assembly.engine.detach.alive
+    assembly.close()
 
 
 def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeypatch):
