@@ -15,8 +15,20 @@ PATH_SCHEMA = {
     "additionalProperties": False,
     "$schema": "http://json-schema.org/draft-07/schema#",
 }
+ODD_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "script": {"type": "string", "maxLength": 524288},
+        "at": {"$ref": "#/$defs/At"},
+        "name": {"type": "string", "pattern": r"^\w+$"},
+        "value": {"title": "Value"},
+    },
+    "$defs": {"At": {"type": "object", "properties": {"line": {"type": "integer"}}}},
+}
+"""What schemas of agents' tools have, and what no grammar can hold, or was made of once."""
+ODD = {"name": "run", "description": "Runs.", "parameters": ODD_SCHEMA}
 READ = {"name": "read_file", "description": "Reads a file.", "parameters": PATH_SCHEMA}
-CHAT_TOOLS = [{"type": "function", "function": READ}]
+CHAT_TOOLS = [{"type": "function", "function": READ}, {"type": "function", "function": ODD}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}  # fmt: skip
 CODE = "def add(a, b):\n    return a - b\n"
 USAGE = {"include_usage": True}
@@ -160,6 +172,7 @@ MESSAGES_AGENT = {
         ],
         "tools": [
             {"name": "read_file", "description": "Reads a file.", "input_schema": PATH_SCHEMA},
+            {"name": "run", "description": "Runs.", "input_schema": ODD_SCHEMA},
             {"name": "stop", "description": "Stops.", "input_schema": PATH_SCHEMA, "defer_loading": True},
             {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
         ],
@@ -193,6 +206,7 @@ RESPONSES_AGENT = {
         ],
         "tools": [
             {"type": "function", **READ, "strict": False},
+            {"type": "function", **ODD, "strict": False},
             {"type": "custom", "name": "apply_patch", "description": "Edits.",
              "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}},
             {"type": "web_search", "external_web_access": False},

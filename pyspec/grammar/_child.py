@@ -23,7 +23,8 @@ import struct
 import sys
 import tempfile
 import threading
-from importlib import import_module
+from functools import lru_cache
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -127,11 +128,50 @@ def serve(lc: Any, vocab: Any, connection: socket.socket) -> None:
         serve_masks(lc, vocab, asked, stream, patience)
 
 
+@lru_cache(maxsize=1)
+def schema_converter() -> Any:
+    """Return llama-cpp-python's converter of JSON schemas, in a copy of its module that writes repetitions as `repeated` does.
+
+    Its own nest: a text of at most 200 characters has 200 brackets in each other, which is deeper than a grammar may be.
+    """
+    spec: Any = find_spec("llama_cpp.llama_grammar")
+    module: Any = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module)["_build_repetition"] = repeated
+    return module.json_schema_to_gbnf
+
+
+def repeated(
+    item: str,
+    least: int,
+    most: int | None,
+    separator_rule: str | None = None,
+    item_rule_is_literal: bool = False,  # noqa: ARG001 - as the converter calls it
+) -> str:
+    """Return the GBNF of an item that comes so many times, with a separator between them if there is one."""
+    if most is not None and most < max(least, 1):
+        most = least
+    if most == 0:
+        return ""
+    if not separator_rule:
+        return _times(item, least, most)
+    others = f"({separator_rule} {item})"
+    rest = _times(others, max(least - 1, 0), None if most is None else most - 1)
+    return f"{item} {rest}".rstrip() if least else f"({item} {rest})?".replace(" )", ")")
+
+
+def _times(item: str, least: int, most: int | None) -> str:
+    if most == 0:
+        return ""
+    short = {(0, None): "*", (1, None): "+", (0, 1): "?", (1, 1): ""}
+    bounds = f"{{{least},{'' if most is None else most}}}"
+    return item + short.get((least, most), bounds)
+
+
 def convert(schema: str) -> tuple[bytes, bytes]:
     """Return the reply to a schema: its grammar, or why there is none."""
-    converter = import_module("llama_cpp.llama_grammar").json_schema_to_gbnf
     try:
-        text = converter(schema).encode()
+        text = schema_converter()(schema).encode()
     except Exception as error:  # noqa: BLE001 - an untrusted schema may break the converter in any way
         return b"E", f"{type(error).__name__}: {str(error)[:200]}".encode(errors="replace")
     return (b"G", text) if len(text) <= MOST_BYTES else (b"E", b"its grammar is too long")

@@ -11,10 +11,10 @@ import re
 from typing import Any
 
 import llama_cpp
-from llama_cpp.llama_grammar import LlamaGrammar, json_schema_to_gbnf
+from llama_cpp.llama_grammar import LlamaGrammar
 
 from pyspec.errors import InputError
-from pyspec.grammar._child import MOST_BYTES
+from pyspec.grammar._child import MOST_BYTES, schema_converter
 from pyspec.grammar.masks import ISOLATED, GrammarHost, convert_schema
 
 MOST_RULES = 10_000
@@ -42,6 +42,15 @@ def bounded(text: str) -> str:
     if deepest > MOST_DEPTH:
         raise InputError(f"the grammar has brackets {deepest} deep", f"use at most {MOST_DEPTH}")
     return text
+
+
+def is_bounded(text: str) -> bool:
+    """Whether the GBNF text is small and flat enough."""
+    try:
+        bounded(text)
+    except InputError:
+        return False
+    return True
 
 
 def check_grammar(grammar: Any, llama: Any) -> None:
@@ -94,7 +103,7 @@ def schema_grammar(schema: Any) -> str:
     if ISOLATED and len(text) > SMALL_SCHEMA:
         return convert_schema(text)
     try:
-        return str(json_schema_to_gbnf(text))
+        return str(schema_converter()(text))
     except Exception as error:  # noqa: BLE001 - an untrusted schema may break the converter in any way
         raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
 

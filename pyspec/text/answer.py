@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspec.errors import InputError
+from pyspec.grammar.gbnf import is_bounded
+from pyspec.grammar.schemas import ANY_OBJECT, tool_schema
 from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
@@ -194,8 +196,9 @@ class Speech:
         must be called, or "required" for any. parallel: False for at most one call; True to allow several if one is required.
         Raises InputError.
         """
+        functions = {name: tool_schema(schema) for name, schema in (functions or {}).items()}
         if grammar is None and functions and wanted is None:
-            return lazy_grammar(self.notation, functions, many=parallel is not False)
+            return self._lazy_shape(functions, many=parallel is not False)
         start = self.start(prompt)
         if grammar is not None and functions and wanted is None:
             text = content_or_calls(
@@ -214,6 +217,15 @@ class Speech:
             many=parallel is True and not named, start=start, token_of=self.token_of,
         )  # fmt: skip
         return text, None
+
+    def _lazy_shape(
+        self, functions: Mapping[str, Any], *, many: bool
+    ) -> tuple[str, str | None] | None:
+        """The shape of calls that may come; where all schemas together are too much for a grammar, names alone."""
+        found = lazy_grammar(self.notation, functions, many=many)
+        if found is None or is_bounded(found[0]):
+            return found
+        return lazy_grammar(self.notation, dict.fromkeys(functions, ANY_OBJECT), many=many)
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
         """Return a reader for text outside a chat: everything is content."""

@@ -10,6 +10,7 @@ import pytest
 import tiny
 from text.called import FUNCTIONS
 
+from pyspec.grammar.gbnf import is_bounded
 from pyspec.target import TargetLlama
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.notation import Notation
@@ -45,6 +46,14 @@ def ids_of(llm: Any, text: str) -> list[int]:
 def read(reader: AnswerReader, ids: list[int]) -> WholeAnswer:
     """An answer token by token."""
     return WholeAnswer.of([p for token in ids for p in reader.push([token])] + reader.finish())
+
+
+def test_tools_that_are_too_many_for_a_grammar_keep_their_names(speech: Speech) -> None:
+    """Agents may have hundreds: their schemas are then left out of the grammar, and the request is no error."""
+    schema = {"type": "object", "properties": {f"p{n}": {"enum": [n]} for n in range(60)}}
+    grammar, _ = speech.shape([], functions={f"tool_{n}": schema for n in range(200)}) or ("", None)
+    assert is_bounded(grammar)
+    assert "tool_199" in grammar
 
 
 def test_marks_that_are_control_tokens(llm: Any, speech: Speech) -> None:
