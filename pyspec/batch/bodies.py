@@ -1,7 +1,7 @@
 """OpenAI's request and response bodies, for batches in their format and for the server.
 
 A body becomes a `Record`, so one way leads from either to an answer. What would change the answer and
-cannot be done is refused; other fields are ignored, as clients send many.
+cannot be done is refused (`fields.py`); other fields are ignored, as clients send many.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from pyspec.batch.custom import as_function_tool, custom_names, with_function_calls
+from pyspec.batch.fields import REFUSED, UndoneFields, refuse_undone
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
 from pyspec.sampling import LEAST_P
@@ -31,12 +32,17 @@ AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 
-class Body(RequestFields, kw_only=True):
+class Body(UndoneFields, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
 
-    json_schema is llama-server's, guided_json, structured_outputs and repetition_penalty are vLLM's; min_tokens and all below
-    it are refused.
+    json_schema is llama-server's, guided_json, structured_outputs and repetition_penalty are vLLM's.
     """
+
+    refused: ClassVar[tuple[str, ...]] = REFUSED
+    """Its fields that are refused."""
+
+    harmless: ClassVar[tuple[str, ...]] = ()
+    """Fields of the API that it does not have, since the answer is the same without them."""
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -50,11 +56,6 @@ class Body(RequestFields, kw_only=True):
     repetition_penalty: float | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    min_tokens: Any = None
-    ignore_eos: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
 
     @property
     def owner(self) -> str:
@@ -87,9 +88,6 @@ class Body(RequestFields, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(asked)).digest()
 
     def _shared(self, name: str) -> dict[str, Any]:
-        for field in _REFUSED:
-            if getattr(self, field, None):
-                raise InputError(f"{field} is not supported", "leave it out")
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # a negative seed means any, as clients that know llama.cpp send
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
@@ -129,11 +127,6 @@ _SHAPING = (
 )  # fmt: skip
 """Fields of which a grammar is made, in any kind of request."""
 
-_REFUSED = (
-    "min_tokens", "ignore_eos", "guided_regex", "guided_choice", "guided_grammar", "suffix",
-)  # fmt: skip
-"""Fields that would change the answer."""
-
 
 def _as_many(tokens: int | None) -> int | None:
     """A limit of tokens; -1 is as many as fit, as clients that know llama.cpp send."""
@@ -142,6 +135,12 @@ def _as_many(tokens: int | None) -> int | None:
 
 class ChatBody(Body):
     """The body of a chat completion."""
+
+    refused = (*REFUSED, "audio", "modalities", "web_search_options")
+    harmless = (
+        "metadata", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store", "verbosity",
+        "stream_options.include_obfuscation",
+    )  # fmt: skip
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
@@ -155,6 +154,8 @@ class ChatBody(Body):
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
+    audio: Any = None
+    web_search_options: Any = None
     prediction: dict[str, Any] | None = None
 
     @property
@@ -171,8 +172,6 @@ class ChatBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record."""
-        if set(self.modalities or ()) - {"text"}:
-            raise InputError("modalities has more than text", "answers are text alone")
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
@@ -197,6 +196,9 @@ class ChatBody(Body):
 
 class CompletionBody(Body):
     """The body of a completion."""
+
+    refused = (*REFUSED, "suffix")
+    harmless = ("stream_options.include_obfuscation",)
 
     prompt: str | list[Any]
     logprobs: int | None = None
@@ -261,6 +263,7 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
 def records_of(body: Body, name: str) -> list[Record]:
     """What a body asks for, a record each. Raises InputError, whatever is wrong with it."""
     try:
+        refuse_undone(body)
         return body.records(name)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = "it lacks" if isinstance(error, KeyError) else f"{type(error).__name__}:"

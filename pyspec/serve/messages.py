@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.bodies import Body, check_names
+from pyspec.batch.fields import REFUSED
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import PING, Interface, as_chat, event, reader, status_of, text_of
@@ -46,6 +47,13 @@ _CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
 class MessagesBody(Body):
     """A request's body. Tools that the server would run are left out. output_format: what betas had for that of output_config."""
 
+    refused = (*REFUSED, "compaction", "container", "mcp_servers", "thread")
+    harmless = (
+        "betas", "billing_policy", "cache_control", "context_management", "diagnostics", "fallback_credit_token",
+        "fallbacks", "inference_geo", "service_tier", "speed", "user_profile_id", "workspace_id",
+        "output_config.task_budget", "thinking.block_binding", "thinking.budget_tokens", "thinking.display",
+    )  # fmt: skip
+
     messages: list[dict[str, Any]]
     system: str | list[dict[str, Any]] | None = None
     stop_sequences: list[str] | None = None
@@ -56,6 +64,10 @@ class MessagesBody(Body):
     output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
+    compaction: Any = None
+    container: Any = None
+    mcp_servers: Any = None
+    thread: Any = None
 
     @property
     def owner(self) -> str:

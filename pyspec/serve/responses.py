@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.bodies import Body, check_names
-from pyspec.errors import AnswerFailed, ContextOverflow, InputError
+from pyspec.batch.fields import REFUSED
+from pyspec.errors import AnswerFailed, ContextOverflow
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader
 from pyspec.serve.items import messages_of
@@ -24,6 +25,15 @@ _LOGPROBS = "message.output_text.logprobs"
 class ResponsesBody(Body):
     """A request's body. What only a server with a store can do is refused; tools that the server would run are left out."""
 
+    refused = (
+        *REFUSED, "background", "conversation", "personality", "previous_response_id", "prompt", "truncation",
+    )  # fmt: skip
+    harmless = (
+        "access_programs", "background_options", "context_management", "image", "max_tool_calls", "prompt_cache_key",
+        "prompt_cache_retention", "service_tier", "store", "reasoning.context", "reasoning.generate_summary",
+        "reasoning.mode", "reasoning.summary", "stream_options.include_obfuscation", "text.verbosity",
+    )  # fmt: skip
+
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -34,12 +44,13 @@ class ResponsesBody(Body):
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     top_logprobs: int | None = None
-    previous_response_id: str | None = None
+    previous_response_id: Any = None
     conversation: Any = None
     prompt: Any = None
-    background: bool | None = None
+    background: Any = None
+    personality: Any = None
     metadata: dict[str, Any] | None = None
-    truncation: str | None = None
+    truncation: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
@@ -56,16 +67,6 @@ class ResponsesBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record: that of a chat which asks the same."""
-        for field in ("previous_response_id", "conversation", "prompt", "background"):
-            if getattr(self, field):
-                raise InputError(
-                    f"{field} needs stored responses, and none are stored",
-                    "send the whole conversation as input",
-                )
-        if self.truncation == "auto":
-            raise InputError(
-                "truncation auto is not supported", "leave it out, and shorten the input"
-            )
         most, tools = self.max_output_tokens, list(self.client_tools().values())
         chat = as_chat(
             self,

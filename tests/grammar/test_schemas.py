@@ -62,9 +62,6 @@ def takes(llama: Any) -> Takes:
     return taken
 
 
-# -- lengths -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n", [1, 2, 127, 300])
 @pytest.mark.parametrize(
     ("schema", "write"),
@@ -108,8 +105,6 @@ def test_repetitions_are_as_often_as_they_say(
         right = least <= n and (most is None or n <= most)
         assert takes(grammar, f"({between.join('a' * n)})") is right
 
-
-# -- schemas of tools --------------------------------------------------------------------------------------------------
 
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 ODD: dict[str, Any] = {

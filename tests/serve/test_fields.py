@@ -1,0 +1,237 @@
+"""Every field that the APIs' own clients can send is honoured, harmless if it is ignored, or refused."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from pyspec.batch.bodies import ChatBody, CompletionBody, decoded, records_of
+from pyspec.batch.fields import REFUSED, UNDONE
+from pyspec.errors import InputError
+from pyspec.serve.messages import CountBody, MessagesBody
+from pyspec.serve.responses import ResponseCountBody, ResponsesBody
+
+pytest.importorskip("openai", reason="the extra [test] is not installed")
+pytest.importorskip("anthropic", reason="the extra [test] is not installed")
+
+DOCS = Path(__file__).parents[2] / ".docs" / "pages" / "server.md"
+MESSAGES = [{"role": "user", "content": "hello"}]
+ASKED = {
+    ChatBody: {"messages": MESSAGES},
+    CompletionBody: {"prompt": "hello"},
+    ResponsesBody: {"input": "hello"},
+    ResponseCountBody: {"input": "hello"},
+    MessagesBody: {"messages": MESSAGES},
+    CountBody: {"messages": MESSAGES},
+}
+KINDS = list(ASKED)
+
+CALLS = [
+    ("openai.resources.chat.completions", "Completions.create", "openai.types.chat.completion_create_params", ChatBody),
+    ("openai.resources.completions", "Completions.create", "openai.types.completion_create_params", CompletionBody),
+    ("openai.resources.responses", "Responses.create", "openai.types.responses.response_create_params", ResponsesBody),
+    ("openai.resources.responses.input_tokens", "InputTokens.count", "openai.types.responses.input_token_count_params",
+     ResponseCountBody),
+    ("anthropic.resources.messages", "Messages.create", "anthropic.types.message_create_params", MessagesBody),
+    ("anthropic.resources.messages", "Messages.count_tokens", "anthropic.types.message_count_tokens_params", CountBody),
+    ("anthropic.resources.beta.messages", "Messages.create", "anthropic.types.beta.message_create_params", MessagesBody),
+    ("anthropic.resources.beta.messages", "Messages.count_tokens", "anthropic.types.beta.message_count_tokens_params",
+     CountBody),
+]  # fmt: skip
+"""The clients' methods: where each is, where the types of its parameters are, and what reads such a request."""
+
+OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+
+INSIDE = {
+    "stream_options.include_usage", "text.format", "reasoning.effort", "thinking.type", "output_config.effort",
+    "output_config.format", "output_format.schema", "output_format.type", "metadata.user_id",
+}  # fmt: skip
+"""What is honoured of fields that are objects of settings."""
+
+SETTINGS = {name.split(".")[0] for name in INSIDE}
+
+
+def method_of(where, name):
+    """A method of a client's; it skips where the client installed here is too old to have it."""
+    try:
+        found = import_module(where)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        pytest.skip(f"this client has no {where}.{name}")
+    return found
+
+
+def listed(kind, field):
+    """In which of our lists a field is."""
+    fields = set(kind.__struct_fields__) - set(kind.refused)
+    lists = {"honoured": fields | INSIDE, "harmless": kind.harmless, "refused": kind.refused}
+    return [name for name, there in lists.items() if field in there]
+
+
+@pytest.mark.parametrize(("where", "name", "_types", "kind"), CALLS)
+def test_each_field_is_in_one_list(where, name, _types, kind):
+    """A client that has learnt a new one has to be answered in one of the three ways."""
+    given = inspect.signature(method_of(where, name)).parameters.keys() - OF_THE_CLIENT
+    found = {field: listed(kind, field) for field in given}
+    assert {field: lists for field, lists in found.items() if len(lists) != 1} == {}
+
+
+def keys_in(hint):
+    """Names of the members of the typed dictionaries in a type."""
+    if typing.is_typeddict(hint) or hasattr(hint, "__required_keys__"):
+        return {*hint.__annotations__}
+    return {key for each in typing.get_args(hint) for key in keys_in(each)}
+
+
+def settings_in(module):
+    """Fields of a request's types that are objects of settings, with their members, as dotted names."""
+    found = set()
+    for name, each in vars(import_module(module)).items():
+        if "Params" not in name or not hasattr(each, "__required_keys__"):
+            continue
+        hints = typing.get_type_hints(each)
+        found |= {
+            f"{field}.{key}" for field in SETTINGS & hints.keys() for key in keys_in(hints[field])
+        }
+    return found
+
+
+@pytest.mark.parametrize(("_where", "_name", "types", "kind"), CALLS)
+def test_each_setting_inside_a_field_is_in_one_list(_where, _name, types, kind):
+    """As whole fields are."""
+    try:
+        given = settings_in(types)
+    except ImportError:
+        pytest.skip(f"this client has no {types}")
+    given = {each for each in given if listed(kind, each.split(".")[0]) == ["honoured"]}
+    found = {field: listed(kind, field) for field in given}
+    assert {field: lists for field, lists in found.items() if len(lists) != 1} == {}
+
+
+def test_settings_are_found():
+    """The test above looks at something."""
+    assert "stream_options.include_usage" in settings_in(
+        "openai.types.chat.completion_create_params"
+    )
+
+
+def test_no_embeddings_are_made_with_any_field():
+    """The whole of this API is refused with 501, so that its fields need no list."""
+    fields = inspect.signature(method_of("openai.resources.embeddings", "Embeddings.create"))
+    assert not fields.parameters.keys() & ChatBody.harmless
+
+
+SAMPLES = {
+    "access_programs": {"cyber": "standard"},
+    "background_options": {"completion_window": "soonest"},
+    "betas": ["a-1"],
+    "billing_policy": {"type": "billing_policy", "bill_to": "self"},
+    "cache_control": {"type": "ephemeral"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "diagnostics": {"previous_message_id": "msg_1"},
+    "fallback_credit_token": "t",
+    "fallbacks": [{"model": "other"}],
+    "image": {"context_compression": "auto"},
+    "inference_geo": "eu",
+    "max_tool_calls": 3,
+    "metadata": {"topic": "a"},
+    "output_config.task_budget": {"type": "tokens", "total": 1000},
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "reasoning.context": "all_turns",
+    "reasoning.generate_summary": "auto",
+    "reasoning.mode": "standard",
+    "reasoning.summary": "auto",
+    "service_tier": "flex",
+    "speed": "fast",
+    "store": True,
+    "stream_options.include_obfuscation": True,
+    "text.verbosity": "low",
+    "thinking.block_binding": "none",
+    "thinking.budget_tokens": 1024,
+    "thinking.display": "omitted",
+    "user_profile_id": "u",
+    "verbosity": "low",
+    "workspace_id": "w",
+}
+"""A value of each field that is harmless."""
+
+
+def records(kind, **asked):
+    """What a body asks for."""
+    return records_of(decoded(kind, json.dumps({**ASKED[kind], **asked}).encode()), "a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [(kind, field) for kind in KINDS for field in kind.harmless],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)  # fmt: skip
+def test_a_harmless_field_asks_for_the_same(kind, field):
+    """Whatever is in it."""
+    outer, _, inner = field.partition(".")
+    value = {inner: SAMPLES[field]} if inner else SAMPLES[field]
+    assert records(kind, **{outer: value}) == records(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_harmless_field_is_explained(kind):
+    """The server's page says why it is ignored."""
+    page = DOCS.read_text()
+    told = page[page.index("## Fields that are ignored") : page.index("## Agents")]
+    words = set(re.findall(r"`([^`]+)`", told))
+    assert {field.split(".")[-1] for field in kind.harmless} <= words
+
+
+def test_a_refused_field_is_named_on_the_page():
+    """Each of them."""
+    words = set(re.findall(r"\w+", DOCS.read_text()))
+    assert {*UNDONE} <= words
+
+
+WANTED = dict.fromkeys(UNDONE, True) | {
+    "modalities": ["text", "audio"],
+    "mcp_servers": [{"type": "url", "url": "https://a.invalid", "name": "a"}],
+    "n_predict": 8,
+    "prompt_cache_options": {"prewarm": True},
+    "suffix": "b",
+    "top_n_sigma": 1.0,
+    "truncation": "auto",
+    "typ_p": 0.5,
+    "typical_p": 0.5,
+}
+"""A value that asks for something, of each field that is refused."""
+
+NOTHING = {
+    "background": False, "container": None, "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
+    "modalities": ["text"], "n_predict": -1, "prompt_cache_options": {"mode": "explicit"}, "stop_token_ids": [],
+    "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1, "typical_p": 1.0,
+}  # fmt: skip
+"""Values that ask for nothing."""
+
+TURNED_DOWN = [(kind, field) for kind in KINDS for field in kind.refused]
+
+
+@pytest.mark.parametrize(("kind", "field"), TURNED_DOWN)
+def test_a_refused_field_is_refused_by_its_name(kind, field):
+    """And what to do instead is said."""
+    with pytest.raises(InputError, match=rf"^{field} .*\(.+\)$"):
+        records(kind, **{field: WANTED[field]})
+
+
+@pytest.mark.parametrize(("kind", "field"), [each for each in TURNED_DOWN if each[1] in NOTHING])
+def test_a_refused_field_that_asks_for_nothing_is_taken(kind, field):
+    """Programs send their defaults."""
+    assert records(kind, **{field: NOTHING[field]}) == records(kind)
+
+
+def test_every_refusal_has_its_words():
+    """No field is refused whose reason is not written down, and no reason is left over."""
+    assert {field for kind in KINDS for field in kind.refused} == {*UNDONE}
+    assert {*REFUSED} < {*UNDONE}
