@@ -49,10 +49,16 @@ def test_a_wide_target_is_as_wide_as_was_asked(tiny_target, tmp_path, script):
     """Rows and columns of every product; the vocabulary stays."""
     out = tmp_path / "w3.gguf"
     script("stretch").stretch(tiny_target, out, wide=3)
-    old, new = ({t.name: t.shape.tolist() for t in gguf.GGUFReader(path).tensors} for path in (tiny_target, out))
+    old, new = (
+        {t.name: t.shape.tolist() for t in gguf.GGUFReader(path).tensors}
+        for path in (tiny_target, out)
+    )
     for name in "blk.0.attn_q.weight", "blk.1.ffn_down.weight", "output_norm.weight":
         assert new[name] == [3 * size for size in old[name]]
-    assert new["token_embd.weight"] == [3 * old["token_embd.weight"][0], old["token_embd.weight"][1]]
+    assert new["token_embd.weight"] == [
+        3 * old["token_embd.weight"][0],
+        old["token_embd.weight"][1],
+    ]
 
 
 def test_a_shortened_model_lacks_the_blocks(tiny_target, tmp_path, script, open_plain):

@@ -198,6 +198,14 @@ def test_events_come_in_the_order_that_clients_need(client, script_all):
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
+def test_no_token_may_be_asked_for(client):
+    """Clients ask so where a service is to read a prompt before it is needed."""
+    none = ask(client, "go there", max_tokens=0)
+    assert (none.content, none.stop_reason, none.usage.output_tokens) == ([], "max_tokens", 0)
+    raw = list(client.messages.create(**asked("go there", max_tokens=0), stream=True))
+    assert [e.type for e in raw] == ["message_start", "message_delta", "message_stop"]
+
+
 def test_a_call_that_failed_is_told_as_one():
     """The model reads that it did."""
     turns = [*TURNS[:2], {"role": "user", "content": [dict(each) for each in TURNS[2]["content"]]}]
