@@ -67,6 +67,8 @@ class _Loosener:
         if "$ref" in schema:
             return self.loose(self._referred(schema["$ref"]), level + 1)
         ways = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+        if schema.get("properties"):
+            ways = None  # they say which of the arguments go together
         if isinstance(ways, list) and (len(ways) == 1 or "allOf" not in schema):
             return {"anyOf": [self.loose(way, level + 1) for way in ways]}
         return self._of_values(schema, level)

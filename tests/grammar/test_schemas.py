@@ -168,6 +168,14 @@ def test_an_argument_of_no_type_may_be_anything(takes: Takes) -> None:
     assert all(takes(grammar, f'{{"v":{said}}}') for said in ('"a"', "1", "null", "[]", "{}"))
 
 
+def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None:
+    """Some tools say so beside their arguments."""
+    either = [{"required": ["x"]}, {"required": ["v"]}]
+    grammar = schema_grammar(tool_schema({**POINT, "required": [], "anyOf": either}))
+    assert takes(grammar, '{"x":1}')
+    assert not takes(grammar, '{"x":"a"}')
+
+
 def test_a_length_that_can_be_counted_is_kept() -> None:
     """And one that cannot is left out."""
     for n, kept in ((MOST_COUNTED, True), (MOST_COUNTED + 1, False)):
