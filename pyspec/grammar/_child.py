@@ -215,6 +215,8 @@ def main(path: str, overrides: str) -> None:
     vocab = lc.llama_model_get_vocab(model) if model else None
     if path and not model:
         return
+    if not path:
+        schema_converter()  # forks have it then
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for
     for number in (
         signal.SIGINT,

@@ -44,9 +44,14 @@ _ESCAPE = re.compile(r"\\[A-Za-z0-9]")
 
 
 def tool_schema(schema: Any) -> Any:
-    """Return a schema that allows what this one allows, if not more, and from which a grammar can be made."""
-    if not isinstance(schema, Mapping) or not schema:
+    """Return a schema that allows what this one allows, if not more, and from which a grammar can be made.
+
+    Raises InputError for what is no schema.
+    """
+    if not schema or schema is True:
         return {}
+    if not isinstance(schema, Mapping):
+        raise InputError("the JSON schema of a tool is not an object")
     made = _Loosener(schema).loose(schema)
     if made.get("type") != "object" or len(json.dumps(made)) > SCHEMA_BYTES // 2:
         return ANY_OBJECT  # arguments are an object, whatever else is said

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from text.call_examples import FAMILIES
 from text.test_calls import notation_of
 
+from pyspec.errors import InputError
 from pyspec.grammar._child import repeated
 from pyspec.grammar.gbnf import Constraint, check_grammar, schema_grammar
 from pyspec.grammar.masks import CANDIDATES
@@ -153,6 +154,12 @@ def test_there_is_a_grammar_of_any_tool(family: str, part: Any, llama: Any) -> N
     """One of these among an agent's tools is no reason to refuse its request."""
     grammar = calls_grammar(notation_of(family), {"f": tool_schema(whole(part))})
     check_grammar(Constraint(grammar), llama)
+
+
+def test_what_is_no_schema_is_refused() -> None:
+    """Nobody could call the tool."""
+    with pytest.raises(InputError, match="not an object"):
+        tool_schema("x")
 
 
 def test_a_reference_is_followed(takes: Takes) -> None:
