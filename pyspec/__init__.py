@@ -28,11 +28,7 @@ from pyspec.rules import Margin, Strict
 if TYPE_CHECKING:
     from pyspec.batch import Batch
     from pyspec.drafters import Drafter, Proposal
-    from pyspec.llama import (
-        OFF,
-        Speculation,
-        SpeculativeLlama,
-    )
+    from pyspec.llama import OFF, Speculation, SpeculativeLlama
     from pyspec.pieces import stream_text
     from pyspec.replace import install, uninstall
     from pyspec.sampling import Sampling

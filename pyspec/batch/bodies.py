@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -17,15 +18,11 @@ from pyspec.batch.custom import as_function_tool, custom_names, with_function_ca
 from pyspec.batch.fields import REFUSED, UndoneFields, refuse_undone
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
+from pyspec.result import Result
 from pyspec.sampling import LEAST_P
 from pyspec.text.formats import format_grammar, tools_left
 from pyspec.text.forms import content_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pyspec.result import Result
-    from pyspec.tokens import Token, TokenLogprobs
+from pyspec.tokens import Token, TokenLogprobs
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 

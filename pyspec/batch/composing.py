@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
+from pyspec.batch.contexts import Contexts
+from pyspec.batch.jobs import ActiveJob
 from pyspec.engine.handle import Role
 from pyspec.engine.rows import read_one, read_piece, share_rows
 from pyspec.grammar.masks import wait_all
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspec.batch.contexts import Contexts
-    from pyspec.batch.jobs import ActiveJob
-    from pyspec.policy.cost import CostCurve
+from pyspec.policy.cost import CostCurve
 
 MOST_MS = 100.0
 """Rough limit of a decode's time while people read answers: prompts get what the answers' rows leave of it."""

@@ -9,8 +9,9 @@ there, and every sequence takes as many cells as the longest.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import llama_cpp
 from llama_cpp import _internals as internals
@@ -21,16 +22,12 @@ from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
 from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.cost import CostCurve
 from pyspec.profiles import Side, beginnings, gpu_layers
 from pyspec.store.devices import parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspec.policy.cost import CostCurve
 
 log = logging.getLogger("pyspec")
 

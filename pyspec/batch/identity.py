@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspec._version import __version__
+from pyspec.batch.contexts import Models
+from pyspec.batch.maker import Settings
 from pyspec.store.files import file_sha256
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspec.batch.contexts import Models
-    from pyspec.batch.maker import Settings
 
 _TEXT_OPTIONS = (
     "flash_attn", "type_k", "type_v", "rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_ext_factor",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspec.account import Tally, settled, times_among
 from pyspec.batch.custom import as_told
@@ -18,9 +19,6 @@ from pyspec.sampling import build_chain
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.tokens import Token, TokenLogprobs, targets_own
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass

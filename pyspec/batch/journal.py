@@ -20,18 +20,16 @@ import contextlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from pyspec.errors import BatchWriteError, ResumeMismatch
 from pyspec.result import RecordResult
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 try:
     _locks: Any = import_module("fcntl")

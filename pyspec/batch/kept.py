@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyspec.engine.handle import Engine, Role
+from pyspec.prompt_cache import PromptFile
 from pyspec.tokens import common_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pyspec.prompt_cache import PromptFile
 
 LEAST = 16
 """Shortest common beginning worth taking over from another sequence, tokens."""

@@ -6,20 +6,15 @@ import csv
 import io
 import os
 import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pyspec.batch.reading import as_text, rows_of
+from pyspec.batch.journal import Journal
+from pyspec.batch.reading import InputFile, Per, Reading, as_text, rows_of
+from pyspec.batch.records import Record
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.result import RecordResult
 from pyspec.store.files import write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from pyspec.batch.journal import Journal
-    from pyspec.batch.reading import InputFile, Per, Reading
-    from pyspec.batch.records import Record
-    from pyspec.result import RecordResult
 
 
 class OutputFiles:

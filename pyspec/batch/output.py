@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.journal import Journal
 from pyspec.batch.layouts import OutputFiles, TableFile, TextFiles
-from pyspec.batch.reading import as_text
+from pyspec.batch.ray import RayBatch
+from pyspec.batch.reading import InputFile, Reading, as_text
+from pyspec.batch.records import Record
+from pyspec.batch.run import Batch
 from pyspec.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pyspec.batch.ray import RayBatch
-    from pyspec.batch.reading import InputFile, Reading
-    from pyspec.batch.records import Record
-    from pyspec.batch.run import Batch
-    from pyspec.result import RecordResult
+from pyspec.result import RecordResult
 
 
 class _EarlierLine(msgspec.Struct):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspec.batch.jobs import Job
+from pyspec.batch.jobs import Job
 
 _PATIENCE = 8
 # times that all sequences may be started anew before a record that does not fit is waited for

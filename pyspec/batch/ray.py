@@ -15,9 +15,10 @@ import hashlib
 import logging
 import os
 from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -28,9 +29,6 @@ from pyspec.batch.run import Batch
 from pyspec.batch.shards import JournalFolder
 from pyspec.errors import Cancelled, EngineError, InputError, OptionError
 from pyspec.result import Failure, RecordResult
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _FIELDS = {"id", *ASKED}  # other columns are the dataset's own
 

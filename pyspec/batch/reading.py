@@ -10,10 +10,11 @@ import glob
 import os
 import stat
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
 
@@ -21,9 +22,6 @@ from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.records import CHAT, Record, RecordFields, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.result import Failure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MAX_RECORD = 1 << 20
 """Largest record unless told otherwise, bytes."""

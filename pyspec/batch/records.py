@@ -7,7 +7,8 @@ the output has a line for it.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,9 +18,6 @@ from pyspec.noise import Noise, check_noise
 from pyspec.result import Failure, RecordResult
 from pyspec.text.forms import standard
 from pyspec.text.stream import check_stops
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 CHAT, COMPLETION = "chat", "completion"
 """Forms of OpenAI's: what is asked, and how it is answered."""

@@ -20,28 +20,23 @@ answer ends is given the next record at once; records may come while others run,
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from pyspec.account import Tally, plain_decode_ms, times_among
 from pyspec.batch.composing import Composer
-from pyspec.batch.jobs import ActiveJob
+from pyspec.batch.contexts import Contexts
+from pyspec.batch.jobs import ActiveJob, Job
 from pyspec.batch.kept import KeptTexts, longest_common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
 from pyspec.batch.scoring import PIECE, score_piece
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
+from pyspec.policy.policies import Policies
+from pyspec.policy.simple import LengthPolicy
+from pyspec.result import RecordResult
 from pyspec.text_index import TAIL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pyspec.batch.contexts import Contexts
-    from pyspec.batch.jobs import Job
-    from pyspec.policy.policies import Policies
-    from pyspec.policy.simple import LengthPolicy
-    from pyspec.result import RecordResult
 
 log = logging.getLogger("pyspec")
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspec.batch.jobs import ActiveJob
 from pyspec.engine.handle import ALL_ROWS, Engine
 from pyspec.tokens import TokenLogprobs
-
-if TYPE_CHECKING:
-    from pyspec.batch.jobs import ActiveJob
 
 PIECE = 64
 """Prompt tokens whose rows one decode brings: 64 of a vocabulary of 150,000 take 40 MB."""

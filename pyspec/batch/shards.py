@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import uuid
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from pyspec.batch.journal import Journal, finished
+from pyspec.batch.records import Record
 from pyspec.errors import BatchWriteError
 from pyspec.result import RecordResult
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspec.batch.records import Record
 
 
 class JournalFolder:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -21,11 +21,9 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from pyspec.chat import TWICE_S
 from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT, state_path
+from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
 from pyspec.store.files import utf8
-
-if TYPE_CHECKING:
-    from pyspec.chat.talk import Chat
 
 try:
     import termios

@@ -14,13 +14,7 @@ from pyspec._version import __version__
 from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation, LlamaChat
 from pyspec.chat.files import last_model, new_path, newest
-from pyspec.chat.prompt import (
-    TerminalReader,
-    run,
-    script_entries,
-    terminal_kept,
-    whole_entry,
-)
+from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option

@@ -28,12 +28,7 @@ from pyspec.cli.options import (
     open_model,
 )
 from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text, screen_of
-from pyspec.display import (
-    STATS_HELP,
-    Screen,
-    stats_line,
-    verdict,
-)
+from pyspec.display import STATS_HELP, Screen, stats_line, verdict
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.grammar.gbnf import Constraint, bounded, schema_grammar
 from pyspec.llama import SpeculativeLlama

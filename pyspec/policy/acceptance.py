@@ -15,7 +15,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from math import exp, isfinite, log
 from operator import mul
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,10 +22,16 @@ import numpy as np
 from pyspec.errors import OptionError
 from pyspec.noise import Draw
 from pyspec.policy.matches import LookupEstimator
-from pyspec.policy.types import LOGIT_MAX, TABLE_BINS, Draft, bin_centre, clamp, logit, table_bin
-
-if TYPE_CHECKING:
-    from pyspec.policy.types import Floats
+from pyspec.policy.types import (
+    LOGIT_MAX,
+    TABLE_BINS,
+    Draft,
+    Floats,
+    bin_centre,
+    clamp,
+    logit,
+    table_bin,
+)
 
 Features = tuple[float, ...]
 """Inputs of the companion's logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from pyspec.policy.busy import SENTENCE, TIMES, Busy
 from pyspec.policy.row_times import RowTimes, RowTimesState
 from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES, expand
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspec.policy.types import Outcome
+from pyspec.policy.types import Outcome
 
 log = logging.getLogger("pyspec")
 

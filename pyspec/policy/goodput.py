@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from pyspec.policy.cost import LONG_LAG
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.cost import LONG_LAG, CostCurve
+from pyspec.policy.row_times import RowTimes
 from pyspec.policy.simple import Aside, LengthPolicy, PlainRounds, clean_times
 from pyspec.policy.stopping import (
     Forecast,
@@ -20,13 +23,6 @@ from pyspec.policy.stopping import (
 from pyspec.policy.switch import UseSwitch, suited
 from pyspec.policy.texts import RunningText
 from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pyspec.policy.acceptance import Acceptance
-    from pyspec.policy.cost import CostCurve
-    from pyspec.policy.row_times import RowTimes
 
 _REFRESH = 128  # rounds that tables are kept: what they are made from changes slowly
 _USUAL = 64.0  # tokens of an answer, until one was seen

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from pyspec.errors import OptionError
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
-
-if TYPE_CHECKING:
-    from pyspec.policy.acceptance import Acceptance
-    from pyspec.policy.cost import CostCurve
 
 FIXED_MAX = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"

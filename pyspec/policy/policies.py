@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING
 
+from pyspec.noise import Draw
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Length, make_policy, parse_length
-from pyspec.rules import Margin, Strict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspec.noise import Draw
-    from pyspec.policy.acceptance import Acceptance
-    from pyspec.policy.cost import CostCurve
-    from pyspec.policy.simple import LengthPolicy
-    from pyspec.rules import Verification
+from pyspec.policy.simple import LengthPolicy
+from pyspec.rules import Margin, Strict, Verification
 
 _STRICT = Strict()
 

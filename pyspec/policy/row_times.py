@@ -12,17 +12,15 @@ assumed the rows beyond the first are. Neighbouring row counts have a similar k,
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import log2, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from pyspec.errors import OptionError
 from pyspec.policy.shapes import N_MAX, time_at
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _OWN = 16  # row counts up to here are learned one by one, others by quarters of an octave
 _HOPE = 0.75  # share of k first assumed for unseen counts: one that is guessed too expensive is never tried

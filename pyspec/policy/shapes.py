@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from pyspec.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 N_MAX = 64
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,9 +23,6 @@ from pyspec.policy.types import (
     bin_centre,
     logit,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _MS_MAX = 1e7
 _WATCHED = 8  # rounds without drafts that are learned from at once

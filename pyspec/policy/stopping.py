@@ -9,17 +9,13 @@ goodput of the rounds to come, where a saved millisecond will be spent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from pyspec.policy.acceptance import Features, companion_features, draft_bins
+from pyspec.policy.acceptance import Acceptance, Features, companion_features, draft_bins
 from pyspec.policy.types import LOOKUP, Draft, Floats, SeqOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspec.policy.acceptance import Acceptance
 
 _LOG_MIN = 4.605170185988091  # -log 0.01, the lowest survival of GRID; its steps are equal in log
 GRID: Floats = np.exp(np.linspace(0.0, -_LOG_MIN, 24))

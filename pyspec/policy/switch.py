@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, sqrt
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MEMORY = 256.0  # rounds that the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for

@@ -12,15 +12,7 @@ from time import monotonic
 from pyspec.store.fetch import cached, read_provenance
 from pyspec.store.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.store.header import Facts, facts_of
-from pyspec.store.heads import (
-    ASSISTANT,
-    MTP,
-    NAMES,
-    STATE_KINDS,
-    has_head,
-    head_size,
-    unused_heads,
-)
+from pyspec.store.heads import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
 from pyspec.store.locate import OURS, found_here
 from pyspec.store.others import LocalModel, is_draft_file, sizes_of
 from pyspec.store.sources import Entry, Family, Manifest, load_manifest
