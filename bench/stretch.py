@@ -25,12 +25,19 @@ from common import arguments
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _ADDS = ("attn_output.weight", "ffn_down.weight", "attn_output.bias", "ffn_down.bias")
-_WIDTHS = ("embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv")
+_WIDTHS = (
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+)
 _OF_A_HEAD = ("attn_q_norm.weight", "attn_k_norm.weight", "rope_freqs.weight")
 _EPSILON = "attention.layer_norm_rms_epsilon"
 
 
-def stretch(source: Path, out: Path, times: int = 1, drop: Sequence[int] = (), wide: int = 1) -> None:
+def stretch(
+    source: Path, out: Path, times: int = 1, drop: Sequence[int] = (), wide: int = 1
+) -> None:
     """Write `source` without the blocks in `drop`, with times - 1 idle blocks after each of the others, `wide` times as wide."""
     reader = gguf.GGUFReader(source)
     architecture = reader.get_field("general.architecture").contents()
@@ -42,7 +49,9 @@ def stretch(source: Path, out: Path, times: int = 1, drop: Sequence[int] = (), w
             continue
         value = len(blocks) if name == f"{architecture}.block_count" else field.contents()
         sub_type = field.types[-1] if len(field.types) > 1 else None
-        writer.add_key_value(name, _widened(name.partition(".")[2], value, wide), field.types[0], sub_type)
+        writer.add_key_value(
+            name, _widened(name.partition(".")[2], value, wide), field.types[0], sub_type
+        )
     for name, data, kind in _tensors(reader, blocks):
         writer.add_tensor(name, _padded(name, data, wide), raw_dtype=kind)
     writer.write_header_to_file()
@@ -83,7 +92,13 @@ def _padded(name: str, data: Any, wide: int) -> Any:
     if name.endswith("norm.weight"):
         data = data / np.sqrt(np.float32(wide))
     words = name in ("token_embd.weight", "output.weight")
-    return np.pad(data, [(0, 0 if words and axis == 0 else size * (wide - 1)) for axis, size in enumerate(data.shape)])
+    return np.pad(
+        data,
+        [
+            (0, 0 if words and axis == 0 else size * (wide - 1))
+            for axis, size in enumerate(data.shape)
+        ],
+    )
 
 
 def main(words: Sequence[str] | None = None) -> None:

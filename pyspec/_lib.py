@@ -33,7 +33,7 @@ os.environ.setdefault(
     "GGML_NO_BACKTRACE", "1"
 )  # otherwise an abort starts a debugger, which writes to stdout
 
-__all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "check", "ffi", "lib"]
+__all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "address", "check", "ffi", "lib"]
 
 _NO_FAULT_OF_YOURS = "this is a fault in pyspec; please report it"
 
@@ -67,6 +67,11 @@ def check(status: int, what: str = "") -> None:
     if issubclass(kind, errors.EngineError):
         raise kind(message, hint, code=status)
     raise kind(message, hint)
+
+
+def address(pointer: Any) -> int:
+    """The address in any kind of ctypes pointer; 0 for None."""
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
 
 def _check_key(wanted: str, built: str) -> None:
@@ -147,8 +152,7 @@ def _bind(handle: ctypes.CDLL) -> bool:
         name = ffi.string(spelled).decode()
         function = find_function(handle, name)
         complete = complete and function is not None
-        address = ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
-        check(lib.ps_api_bind(index, ffi.cast("void *", address)), name)
+        check(lib.ps_api_bind(index, ffi.cast("void *", address(function))), name)
         index += 1
     return complete
 

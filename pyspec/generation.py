@@ -23,13 +23,7 @@ from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
-from pyspec.options import (
-    MORE_SAMPLERS,
-    AnswerOptions,
-    Completion,
-    InForce,
-    Speculation,
-)
+from pyspec.options import MORE_SAMPLERS, AnswerOptions, Completion, InForce, Speculation
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
@@ -95,7 +89,7 @@ class Generation(Mirror):
         self.last_timings: dict[str, float] = {}
         if not self._plain:
             devices = None if draft_devices is None else parse_devices(draft_devices)
-            placement = Placement(draft_n_gpu_layers, devices, None, draft_type_k, draft_type_v)
+            placement = Placement(draft_n_gpu_layers, devices, draft_type_k, draft_type_v)
             try:
                 self._assemble(choose_parts(self, draft, companion), memory, placement)
             except BaseException:

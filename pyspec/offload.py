@@ -33,26 +33,17 @@ def asked_layers(value: Any) -> int:
     return -1 if value == AUTO else value
 
 
-@dataclass(frozen=True)
-class Fit:
-    """How many of `most` layers fit on devices (the output counts as one), and the bytes that each device then holds."""
-
-    layers: int
-    most: int
-    held: Mapping[str, int] = field(default_factory=dict)
-
-
 def fit_layers(
     path: Path, model_params: Any, context_params: Any, names: Sequence[str] = ()
-) -> Fit:
-    """The most layers with which weights, KV cache and compute buffers fit into the devices' free memory now.
+) -> int:
+    """The most layers, the output among them, whose weights, KV cache and compute buffers fit into the devices' free memory now.
 
     The parameters are those of the run; their n_gpu_layers is ignored. Raises ModelInvalid if llama.cpp does not load the file.
     """
     devices, header = layer_devices(names), read_header(path)
     most = count_layers(header)
     room = {each.name: room_on(each) for each in devices}
-    low, high, best = 0, most + 1, Fit(0, most)
+    low, high = 0, most + 1
     n = most if devices else 0
     for _ in range(_PROBES):
         if not low < n < high:
@@ -60,12 +51,12 @@ def fit_layers(
         held = _held(header, model_params, context_params, n, devices)
         over = max(held.get(name, 0) - free for name, free in room.items())
         if over <= 0:
-            low, best = n, Fit(n, most, held)
+            low = n
         else:
             high = n
         a_layer = max(1, sum(held.values()) // n)
         n = min(max(n - -(-over // a_layer), low + 1), high - 1)
-    return best
+    return low
 
 
 def count_placeable(model: Any) -> int:

@@ -8,9 +8,9 @@ from threading import local
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pyspec._lib import address
 from pyspec.account import Tally
 from pyspec.engine.handle import MAX_DRAFT, Gate
-from pyspec.engine.models import address
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
 from pyspec.limits import check_ranges

@@ -219,18 +219,17 @@ def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
     return curve, kept_learned(llm, sides) or prior_learned(sides)
 
 
-def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> bool:
-    """Store decode times for the next process; returns whether they were stored.
+def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> None:
+    """Store decode times for the next process, unless other programs used the machine meanwhile.
 
-    watch: covers the time of these decodes. Times are not stored if other programs used the machine meanwhile.
+    watch: covers the time of these decodes.
     """
     if watch.busy(int(llm.n_threads)):
-        return False
+        return
     run, target = _run(llm), curve.target.seen()
-    kept = keep_times(Path(llm.model_path), run, target) if target else False
+    kept = target and keep_times(Path(llm.model_path), run, target)
     if kept and sides and (steps := curve.draft.seen()):
         keep_times(sides[0].path, run, steps)
-    return kept
 
 
 def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) -> None:

@@ -16,13 +16,7 @@ import llama_cpp
 
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.limits import check_loading, check_overrides
-from pyspec.offload import (
-    asked_layers,
-    context_of,
-    fit_layers,
-    place_on,
-    trial_layers,
-)
+from pyspec.offload import asked_layers, context_of, fit_layers, place_on, trial_layers
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
 from pyspec.store.files import show, size_of
@@ -175,7 +169,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         cells, sequences = room_for or (kwargs["n_ctx"], 1)
         context = context_of(kwargs, cells, sequences)
         context.n_rs_seq = self._snapshots
-        return fit_layers(Path(model_path), params, context, self.devices).layers
+        return fit_layers(Path(model_path), params, context, self.devices)
 
     def capped(self, n_ctx: int, name: str = "") -> int:
         """Limit a context to the positions that the model has learned, with a warning."""

@@ -272,7 +272,7 @@ def test_the_next_process_begins_with_what_this_one_saw(opened, watch, kept: boo
     for _ in range(3):
         curve.target.observe(1, 3.0)
         curve.target.observe(3, 5.0)
-    assert keep_seen(opened, [], curve, watch) is kept
+    keep_seen(opened, [], curve, watch)
     again, _ = beginnings(opened, [])
     assert (again.target.time(3) == pytest.approx(5.0, rel=0.05)) is kept
     assert bool(again.target.seen()) is kept

@@ -85,7 +85,7 @@ def test_strict_gate_is_closed():
     """The extension's gate for the strict rule has theta 1."""
     gate = Gate(Strict(), sampled=True)
     assert gate.gate.theta == 1.0
-    assert gate.spent == 0.0
+    assert gate.state.spent == 0.0
 
 
 def test_margin_gate_carries_the_limits():

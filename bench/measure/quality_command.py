@@ -123,7 +123,7 @@ def _side_by_side(
     alike = {name: found[name] for name in _SIDES}
     given = alike | engine.arguments
     kinds = (given.pop(name, None) for name in ("draft_type_k", "draft_type_v"))
-    placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], None, *kinds)
+    placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], *kinds)
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
         placement=placement, engine=engine.said, judge=_judge(judged_by, path, alike), **given,

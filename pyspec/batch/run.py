@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 
@@ -27,20 +28,16 @@ from pyspec.errors import Cancelled, OptionError
 from pyspec.limits import check_ranges
 from pyspec.llama import file_of
 from pyspec.offload import asked_layers, placed
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.prompt_cache import PromptFile
 from pyspec.result import RecordResult
 from pyspec.store.devices import parse_devices
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from pyspec.policy.cost import CostCurve
-
-    Take = Callable[[], tuple[int, Record] | Job | None]
-
 log = logging.getLogger("pyspec")
+
+Take = Callable[[], tuple[int, Record] | Job | None]
 
 WINDOW = 64
 """Fewest records that wait to be ordered by length."""
@@ -110,7 +107,7 @@ class Batch:
         self._needs: list[int] = []
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         named = parse_devices(draft_devices) if draft_devices is not None else None
-        self._placement = Placement(draft_n_gpu_layers, named, None, draft_type_k, draft_type_v)
+        self._placement = Placement(draft_n_gpu_layers, named, draft_type_k, draft_type_v)
         self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options |= changing_texts(kwargs)
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache

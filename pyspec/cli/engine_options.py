@@ -16,6 +16,7 @@ import llama_cpp
 from pyspec.cli.command import option
 from pyspec.display import safe
 from pyspec.errors import OptionError
+from pyspec.limits import KV_TYPES
 
 
 class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
@@ -56,10 +57,7 @@ def _override(text: str) -> tuple[str, Any]:
         raise OptionError(f"cannot read --override-kv {text}", hint) from None
 
 
-_CACHE_TYPES = {
-    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7,
-}  # fmt: skip
-"""KV cache types with ggml's numbers."""
+_CACHE_TYPES = {kind.lower(): number for number, kind in KV_TYPES.items()}
 
 _CACHE = CodedChoice(_CACHE_TYPES)
 _ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOOLS}

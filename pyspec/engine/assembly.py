@@ -7,8 +7,9 @@ from typing import Any
 
 import llama_cpp
 
+from pyspec._lib import address
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
-from pyspec.engine.models import Placement, SideModel, address, longest_draft
+from pyspec.engine.models import Placement, SideModel, longest_draft
 from pyspec.engine.parts import Parts, states_of
 from pyspec.engine.round import Loop
 from pyspec.engine.threads import Threads

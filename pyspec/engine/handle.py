@@ -64,11 +64,6 @@ class Gate:
         if not self._relaxes_lookup:
             self.gate.theta = 1.0 if looked_up else self._theta
 
-    @property
-    def spent(self) -> float:
-        """Nats of the budget used so far."""
-        return float(self.state.spent)
-
 
 class Engine:
     """Sequences over the contexts of a target and, if there are any, a draft model and a companion.
@@ -87,7 +82,6 @@ class Engine:
         """Lets go of models and contexts, once. Their owners may be freed in any order, so this has to come first."""
         self.detach.atexit = False
         self._spent_us = (0, 0, 0)
-        self.n_seq = n_seq
         self.n_vocab = n_vocab
         self._seqs = ffi.new("int32_t[]", n_seq)
         self._lens = ffi.new("int32_t[]", n_seq)

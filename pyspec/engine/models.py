@@ -11,16 +11,12 @@ from typing import Any
 import llama_cpp
 from llama_cpp import _internals as internals
 
+from pyspec._lib import address
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
 from pyspec.limits import check_cache_type
-from pyspec.offload import (
-    PlacedModel,
-    count_placeable,
-    fit_layers,
-    trial_layers,
-)
+from pyspec.offload import PlacedModel, count_placeable, fit_layers, trial_layers
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
 from pyspec.store.drafts import facts_if_same_tokens
@@ -44,7 +40,6 @@ class Placement:
 
     n_gpu_layers: int | str | None = None
     devices: tuple[str, ...] | None = None
-    n_threads: int | None = None
     type_k: int | None = None
     type_v: int | None = None
 
@@ -168,11 +163,6 @@ class SideModel:
         self._free()
 
 
-def address(pointer: Any) -> int:
-    """The address in any kind of ctypes pointer."""
-    return int(ctypes.cast(pointer, ctypes.c_void_p).value or 0)
-
-
 def can_roll_back(model: Any) -> bool:
     """Whether a model's memory can drop its tail without snapshots: recurrent states cannot."""
     return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
@@ -217,7 +207,7 @@ class _Loading:
             params.use_extra_bufts = check_model(path, target.trust, loading)
             return
         params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
-        params.n_gpu_layers = fit_layers(path, params, context, names).layers if may else 0
+        params.n_gpu_layers = fit_layers(path, params, context, names) if may else 0
 
 
 def _trial_of(
@@ -250,8 +240,7 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     params.n_ctx, params.n_batch, params.n_ubatch = own.n_ctx, own.n_batch, own.n_ubatch
     params.n_seq_max = n_seq
     params.kv_unified = own.kv_unified
-    params.n_threads = placement.n_threads or own.n_threads
-    params.n_threads_batch = placement.n_threads or own.n_threads_batch
+    params.n_threads, params.n_threads_batch = own.n_threads, own.n_threads_batch
     params.offload_kqv, params.op_offload = own.offload_kqv, own.op_offload
     params.flash_attn_type = own.flash_attn_type
     params.no_perf = True

@@ -50,7 +50,8 @@ MOST_BYTES = 1 << 20
 ROOM = 512 << 20
 """Memory that a grammar may take, bytes."""
 
-_CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
+CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
+"""The layout of `llama_token_data`."""
 
 
 class Grammar:
@@ -58,7 +59,7 @@ class Grammar:
 
     def __init__(self, lc: Any, vocab: Any, asked: dict[str, Any]) -> None:
         self._lc = lc
-        self._all = np.zeros(lc.llama_vocab_n_tokens(vocab), dtype=_CANDIDATES)
+        self._all = np.zeros(lc.llama_vocab_n_tokens(vocab), dtype=CANDIDATES)
         self._all["id"] = np.arange(len(self._all))
         text, root = asked["grammar"].encode(), asked["root"].encode()
         if asked["trigger"] is None:
@@ -91,7 +92,7 @@ class Patience:
     """Has the system end this process if one step, or all together, take too long."""
 
     def __init__(self) -> None:
-        self._start = self.spent = 0.0
+        self._start = 0.0
         self._left = FIRST_S
         # the first step may take long, so a thread lowers the priority during it; C code does not block threads
         self._aside = threading.Timer(SLOW_S, os.setpriority, (os.PRIO_PROCESS, os.getpid(), 10))

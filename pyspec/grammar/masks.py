@@ -31,7 +31,7 @@ import numpy.typing as npt
 from llama_cpp import _internals as internals
 
 from pyspec.errors import EngineError, InputError
-from pyspec.grammar._child import HEAD, STEP_S
+from pyspec.grammar._child import CANDIDATES, HEAD, STEP_S
 from pyspec.store.check import command_of, environment_of
 from pyspec.store.files import show
 
@@ -43,9 +43,6 @@ _START_S = 30.0
 _SLACK_S = 1.0
 _VERDICTS = 256
 SIMPLER = "give GBNF that begins at root, has no left recursion and is not too ambiguous"
-
-CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
-"""The layout of `llama_token_data`."""
 
 
 class GrammarHost:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import llama_cpp
 
-from pyspec._lib import check, ffi, lib
+from pyspec._lib import address, check, ffi, lib
 from pyspec.text.stream import begins
 from pyspec.text.tokenizer import piece_reader
 
@@ -25,15 +25,11 @@ _BRACKETS = tuple("<[{\uff5c|\u2581")
 
 def tokens_with(vocab: Any, attributes: int) -> list[int]:
     """Return the ids of all tokens that have one of these attributes."""
-    pointer, count = ffi.cast("void *", _address(vocab)), ffi.new("int32_t *")
+    pointer, count = ffi.cast("void *", address(vocab)), ffi.new("int32_t *")
     check(lib.ps_vocab_with(pointer, attributes, ffi.NULL, 0, count))
     ids = ffi.new("int32_t[]", max(1, count[0]))
     check(lib.ps_vocab_with(pointer, attributes, ids, count[0], count))
     return list(ids[0 : count[0]])
-
-
-def _address(pointer: Any) -> int:
-    return pointer if isinstance(pointer, int) else int(pointer.value or 0)
 
 
 class Vocabulary:

@@ -11,6 +11,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
+from pyspec._lib import address
 from pyspec.errors import EngineError, InputEncoding, InputError
 from pyspec.text.deep import call_deep
 from pyspec.text.words import WordSplitter
@@ -23,15 +24,11 @@ _FREED: set[int] = set()
 
 def forget_vocabulary(vocab: Any) -> None:
     """Mark a vocabulary as about to be freed: from now on, reading it raises EngineError."""
-    _FREED.add(_address(vocab))
+    _FREED.add(address(vocab))
 
 
-def _address(vocab: Any) -> int:
-    return int(ctypes.cast(vocab, ctypes.c_void_p).value or 0)
-
-
-def _check_there(address: int) -> None:
-    if address in _FREED:
+def _check_there(vocabulary: int) -> None:
+    if vocabulary in _FREED:
         raise EngineError("the model of this vocabulary was closed", "load it again")
 
 
@@ -50,7 +47,7 @@ class _Pieces(dict[int, bytes]):
         super().__init__()
         self._vocab, self._with_special = vocab, special
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
-        self._address = _address(vocab)
+        self._address = address(vocab)
         _FREED.discard(self._address)  # a new model may have the address of a freed one
 
     def __missing__(self, token: int) -> bytes:
@@ -83,7 +80,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
     def __init__(self, llama: Any) -> None:
         super().__init__(llama)
         self._vocab = llama._model.vocab
-        self._address = _address(self._vocab)
+        self._address = address(self._vocab)
         self._piece = piece_reader(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
         said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import tiny
 
-from pyspec._lib import ffi, lib
+from pyspec._lib import address, ffi, lib
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
 from pyspec.engine.handle import Gate
-from pyspec.engine.models import address
 from pyspec.engine.runs import Run
 from pyspec.grammar.gbnf import Constraint
 from pyspec.policy.simple import FixedPolicy

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from answers import GREEDY
 
+from pyspec._lib import address
 from pyspec.drafters import LookupDrafter
 from pyspec.engine.handle import Engine, Gate, Role
-from pyspec.engine.models import SideModel, address
+from pyspec.engine.models import SideModel
 from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.policy.lengths import FixedPolicy

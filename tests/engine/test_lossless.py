@@ -10,8 +10,8 @@ import pytest
 import tiny
 from answers import ask
 
+from pyspec._lib import address
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.models import address
 from pyspec.noise import NOISES
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Plan

@@ -13,7 +13,6 @@ from pyspec import target as of_target
 from pyspec.engine import models
 from pyspec.engine.models import Placement
 from pyspec.errors import ModelRejected
-from pyspec.offload import Fit
 from pyspec.store import check
 from pyspec.store.check import ChildExit, Loading
 from pyspec.store.devices import Device
@@ -45,7 +44,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         monkeypatch.setattr(
             module, "layer_devices", lambda names=(): [found[name] for name in names or found]
         )
-        monkeypatch.setattr(module, "fit_layers", lambda *_: Fit(1 if free else 0, 3))
+        monkeypatch.setattr(module, "fit_layers", lambda *_: 1 if free else 0)
 
 
 @pytest.mark.parametrize("free", [0, 8 << 30])

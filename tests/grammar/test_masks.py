@@ -17,8 +17,9 @@ from waiting import wait
 
 from pyspec.errors import InputError
 from pyspec.grammar import masks
+from pyspec.grammar._child import CANDIDATES
 from pyspec.grammar.gbnf import MOST_BYTES, MOST_DEPTH, bounded, schema_grammar
-from pyspec.grammar.masks import CANDIDATES, GrammarHost, convert_schema
+from pyspec.grammar.masks import GrammarHost, convert_schema
 
 pytestmark = pytest.mark.skipif(not masks.ISOLATED, reason="processes cannot be copied here")
 
