@@ -17,9 +17,9 @@ leaves out parts of the policy, to see what they are worth; `--parts` leaves out
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise, product
 from math import exp
 from typing import Any, NamedTuple
@@ -185,17 +185,11 @@ def policy_of(cell: Cell) -> GoodputPolicy:
         curve.target.hope = 1.0
     if "table" in left_out:
         learned.calibration = _Untaught(**asdict(learned.calibration))
-    return GoodputPolicy(
-        curve,
-        learned,
-        auto="switch" not in left_out,
-        floors=greedy_floors if "floors" in left_out else draft_floors,
-        switch=lambda: UseSwitch(
-            trials="trials" not in left_out,
-            looks="promise" not in left_out,
-            priced="markup" not in left_out,
-        ),
-    )
+    switch = partial(SwitchWithout, left_out)
+    policy = GoodputPolicy(curve, learned, auto="switch" not in left_out, switch=switch)
+    if "floors" in left_out:
+        policy.floors = greedy_floors
+    return policy
 
 
 def _taught(cell: Cell, costs: Costs) -> Acceptance:
@@ -212,6 +206,24 @@ def greedy_floors(
     later = max(0.01, nexts[1] @ np.asarray(acceptance))
     rows = [price * (more - less + step) / later for less, more in pairwise(verify)]
     return [*rows[1:], 1.1], draft_floors(verify, step, price, nexts, acceptance)[1]
+
+
+class SwitchWithout(UseSwitch):
+    """A switch that lacks some of its parts."""
+
+    def __init__(self, left_out: Container[str]) -> None:
+        super().__init__()
+        self._left_out = left_out
+
+    def share(self, expected: float) -> float:
+        """Charge nothing for what it gains without `markup`."""
+        return 0.0 if "markup" in self._left_out else super().share(expected)
+
+    def _spend(self, loss: float, left: float) -> bool:
+        return "trials" not in self._left_out and super()._spend(loss, left)
+
+    def _worth_a_look(self, *given: Any) -> float:
+        return 0.0 if "promise" in self._left_out else super()._worth_a_look(*given)
 
 
 class _Untaught(Calibration):

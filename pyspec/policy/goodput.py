@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import LONG_LAG, CostCurve
@@ -33,12 +33,6 @@ _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on 
 _SAFE = 0.3  # tokens that a lookup draft may always be expected to lose
 _LEFT = 0.93  # worth of a model's token where lookup drafts too and takes the easy tokens; 1 is a token of the model alone
 _REREAD = 2  # accepted tokens over which the cost of reading one again is measured
-
-
-Floors: TypeAlias = (
-    "Callable[[Sequence[float], float, float, Any, Sequence[float]], tuple[list[float], float]]"
-)
-"""A function like `draft_floors`: returns the survivals at which drafting stops, and the tokens that drafting gains."""
 
 
 class _Tables(NamedTuple):
@@ -71,8 +65,10 @@ class GoodputPolicy(LengthPolicy):
         companion: whether there is one.
         auto: use draft and companion only where they pay; False always uses them.
         switch: makes the `UseSwitch` for batches of one size.
-        floors: computes where drafting stops, as `draft_floors` does.
     """
+
+    floors = staticmethod(draft_floors)
+    """Computes where drafting stops."""
 
     def __init__(
         self,
@@ -82,10 +78,8 @@ class GoodputPolicy(LengthPolicy):
         companion: bool = False,
         auto: bool = True,
         switch: Callable[[], UseSwitch] = UseSwitch,
-        floors: Floors = draft_floors,
     ) -> None:
         super().__init__(curve, learned)
-        self._floors = floors
         self._companion, self._auto = companion, auto
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
@@ -212,7 +206,7 @@ class GoodputPolicy(LengthPolicy):
 
         def drafting(price: float, table: Sequence[float]) -> tuple[list[float], float]:
             """Floors at this price, and the tokens per round that drafting to these floors gains."""
-            return self._floors(drafted, step / n, price, nexts, table)
+            return self.floors(drafted, step / n, price, nexts, table)
 
         # Tokens that are worth less have the effect of a higher price per ms.
         floors, gain = drafting(price / worth, told.table)

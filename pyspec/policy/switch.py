@@ -24,17 +24,9 @@ class UseSwitch:
     Gains are tokens per round and sequence beyond rounds without the model, computed from the cost curve. Stalls of the machine
     and the time for catching up therefore do not count as evidence. Catching up (reading a prompt, or the tokens of rounds
     without drafts) is weighed before it is paid for, against what the rest of the answer can bring.
-
-    Each part can be switched off to measure what it is worth.
-
-    Args:
-        trials: try the model again after it lost.
-        looks: try it in a new sequence, because sequences differ.
-        priced: charge time with it for a share of what it gains.
     """
 
-    def __init__(self, *, trials: bool = True, looks: bool = True, priced: bool = True) -> None:
-        self._trials, self._looks, self._priced = trials, looks, priced
+    def __init__(self) -> None:
         # rounds with the model, their mean gain, and their mean tokens
         self._count = self._mean = self._tokens = 0.0
         # rounds that a lookup left to the model, and all rounds in which lookup could draft too
@@ -52,7 +44,7 @@ class UseSwitch:
 
     def share(self, expected: float) -> float:
         """Share of the tokens of rounds with it that are its gain: under 1, and 0 where it gains none."""
-        gain = max(0.0, self.gain(expected)) if self._priced else 0.0
+        gain = max(0.0, self.gain(expected))
         return gain / max(self._pace(gain), 1.0 + gain)
 
     def on(
@@ -98,7 +90,7 @@ class UseSwitch:
 
     def _spend(self, loss: float, left: float) -> bool:
         """Whether the credit pays for a trial that may lose this many tokens; if so the credit is spent."""
-        if not self._trials or loss > min(self._credit, _SHARE_LEFT * left):
+        if loss > min(self._credit, _SHARE_LEFT * left):
             return False
         self._credit = 0.0
         return True
@@ -107,7 +99,7 @@ class UseSwitch:
         self, seq: int, gain: float, more: float, left: float, rounds: float
     ) -> float:
         """Tokens that a look at a new sequence may lose: after few sequences, the next may well suit the model better."""
-        if seq in self._trial or not self._looks:
+        if seq in self._trial:
             return 0.0
         share = max(_SHARE_NEW, _SHARE_LEFT / (1.0 + self._texts))
         # before the first sequence only the prior is known, which comes from many

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -273,6 +272,14 @@ def test_a_view_is_worth_what_it_changes(helps: bool) -> None:
     assert (policy._view > 0.0) is helps
 
 
+class Unpriced(UseSwitch):
+    """Charges nothing for what the model gains."""
+
+    def share(self, expected: float) -> float:
+        """Nothing."""
+        return 0.0
+
+
 def test_a_ms_is_priced_by_what_drafts_win() -> None:
     """On recorded answers of a good draft that gains a percent over plain decoding's price, from curve to curve."""
     answers = load_rounds(Path(__file__).parents[2] / "bench" / "rounds" / "good.gz")
@@ -281,9 +288,8 @@ def test_a_ms_is_priced_by_what_drafts_win() -> None:
     for points in (SHAPES["Q4_K_M"], SHAPES["BF16"], {1: 1.0, 16: 1.15, 64: 1.6}):
         side = Times({1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}, 1.0)
         truth, speeds = Costs(Times(points, 10.0), side, side), []
-        for priced in (True, False):
+        for switch in (UseSwitch, Unpriced):
             greedy = Acceptance().under("greedy", relaxing=False)
-            switch = partial(UseSwitch, priced=priced)
             policy = GoodputPolicy(truth.curve(), greedy, switch=switch)
             Player(policy, truth).play(texts[:half])
             speeds.append(Player(policy, truth, 1).play(texts[half:]).speed)

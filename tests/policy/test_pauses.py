@@ -65,7 +65,8 @@ def test_floors_follow_what_is_learned_in_one_round_of_a_hundred() -> None:
         made.add(policy._round)
         return draft_floors(*given)
 
-    policy = GoodputPolicy(CostCurve.prior(), auto=False, floors=floors)
+    policy = GoodputPolicy(CostCurve.prior(), auto=False)
+    policy.floors = floors
     for _ in range(3000):
         policy.plan([Place(0, 16, 0, 10_000, 50)])
     rounds = sorted(made)

@@ -211,7 +211,8 @@ def test_a_text_that_suits_the_draft_is_a_little_better() -> None:
 
 def test_rounds_that_lookup_takes_bring_nothing() -> None:
     """A cost that the rounds left would pay is not paid where lookup speaks in many of them."""
-    switch = UseSwitch(looks=False)
+    switch = UseSwitch()
+    switch._worth_a_look = lambda *_: 0.0
     assert switch.on(0, 0.25, cost=30.0, left=200.0)
     assert not switch.on(1, 0.25, cost=30.0, left=200.0, alone=False)
 
