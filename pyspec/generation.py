@@ -341,7 +341,6 @@ class Generation(Mirror):
             self.turns.drop()
 
     def _note(self, note: str) -> None:
-        """Log a sentence for the user, each one only once."""
         if note and note not in self._noted:
             self._noted.add(note)
             log.warning("%s", note)

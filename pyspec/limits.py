@@ -132,7 +132,6 @@ def check_breakers(breakers: Any) -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """UTF-8; empty if the text cannot be encoded."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -138,7 +138,6 @@ def _named(kind: Any, options: Any) -> dict[str, Any]:
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    """A tool in the form of chat templates."""
     schema = tool.input_schema or {"type": "object", "properties": {}}
     return {"name": tool.name, "description": tool.description or "", "parameters": schema}
 

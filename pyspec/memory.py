@@ -337,7 +337,6 @@ class Memory:
         heappush(self._due, (due, self._serial_of[owner], owner))
 
     def _drop_old(self, now: float) -> None:
-        """Drop everything too old, of any owner."""
         left = []
         while self._due and self._due[0][0] <= now:
             _, serial, owner = heappop(self._due)

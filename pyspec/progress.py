@@ -73,7 +73,6 @@ def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
 
 
 def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Functions that show the line and remove it."""
     if console.is_jupyter:  # a moving line needs ipywidgets there
         return partial(console.print, f"{what} ...", markup=False, highlight=False), lambda: None
     status = console.status(what)

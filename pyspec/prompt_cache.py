@@ -66,7 +66,6 @@ class PromptFile:
         return []
 
     def _put(self, head: _Head, state: bytes, seq: int) -> bool:
-        """Load the state into a sequence, if it belongs there."""
         if not head.tokens or head.sha256 != self._hash(head.tokens, state):
             return False
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
@@ -86,7 +85,6 @@ class PromptFile:
             log.warning("the prompt cache is not written: %s", error)
 
     def _hash(self, tokens: list[int], state: bytes) -> str:
-        """Hash of a state, its tokens, the target and its settings."""
         own: Any = self._target.context_params
         layout = own.type_k, own.type_v, own.flash_attn_type, llama_cpp.__version__
         belongs = msgspec.json.encode([file_sha256(self._target.model_path), layout, tokens])
@@ -94,7 +92,6 @@ class PromptFile:
 
 
 def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Magic, head and state of a file."""
     head, _, state = data[len(_MAGIC) :].partition(b"\n")
     return data[: len(_MAGIC)], head, state
 

@@ -307,7 +307,6 @@ def _as_text(part: Any) -> Any:
 
 
 def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The functions that may be called."""
     functions = [as_function_tool(tool).get("function") for tool in tools]
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
         raise InputError("a tool has no function with a name")

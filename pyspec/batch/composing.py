@@ -131,7 +131,6 @@ class Composer:
 
     @property
     def _running(self) -> int:
-        """Answers that have begun."""
         return sum(not a.run.missing and a.scored is None for a in self._active.values())
 
     def piece(self, most: int) -> int:

@@ -170,7 +170,6 @@ class ActiveJob:
         tokens: tuple[Token, ...] = (),
         likely: Sequence[TokenLogprobs | None] = (),
     ) -> None:
-        """Add parts to the answer, and let them be heard."""
         self.parts += parts
         if self.job.listener is not None:
             self.job.listener(Piece(tokens, parts=parts, likely=likely))

@@ -220,7 +220,6 @@ def changed_settings(was: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _open_locked(path: Path) -> int:
-    """Open or create the journal and lock it. Raises BatchWriteError."""
     while True:
         try:
             fd = os.open(path, _FLAGS, 0o600)

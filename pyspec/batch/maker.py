@@ -172,7 +172,6 @@ class JobMaker:
             return error.need
 
     def _echo(self, record: Record, tokens: list[int]) -> str:
-        """A prompt as its answer repeats it."""
         if record.prompt is not None:
             return record.prompt
         data: bytes = self._target.tokenizer_.detokenize(tokens, special=True)

@@ -28,8 +28,6 @@ from pyspec.result import RecordResult
 
 
 class _EarlierLine(msgspec.Struct):
-    """What an earlier output says of a record."""
-
     prompt_sha256: str
     run: str
     id: str = ""

@@ -282,7 +282,6 @@ class Batch:
         return max(WINDOW, 4 * self.parallel)
 
     def _add(self, jobs: Sequence[Job]) -> None:
-        """Let jobs wait for their turn."""
         scheduler = self._scheduler or self._open(jobs)
         for job in jobs:
             scheduler.waiting.add(job)

@@ -99,7 +99,6 @@ class Scheduler:
         return ended
 
     def _take(self) -> Job | None:
-        """The next job, if one can start."""
         job = self.waiting.take(self._fits)
         if job is not None or self.active:
             return job

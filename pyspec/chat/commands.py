@@ -106,7 +106,6 @@ def _choice(argument: str, *words: str) -> str:
 
 
 def _help(chat: Chat, _argument: str) -> None:
-    """List each command on a line, with its other names."""
     rows = []
     for _, group in groupby(COMMANDS, key=lambda command: command.run):
         alike = list(group)

@@ -212,7 +212,6 @@ def _once_told() -> Callable[[str], None]:
 
 
 def _answer(answerer: Any, run: FileRun) -> int:
-    """Run to the end or until a signal, and return the exit code."""
     with interruptible(answerer.cancel) as signals:
         try:
             with batch_progress(run.summary) as report:
@@ -232,7 +231,6 @@ def _answer(answerer: Any, run: FileRun) -> int:
 
 
 def _rate(summary: RunProgress, seconds: float) -> str:
-    """Format tokens per second and the share of accepted drafts so far."""
     rate = f"{summary.tokens / max(1e-3, seconds):.1f} tok/s"
     if not summary.verified:
         return rate

@@ -126,7 +126,6 @@ class Subcommand(click.Command):
         )]  # fmt: skip
 
     def _listed(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options for this help page."""
         params = self.get_params(ctx)
         if not self.first or ctx.meta.get(_ALL):
             return params

@@ -166,7 +166,6 @@ def _chat(model: str | None, draft: str) -> str:
 
 
 def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> None:
-    """Measure local drafts and add the results to their rows."""
     here = [row for row in rows if row["path"]][: trial.limit]
     if not here:
         if plain := why_plain(target):

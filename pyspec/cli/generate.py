@@ -215,7 +215,6 @@ def _conversation(
 
 
 def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
-    """Save the answer to the log; if that fails, only report it."""
     try:
         save(path, conversation, {}, model.target())
     except PyspecError as error:
@@ -259,7 +258,6 @@ def _answer(
     begun: Callable[[], None],
     write: Callable[[Piece], None],
 ) -> tuple[list[Piece], list[int]]:
-    """Show the answer as it streams in, and return its pieces and the signals received."""
     pieces: list[Piece] = []
     with interruptible(cancel) as signals:
         for piece in answer:
@@ -278,7 +276,6 @@ def _say(
     max_tokens: int,
     screen: Screen,
 ) -> None:
-    """Print everything after the answer."""
     if output.as_json:
         tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
         return

@@ -99,7 +99,6 @@ def _row(
     entry: Entry | None,
     found: LocalModel | None = None,
 ) -> dict[str, Any]:
-    """Describe a model of the list: a manifest entry, a local file, or both."""
     facts = facts_of(found.path) if found else None
     size = entry.size if entry else 0
     if found is not None:

@@ -36,7 +36,6 @@ _LEAST_CTX = 16
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
-    """Parse KEY=VALUE; the value is JSON if it parses as such, else text."""
     key, is_there, value = text.partition("=")
     if not key.isidentifier() or not is_there:
         raise OptionError(f"cannot read --template-arg {text}", "write it as KEY=VALUE")
@@ -277,7 +276,6 @@ class SystemOptions:
 
 
 def _memory(text: str) -> bool | Path:
-    """Parse --memory: on, off or a folder."""
     return {"on": True, "off": False}.get(text, Path(text))
 
 

@@ -55,7 +55,6 @@ _KEY = "PYSPEC_API_KEY"
 
 
 def _keys_in(path: str) -> str:
-    """Read a file of keys, one per line."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -314,7 +313,6 @@ def serve(
 
 
 def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:
-    """Print the server's address, and a warning if anyone may use it."""
     shown = f"[{server.host}]" if ":" in server.host else server.host
     tell(
         f"{model} on http://{shown}:{port}: draft {facts['draft']}, "

@@ -91,7 +91,6 @@ def file_text(path: Path, limit: int | None = None) -> str:
 
 
 def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
-    """Read a whole stream, without BOM and CR at line ends."""
     data = stream.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
         raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")

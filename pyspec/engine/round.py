@@ -375,7 +375,6 @@ def _any_drafted(drafts: Sequence[Draft]) -> bool:
 
 
 def _read(runs: Sequence[Run], fills: Sequence[tuple[int, int, int]]) -> int:
-    """Prompt tokens in a decode."""
     return sum([run.missing for run in runs]) + sum([n for _, n, _ in fills])
 
 

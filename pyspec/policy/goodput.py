@@ -98,7 +98,6 @@ class GoodputPolicy(LengthPolicy):
         self._forget_round()
 
     def _forget_round(self) -> None:
-        """Reset what belongs to one round."""
         self._planned = False
         self._beside_lookup: list[int] = []  # sequences for which both model and lookup may draft
         self._pending: dict[int, Forecast] = {}
@@ -197,7 +196,6 @@ class GoodputPolicy(LengthPolicy):
         self._table = self._tables[key]
 
     def _make_tables(self) -> _Tables:
-        """Compute the values that change slowly."""
         n, price, told = self._n_seq, self._price, self.learned.calibration
         step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
         # Sequences count as equal: all drafts grow together, and each sequence pays its share of the rows.
@@ -311,7 +309,6 @@ class GoodputPolicy(LengthPolicy):
         return chain if worth >= 1.0 else [worth * s for s in chain]
 
     def _lengths(self, chains: list[list[float]]) -> list[int]:
-        """Number of tokens of each draft to verify."""
         price = self._table.markup * self._price
         if self._n_seq == 1 and len(chains) == 1:
             return [best_length(chains[0][:LONGEST], self._rows[1:], price)]
@@ -355,7 +352,6 @@ class GoodputPolicy(LengthPolicy):
         return steps + self._beside
 
     def _by_lookup(self, seq: int) -> bool:
-        """Whether lookup drafted for this sequence in this round."""
         return seq in self._pending and self._pending[seq].draft.source == LOOKUP
 
     def _earn(self, n_seq: int, tokens: float) -> UseSwitch:

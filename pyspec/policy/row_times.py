@@ -265,7 +265,6 @@ class RowTimes:
         return min(known, _STEP) if key <= _OWN else known
 
     def _build(self, rows: int) -> None:
-        """Make the table of times for 0..rows."""
         self._waiting = 0
         if self._base_of != (self._depth, rows):
             self._base_of = (-1, 0)

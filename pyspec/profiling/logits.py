@@ -51,7 +51,6 @@ def replay(
 
 
 def _other(engine: Engine, token: int) -> int:
-    """Any other token."""
     return token - 1 if token else engine.n_vocab - 1
 
 

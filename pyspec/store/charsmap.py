@@ -60,5 +60,4 @@ def _walk(nodes: Any, last_end: int) -> str:
 
 
 def _bases(nodes: Any) -> Any:
-    """Return each node's offset to its children."""
     return ((nodes >> 10) << ((nodes & _WIDE) >> 6)).astype(np.int64)

@@ -156,7 +156,6 @@ def ships(path: Path) -> bool:
 
 
 def _verdict(extra: bool, of: list[Stamp]) -> str:
-    """Return what is remembered of an accepted file and its other parts."""
     return f"{'with' if extra else 'without'} extra buffers {of[1:]}"
 
 

@@ -123,7 +123,6 @@ def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
 
 
 def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts]]:
-    """Remove duplicates of files."""
     return list({each.path.resolve(): (each, facts) for each, facts in reversed(found)}.values())[
         ::-1
     ]
@@ -213,7 +212,6 @@ def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> 
 
 
 def _speaks(facts: Facts, other: Facts) -> bool:
-    """Whether a file is a model with the target's tokens."""
     return other.kind == "model" and _fit(facts, other)
 
 

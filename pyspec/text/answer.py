@@ -154,7 +154,6 @@ class Speech:
         return self.notation.start(self._spelled(list(prompt[-_TAIL:])))
 
     def _spelled(self, ids: list[int]) -> str:
-        """Return the text of tokens, control tokens included."""
         data: bytes = self._tokenizer.detokenize(ids, special=True)
         return data.decode("utf-8", "replace")
 

@@ -151,7 +151,6 @@ class Renderer:
 
 @contextlib.contextmanager
 def _deadline(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kill a child that takes too long."""
     timer = threading.Timer(PATIENCE_S, child.kill)
     timer.daemon = True
     timer.start()

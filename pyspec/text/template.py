@@ -294,7 +294,6 @@ class ChatTemplate:
 
 
 def _with_content(tokens: PromptTokenizer, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the text to a message that has only tokens."""
     if "tokens" not in message or "content" in message:
         return message
     return {**message, "content": tokens.text(tokens.without_end(message["tokens"]))}

@@ -201,7 +201,6 @@ def _read_keyed(s: Scanner, calls: Calls) -> Scan[bool]:
 
 
 def _read_key(s: Scanner) -> Scan[str | None]:
-    """Read a key and its colon."""
     key = yield from _read_text(s)
     yield from s.space()
     if not (yield from s.accept(":")):
