@@ -27,7 +27,9 @@ def borrowed(package: Path, search: list[str]) -> list[str]:
     package: the folder that `pyspec` was imported from. Empty for an installed package, and if `search` is complete already.
     """
     root = package.parent
-    if not (root / "native" / "CMakeLists.txt").is_file() or any(map(_has_extension, search)):
+    if not (root / "native" / "CMakeLists.txt").is_file() or any(
+        map(_extensions, map(Path, search))
+    ):
         return []
     return [str(root), str(root / "bench"), *_installed(root)]
 
@@ -57,10 +59,6 @@ def interface_key(root: Path) -> str:
 def _stated(pyproject: Path) -> str:
     line = re.search(r'^version = "(.+)"$', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
     return line[1] if line else ""
-
-
-def _has_extension(folder: str) -> bool:
-    return bool(_extensions(Path(folder)))
 
 
 def _extensions(folder: Path) -> list[Path]:

@@ -383,7 +383,8 @@ class Screen:
                     if shown:
                         self.out.file.write("\n")
                     shown.append(is_thought)
-                    style = _dimmed if is_thought and paint is None else paint
+                    dims = is_thought and paint is None
+                    style = (lambda said: [(said, "dim")]) if dims else paint
                     put[:] = [stack.enter_context(self.answering(wrap=wrap, paint=style))]
                 return put[0]
 
@@ -392,7 +393,3 @@ class Screen:
                 yield write
             finally:
                 self.progress.stop()
-
-
-def _dimmed(text: str) -> Iterable[tuple[str, str]]:
-    return [(text, "dim")]

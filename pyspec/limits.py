@@ -149,9 +149,3 @@ def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v")
             f"{name} is quantised, which needs flash attention, and that is off",
             "turn it on (flash_attn=True, -fa on), or leave the type out",
         )
-
-
-def check_loading(options: Mapping[str, Any]) -> None:
-    """Raise OptionError for options that no model can be loaded with."""
-    check_ranges(options)
-    check_cache_type(options.get("type_v"), bool(options.get("flash_attn")))

@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp
 
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
-from pyspec.limits import check_loading, check_overrides
+from pyspec.limits import check_cache_type, check_overrides, check_ranges
 from pyspec.offload import asked_layers, context_of, fit_layers, place_on, trial_layers
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
@@ -87,7 +87,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         layers = kwargs.get("n_gpu_layers", 0)
         self.fits_itself = layers == AUTO
         kwargs["n_gpu_layers"] = asked_layers(layers)
-        check_loading(kwargs)
+        check_ranges(kwargs)
+        check_cache_type(kwargs.get("type_v"), bool(kwargs.get("flash_attn")))
         embedding, vocab_only = (bool(kwargs.get(mode)) for mode in ("embedding", "vocab_only"))
         overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:

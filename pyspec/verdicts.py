@@ -75,11 +75,6 @@ def stored_path(target: str, draft: str) -> Path:
     return profiles_dir() / f"verdict-{digest[:20]}.json"
 
 
-def shipped_path(draft: Path) -> Path:
-    """The file for verdicts that came with a draft."""
-    return came_with(draft, ".verdict.json")
-
-
 def keep_verdict(verdict: PairVerdict) -> Path:
     """Store a verdict in place of an older one. Raises ProfileError if the folder refuses."""
     path = stored_path(verdict.target, verdict.draft)
@@ -110,7 +105,7 @@ def pair_rule(target: Path, sides: Sequence[Side]) -> PairRule:
 
 def _verdicts(target: Path, draft: Path) -> list[PairVerdict]:
     """The verdicts on a pair; stored ones come after shipped ones. Files are hashed only if there may be a verdict."""
-    shipped = _read(shipped_path(draft))
+    shipped = _read(came_with(draft, ".verdict.json"))
     if not shipped and not any(profiles_dir().glob("verdict-*.json")):
         return []
     names = file_sha256(target), file_sha256(draft)

@@ -25,7 +25,6 @@ from pyspec.verdicts import (
     keep_verdict,
     pair_rule,
     settings_of,
-    shipped_path,
 )
 
 RULES = [
@@ -87,7 +86,7 @@ def test_a_later_verdict_takes_the_place_of_the_earlier(pair):
 def test_a_shipped_verdict_is_followed_and_ones_own_goes_before_it(pair):
     """Beside the draft lies what came with it."""
     shipped = PairVerdicts([verdict(pair, RULES[0]), verdict(pair, RULES[0], target="0" * 64)])
-    shipped_path(pair[1]).write_bytes(msgspec.json.encode(shipped))
+    pair[1].with_suffix(".verdict.json").write_bytes(msgspec.json.encode(shipped))
     assert found(pair).greedy == RULES[0]
     keep_verdict(verdict(pair, None))
     assert found(pair).greedy == Strict()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from pyspec.batch.custom import as_function_tool, custom_names, with_function_calls
+from pyspec.batch.custom import as_function_tool, with_function_calls
 from pyspec.batch.fields import REFUSED, UndoneFields, refuse_undone
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
@@ -176,7 +176,8 @@ class ChatBody(Body):
             tools, choice = tools_left(_functions(self.tools), self.tool_choice)
             parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
             shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
-            shared["custom"] = custom_names(self.tools) or None
+            custom = [tool["custom"]["name"] for tool in self.tools if tool.get("type") == "custom"]
+            shared["custom"] = custom or None
         elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
             raise InputError("tool_choice asks for a call, but there are no tools", "send tools")
         if self.reasoning_effort == "none":

@@ -37,11 +37,6 @@ def text_call(name: Any, text: Any) -> dict[str, Any]:
     return {"name": name, "arguments": json.dumps({"input": text}, ensure_ascii=False)}
 
 
-def custom_names(tools: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of the custom ones among a chat's tools."""
-    return [tool["custom"]["name"] for tool in tools if tool.get("type") == "custom"]
-
-
 def as_function_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool of a chat; in the place of a custom one the function that stands for it."""
     if tool.get("type") != "custom":
@@ -154,10 +149,8 @@ class DeltaWriter:
             yield self._more(self._call[1].push(part.text))
         else:
             yield from self._end()
-            yield self._begin(part) if self._is_custom(part) else part.delta()
-
-    def _is_custom(self, part: AnswerPart) -> bool:
-        return part.kind == "call" and part.text in self._custom
+            custom = part.kind == "call" and part.text in self._custom
+            yield self._begin(part) if custom else part.delta()
 
     def _begin(self, part: AnswerPart) -> dict[str, Any]:
         self._call = part.index, CallText()

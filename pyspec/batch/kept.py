@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.engine.handle import Engine, Role
 from pyspec.prompt_cache import PromptFile
@@ -116,11 +116,6 @@ class KeptTexts:
             if sum(map(len, self.texts.values())) <= most:
                 return
             self.keep(seq, (), 0)
-
-
-def longest_common(text: Sequence[int], prompts: Iterable[Sequence[int]]) -> int:
-    """Tokens of `text` that the prompt most like it begins with."""
-    return max((common(text, prompt) for prompt in prompts), default=0)
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -27,7 +27,7 @@ from pyspec.account import Tally, plain_decode_ms, times_among
 from pyspec.batch.composing import Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
-from pyspec.batch.kept import KeptTexts, longest_common
+from pyspec.batch.kept import KeptTexts, common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.records import failed
 from pyspec.batch.scoring import PIECE, score_piece
@@ -337,7 +337,7 @@ class Scheduler:
         prompts = [*(job.tokens for job in self.waiting.jobs), [*self.kept.shared, 0]]
         del self.active[seq]
         self._loop.end(answer.run)
-        n = len(text) - 1 if self._keep_texts else longest_common(text, prompts)
+        n = len(text) - 1 if self._keep_texts else max(common(text, each) for each in prompts)
         n = 0 if answer.run.error is not None or answer.scored is not None else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from pyspec.chat.conversation import (
 from pyspec.chat.settings import BRIEF, HIDE, SILENT, UNASKED, ChatSettings, values
 from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
+from pyspec.noise import chance_seed
 from pyspec.options import AnswerOptions, Speculation
 from pyspec.pieces import result_of
 from pyspec.result import Result
@@ -154,7 +154,7 @@ class Chat:
         """Return the user's fixed seed, or `fallback` if that is larger; without a fixed seed, a random one."""
         fixed = self.settings.seed
         if fixed is None:
-            return int.from_bytes(os.urandom(4), "little")
+            return chance_seed()
         return max(fixed, fallback) & 0xFFFFFFFF
 
     def _answer_last(self, seed: int) -> bool:

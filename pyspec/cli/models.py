@@ -85,11 +85,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
 def _cells(row: dict[str, Any]) -> list[str]:
     role = row["role"] + ("*" if row["default"] else "")
     named = [row[key] or "-" for key in ("type", "origin", "architecture", "licence")]
-    return [row["name"], role, _gigabytes(row["size"]), *named, row["summary"]]
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2f}"
+    return [row["name"], role, f"{row['size'] / 1e9:.2f}", *named, row["summary"]]
 
 
 def _row(

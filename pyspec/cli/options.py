@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama import Speculation, SpeculativeLlama
-from pyspec.noise import NOISES
+from pyspec.noise import NOISES, chance_seed
 from pyspec.progress import busy, store_progress
 from pyspec.rules import AUTO as AUTO_RULE
 from pyspec.rules import Margin, PairRule, Strict, Verification
@@ -256,7 +255,7 @@ class SamplerOptions:
             raise OptionError(f"--temp is {self.temperature}", "use 0 for greedy, or up to about 2")
         chosen = self.seed if self.seed is not None else seed
         if chosen is None:
-            chosen = int.from_bytes(os.urandom(4), "little")
+            chosen = chance_seed()
         breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
         own = {**vars(self), "dry_sequence_breakers": breakers}
         return Sampling(**{**own, "seed": chosen & 0xFFFFFFFF})

@@ -92,7 +92,8 @@ class Turns:
                     return
                 paused = not self._working
             if end is not None and monotonic() >= end:
-                raise EngineBusy(f"another answer is still in flight{self._for}", _HINT)
+                waited = "" if isinstance(self._wait, bool) else f" after {self._wait} s"
+                raise EngineBusy(f"another answer is still in flight{waited}", _HINT)
             if paused:
                 gc.collect()
             look *= 2
@@ -131,7 +132,3 @@ class Turns:
         if self._wait is True:
             return own
         return 0.0 if self._wait is False else min(self._wait, own or self._wait)
-
-    @property
-    def _for(self) -> str:
-        return "" if isinstance(self._wait, bool) else f" after {self._wait} s"

@@ -57,7 +57,7 @@ class GrammarHost:
         self._child: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._verdicts: OrderedDict[str, str] = OrderedDict()
-        self._end: Callable[[], object] = _nothing
+        self._end: Callable[[], object] = lambda: None
 
     @classmethod
     def of(cls, llama: Any) -> GrammarHost:
@@ -120,10 +120,6 @@ class GrammarHost:
                 self._verdicts.popitem(last=False)
         if why:
             raise InputError(why, SIMPLER)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _end(child: subprocess.Popen[bytes], control: socket.socket) -> None:

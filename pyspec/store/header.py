@@ -25,6 +25,7 @@ MAX_STATE = 1 << 26
 """Most numbers in a layer's recurrent state; today's largest models have a thirtieth of that."""
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
+_UP = re.compile(r"\.\.[/\\]")
 _RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
 """One byte as an RWKV vocabulary spells it."""
 
@@ -175,7 +176,7 @@ def _join_parts(header: Header) -> Header:
     if count <= 1:
         return header
     for key, text in header.metadata.items():
-        if isinstance(text, str) and key.startswith(("split.", "general.")) and _climbs(text):
+        if isinstance(text, str) and key.startswith(("split.", "general.")) and _UP.search(text):
             raise _bad(header, f"{show(key)} holds a path: {show(text)}")
     parts = parts_of(header.path)
     if len(parts) != count:
@@ -212,10 +213,6 @@ def header_of_parts(path: Path) -> Header:
     return replace(
         found[0], tensors=tuple(tensors.values()), parts=tuple(part.path for part in found)
     )
-
-
-def _climbs(text: str) -> bool:
-    return "../" in text or "..\\" in text
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------

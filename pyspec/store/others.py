@@ -126,21 +126,14 @@ def hub_file(path: Path) -> tuple[str, str, str] | None:
     )
 
 
-def _named(
-    repo: str, file: str, path: Path, origin: str
-) -> tuple[str, Path, str, tuple[str, ...], str]:
-    """Return the fields of `LocalModel` for a repository's file."""
+def _of_repo(repo: str, file: str, path: Path, origin: str) -> LocalModel:
     name, aliases = gguf_names(repo, file)
-    return name, path, origin, aliases, repo
+    return LocalModel(name, path, origin, aliases, repo)
 
 
 def _folder(variable: str) -> Path | None:
     value = os.environ.get(variable, "").strip()
     return Path(value).expanduser() if value else None
-
-
-def _xdg_cache() -> Path:
-    return _folder("XDG_CACHE_HOME") or Path.home() / ".cache"
 
 
 # -- ollama ------------------------------------------------------------------------------------------------------------
@@ -208,7 +201,7 @@ def lm_studio() -> Iterator[LocalModel]:
             for path in sorted(root.glob("*/*/*.gguf")):
                 if _is_model(path.name) and path.is_file():
                     repo = "/".join(path.parts[-3:-1])
-                    yield LocalModel(*_named(repo, path.name, path, "LM Studio"))
+                    yield _of_repo(repo, path.name, path, "LM Studio")
 
 
 def _lm_studio_roots() -> Iterator[Path]:
@@ -229,7 +222,8 @@ def hugging_face() -> Iterator[LocalModel]:
     """Yield models in snapshots of repositories; the newest revision of a file counts."""
     root = _folder("HF_HUB_CACHE") or _folder("HUGGINGFACE_HUB_CACHE")
     if root is None:
-        root = (_folder("HF_HOME") or _xdg_cache() / "huggingface") / "hub"
+        caches = _folder("XDG_CACHE_HOME") or Path.home() / ".cache"
+        root = (_folder("HF_HOME") or caches / "huggingface") / "hub"
     with suppress(OSError):
         for repository in sorted(root.glob("models--*--*")):
             owner, _, name = repository.name.removeprefix("models--").partition("--")
@@ -244,7 +238,7 @@ def _snapshots(repo: str, folder: Path) -> Iterator[LocalModel]:
             file = path.relative_to(revision).as_posix()
             if file not in seen and _is_model(path.name) and path.is_file():
                 seen.add(file)
-                yield LocalModel(*_named(repo, file, path, "Hugging Face"))
+                yield _of_repo(repo, file, path, "Hugging Face")
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------

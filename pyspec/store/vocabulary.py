@@ -78,11 +78,12 @@ def read_vocabulary(header: Header) -> VocabularyHash | None:
         return None
     base = max(0, len(texts) // MAX_DIFFERENCE - 1) * MAX_DIFFERENCE
     bos, eos = _ends(header, kind, len(texts))
+    sums = (zlib.crc32(texts[i]) if i >= FIRST_COMPARED else 0 for i in range(base, len(texts)))
     return VocabularyHash(
         kind=kind, size=len(texts), bos=bos, eos=eos, base=base,
         before=_hash(texts[FIRST_COMPARED:base]),
         upto=_hash(texts[FIRST_COMPARED : base + MAX_DIFFERENCE]),
-        tail="".join(_checksum(i, texts[i]) for i in range(base, len(texts))),
+        tail="".join(f"{each:08x}" for each in sums),
         marks=_marks(header, texts),
     )  # fmt: skip
 
@@ -105,10 +106,6 @@ def _key(header: Header, name: str) -> object:
 
 def _hash(texts: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
-
-
-def _checksum(i: int, text: bytes) -> str:
-    return f"{zlib.crc32(text) if i >= FIRST_COMPARED else 0:08x}"
 
 
 def _ends(header: Header, kind: str, size: int) -> tuple[int, int]:
