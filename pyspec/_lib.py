@@ -29,9 +29,8 @@ except ModuleNotFoundError as error:
     )
     raise ImportError(_MESSAGE) from error
 
-os.environ.setdefault(
-    "GGML_NO_BACKTRACE", "1"
-)  # otherwise an abort starts a debugger, which writes to stdout
+# otherwise an abort starts a debugger, which writes to stdout
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 __all__ = ["LLAMA_CPP_VERSIONS", "STATES_SHOWN", "address", "check", "ffi", "lib"]
 

@@ -68,7 +68,5 @@ def _extensions(folder: Path) -> list[Path]:
 
 try:
     __version__ = version(NAME)
-except (
-    PackageNotFoundError
-):  # a clone that was never installed reports what it lacks where it is needed
+except PackageNotFoundError:  # a clone that was never installed says elsewhere what it lacks
     __version__ = _stated(Path(__file__).parents[1] / "pyproject.toml")

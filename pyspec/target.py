@@ -221,8 +221,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         except ValueError as error:
             if "context" in str(error):
                 raise EngineError(
-                    f"no memory for a context of {kwargs['n_ctx']} tokens",
-                    "lower n_ctx (-c)",
+                    f"no memory for a context of {kwargs['n_ctx']} tokens", "lower n_ctx (-c)"
                 ) from error
             raise ModelInvalid(f"{model_path} could not be loaded: {error}") from error
 
@@ -306,9 +305,7 @@ def _settle(kwargs: dict[str, Any], *, embedding: bool) -> bool:
     unnamed = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
     kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
     kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
-    if (
-        embedding
-    ):  # with non-causal attention, llama.cpp aborts on a text split into several batches
+    if embedding:  # with non-causal attention, llama.cpp aborts on a text in several batches
         kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
     return unnamed
 

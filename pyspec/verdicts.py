@@ -64,9 +64,8 @@ def settings_of(rule: Margin) -> dict[str, Any]:
     """The numbers in which a rule differs from the default margin."""
     plain = vars(Margin())
     own = {name: value for name, value in vars(rule).items() if value != plain[name]}
-    return {
-        name: "inf" if value == math.inf else value for name, value in own.items()
-    }  # JSON has no infinity
+    # JSON has no infinity
+    return {name: "inf" if value == math.inf else value for name, value in own.items()}
 
 
 def stored_path(target: str, draft: str) -> Path:

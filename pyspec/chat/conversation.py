@@ -277,11 +277,7 @@ class LlamaChat:
         self._other = other
 
     def answer(
-        self,
-        prompt: Sequence[int],
-        options: AnswerOptions,
-        *,
-        chat: bool = True,
+        self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool = True
     ) -> Generator[Piece, None, None]:
         """Answer a tokenized prompt; the last piece has a finish_reason.
 

@@ -92,10 +92,7 @@ def is_there(path: Path) -> bool:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # too long, a NUL byte, an unreadable folder
+    except (OSError, ValueError) as error:  # too long, a NUL byte, an unreadable folder
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"cannot write {show(str(path), 300)}: {reason}", "name another file"

@@ -105,11 +105,7 @@ class Subcommand(click.Command):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        examples: Sequence[tuple[str, str]] = (),
-        first: str = "",
-        **options: Any,
+        self, *args: Any, examples: Sequence[tuple[str, str]] = (), first: str = "", **options: Any
     ) -> None:
         super().__init__(*args, **options)
         self.examples = examples

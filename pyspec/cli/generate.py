@@ -270,11 +270,7 @@ def _answer(
 
 
 def _say(
-    llm: SpeculativeLlama,
-    answer: Result,
-    output: OutputOptions,
-    max_tokens: int,
-    screen: Screen,
+    llm: SpeculativeLlama, answer: Result, output: OutputOptions, max_tokens: int, screen: Screen
 ) -> None:
     if output.as_json:
         tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))

@@ -9,8 +9,6 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import fill
 from traceback import walk_tb
 
 import click
@@ -138,12 +136,13 @@ def info() -> None:
     """Print versions, devices, backends, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
+    from pyspec.cli.streams import screen_of  # noqa: PLC0415
     from pyspec.store.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.store.files import cache_dir  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415
 
     system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
-    for name, value in (
+    rows = (
         ("pyspec", __version__),
         ("llama-cpp-python", llama_cpp.__version__),
         *(("device", device) for device in devices() if device.kind != "CPU"),
@@ -152,19 +151,10 @@ def info() -> None:
         ("extra buffers", _extra_buffers()),
         ("threads", default_threads()),
         ("cache", cache_dir()),
-    ):
-        tell(_told(name, str(value)))
+    )
+    screen_of("auto").table(((name, str(value)) for name, value in rows), width=17)
     if missed := missed_card():
         tell(missed, err=True)
-
-
-def _told(name: str, value: str) -> str:
-    """Format a name and its value; on a terminal, wrap a long value with an indent."""
-    if not sys.stdout.isatty():
-        return f"{name:<17} {value}"
-    width = max(40, get_terminal_size().columns)
-    return fill(value, width, initial_indent=f"{name:<17} ", subsequent_indent=" " * 18, break_long_words=False,
-                break_on_hyphens=False)  # fmt: skip
 
 
 def _extra_buffers() -> str:

@@ -259,9 +259,8 @@ def _spare_states(params: Any, model: Any) -> None:
     """Give a recurrent or hybrid model a second sequence for each; the engine keeps a state there to roll back to (ps_ctx.c)."""
     if not can_roll_back(model):
         params.n_seq_max *= 2
-        params.kv_unified = (
-            True  # or each sequence would have half of the cells, and copying one would move them
-        )
+        # or each sequence would have half of the cells, and copying one would move them
+        params.kv_unified = True
 
 
 def _read_states(params: Any, target: Any, states: States) -> None:

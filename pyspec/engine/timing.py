@@ -120,9 +120,8 @@ def time_unseen(llm: Any, curve: CostCurve) -> None:
     found = least_verify_ms(engine, text, rows, _BUDGET_S)
     one = target.table(len(text))[1] / found[1]
     for n, ms in found.items():
-        for _ in range(
-            SURE + 1 if n > 1 else 0
-        ):  # a time far from the assumption is doubted at first
+        # a time far from the assumption is doubted at first
+        for _ in range(SURE + 1 if n > 1 else 0):
             target.observe(n, one * ms, len(text))
     if steps:
         ms = least_step_ms(engine, text)

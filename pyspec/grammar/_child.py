@@ -219,10 +219,8 @@ def main(path: str, overrides: str) -> None:
     if not path:
         schema_converter()  # forks have it then
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # signals are for the parent, which may have answers to finish
+    # signals are for the parent, which may have answers to finish
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while True:
         data, handles, _, _ = socket.recv_fds(control, 1, 1)

@@ -207,9 +207,8 @@ def fit_line(hits: Floats, seen: Floats, assumed: Floats, line: Floats, steps: i
         p = 1.0 / (1.0 + np.exp(-(line @ _CENTRES)))
         slope = _CENTRES @ (hits - seen * p) - precision @ (line - assumed)
         curvature = (_CENTRES * (seen * p * (1.0 - p))) @ _CENTRES.T + precision
-        step = np.clip(
-            np.linalg.solve(curvature, slope), -1.0, 1.0
-        )  # Newton's may leap where p is near 0 or 1
+        # Newton's may leap where p is near 0 or 1
+        step = np.clip(np.linalg.solve(curvature, slope), -1.0, 1.0)
         line = np.clip(line + step, _LOWEST, _HIGHEST)
     return line
 

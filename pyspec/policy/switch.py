@@ -77,9 +77,8 @@ class UseSwitch:
         if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1
             return True
-        if (
-            self._won.get(seq, 0.0) > cost
-        ):  # the trial has paid for itself; the mean of many bad rounds would end it
+        # the trial has paid for itself; the mean of many bad rounds would end it
+        if self._won.get(seq, 0.0) > cost:
             return True
         loss = cost + _TRIAL * max(0.0, -gain)
         look = loss <= self._worth_a_look(seq, gain, more, left, rounds)

@@ -268,9 +268,8 @@ def read_eagle3(draft: Path, target: TargetShape) -> States:
     width = _whole(header, "embedding_length")
     if header.of_arch("embedding_length_out") not in (None, width):
         raise _damaged(header, "gives states of another width than it works with")
-    if (
-        header.of_arch("attention.causal") is False
-    ):  # llama.cpp ends the process for texts beyond one batch
+    # llama.cpp ends the process for texts beyond one batch
+    if header.of_arch("attention.causal") is False:
         raise _damaged(header, "looks at tokens that are still to come")
     if _whole(header, "block_count") != 1:
         raise _damaged(header, "has more than one layer")

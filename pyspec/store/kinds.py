@@ -52,10 +52,7 @@ _HINTS = {
 
 
 def refuse_other_kinds(
-    model: Path,
-    *,
-    embedding: bool = False,
-    overrides: Mapping[str, object] = MappingProxyType({}),
+    model: Path, *, embedding: bool = False, overrides: Mapping[str, object] = MappingProxyType({})
 ) -> None:
     """Raise UnsupportedModel for a file whose model does not generate token by token.
 

@@ -122,10 +122,8 @@ class Renderer:
     @staticmethod
     def _send(child: subprocess.Popen[bytes], line: str) -> None:
         """Send the child a line. It reads unless it is at work, and it limits the time of that itself."""
-        with (
-            contextlib.suppress(OSError),
-            _deadline(child),
-        ):  # if it has died, its reply will be missing
+        # if it has died, its reply will be missing
+        with contextlib.suppress(OSError), _deadline(child):
             if child.stdin is not None:
                 child.stdin.write(line.encode() + b"\n")
                 child.stdin.flush()

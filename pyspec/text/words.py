@@ -61,9 +61,8 @@ class WordSplitter:
         """Replace bytes for which llama.cpp would end the process, in the way that it replaces other invalid bytes."""
         if self._decodes and not text.isascii():
             text = _BEYOND.sub("\ufffd".encode(), text)
-        if (
-            self._pre == "whitespace"
-        ):  # white space is no word there, and two spaces in a row fail an assertion
+        # white space is no word there, and two spaces in a row fail an assertion
+        if self._pre == "whitespace":
             text = re.sub(r"\s+", " ", text.decode("utf-8", "replace")).encode()
         return text
 
