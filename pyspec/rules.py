@@ -52,10 +52,8 @@ MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
 class Strict:
     """Accept a drafted token only if it equals the target's own choice."""
 
-    @property
-    def name(self) -> str:
-        """The rule's name in results: `strict`."""
-        return "strict"
+    name = "strict"
+    """The rule's name in results."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +98,9 @@ class Margin:
         OptionError: A number is outside its range.
     """
 
+    name = "margin"
+    """The rule's name in results."""
+
     theta: float = 0.9
     gap: float = 1.0
     budget: float | None = None
@@ -122,16 +123,6 @@ class Margin:
         return cls(**given | {"window": None if text is None else parse_window(text)})
 
     @property
-    def name(self) -> str:
-        """The rule's name in results: `margin`."""
-        return "margin"
-
-    @property
-    def closed(self) -> bool:
-        """Whether the gate can never open."""
-        return self.theta >= 1.0 or self.budget == 0.0
-
-    @property
     def reads_drafts(self) -> bool:
         """Whether it needs the draft's whole distribution."""
         return self.kl < math.inf
@@ -149,25 +140,23 @@ class Margin:
         return self.theta, self.gap, budget
 
 
+AUTO = "auto"
+"""Asks for the rule measured for the pair: strict, unless a verdict allows another."""
+
+
 @dataclass(frozen=True)
 class PairRule:
     """The rules that measurements of a pair allow, for greedy and for drawn answers; strict where nothing was measured."""
 
+    name = AUTO
+
     greedy: Strict | Margin = Strict()
     drawn: Strict | Margin = Strict()
-
-    @property
-    def name(self) -> str:
-        """The rule's name: `auto`."""
-        return AUTO
 
     def at(self, temperature: float) -> Strict | Margin:
         """The rule for answers at a temperature."""
         return self.greedy if temperature == 0.0 else self.drawn
 
-
-AUTO = "auto"
-"""Asks for the rule measured for the pair: strict, unless a verdict allows another."""
 
 Verification = Strict | Margin | PairRule
 

@@ -97,8 +97,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
         kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), file_name_of(Path(model_path)))
-        self.trust = trust
-        self._snapshots = snapshots
+        self.trust, self._snapshots = trust, snapshots
         self.devices = parse_devices(devices)
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
         self._device_array = device_array(self._chosen)

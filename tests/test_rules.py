@@ -32,20 +32,6 @@ def test_limits_are_passed_on():
 
 
 @pytest.mark.parametrize(
-    ("rule", "closed"),
-    [
-        (Margin(), False),
-        (Margin(theta=1.0), True),
-        (Margin(budget=0.0), True),
-        (Margin(theta=0.999), False),
-    ],
-)
-def test_closed(rule, closed):
-    """A gate that can never open says so."""
-    assert rule.closed is closed
-
-
-@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("theta", -0.1),

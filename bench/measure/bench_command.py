@@ -68,6 +68,14 @@ def command_line() -> str:
     return published("pyspec", words)
 
 
+def engine_words(engine: EngineOptions) -> str:
+    """The given options of llama.cpp as text for publication, without local folders."""
+    given = engine.arguments
+    if "lora_path" in given:
+        given["lora_path"] = Path(given["lora_path"]).name
+    return ", ".join(f"{name} {value}" for name, value in sorted(given.items()))
+
+
 MODES = "plain,strict,margin"
 CARD_QUESTIONS = 2
 """Questions per category for a card."""
@@ -94,13 +102,12 @@ class BenchOptions:
     def task(self, asked: QuestionOptions, engine: EngineOptions) -> Task:
         """The task for `run_bench`. Raises OptionError for an unknown mode, or options that a peer would not get."""
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
-        if peers and engine.said:
-            raise OptionError(
-                f"peers would run without {engine.said}", "leave out these or --peers"
-            )
+        said = engine_words(engine)
+        if peers and said:
+            raise OptionError(f"peers would run without {said}", "leave out these or --peers")
         return Task(
             asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
-            self.title, self.about, command_line(), engine.said,
+            self.title, self.about, command_line(), said,
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from pyspec.tables import TextTable, table_of
 from .chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
 from .records import RunRecord, Setup, TimedAnswer
 from .report import table, whole_page, write_results
+from .tasks import first_check
 from .variants import Variant, parse_variants
 
 VARIANTS = (
@@ -159,7 +160,7 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     found = {NATS: nats, DISTINCT: distinct, LOOPS: float(distinct < LOOPED)}
     if turn.judged is not None:
         found[JUDGED] = turn.judged
-    if (what := question.check_of(0)) is not None:
+    if (what := first_check(question)) is not None:
         found[what["kind"]] = float(bool(turn.check))
     if scorer is not None and (told := _told(question)):
         found[ROUGE] = float(scorer.score(told, turn.text)["rougeL"].fmeasure)

@@ -26,7 +26,7 @@ from pyspec.store.locate import resolve
 from pyspec.tables import print_table
 from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
 
-from .bench_command import ASKED, QuestionOptions, command_line
+from .bench_command import ASKED, QuestionOptions, command_line, engine_words
 from .bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence
 from .judging import TextJudge
 from .quality import (
@@ -126,7 +126,7 @@ def _side_by_side(
     placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], *kinds)
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
-        placement=placement, engine=engine.said, judge=_judge(judged_by, path, alike), **given,
+        placement=placement, engine=engine_words(engine), judge=_judge(judged_by, path, alike), **given,
     )  # fmt: skip
 
 

@@ -103,6 +103,16 @@ _CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
 _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
 
 
+def first_check(question: Question) -> dict[str, Any] | None:
+    """What can be tested in the answer to the first turn."""
+    return question.check[0] if question.check else None
+
+
+def is_closed(rule: Margin) -> bool:
+    """Whether the gate can never open."""
+    return rule.theta >= 1.0 or rule.budget == 0.0
+
+
 @dataclass(frozen=True)
 class Mode:
     """How to answer. drafting: which of the loaded drafters may draft."""
@@ -124,7 +134,7 @@ class Mode:
         return (
             not self.enabled
             or isinstance(self.rule, Strict)
-            or (isinstance(self.rule, Margin) and self.rule.closed)
+            or (isinstance(self.rule, Margin) and is_closed(self.rule))
         )
 
     @property

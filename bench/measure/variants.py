@@ -50,7 +50,7 @@ from pyspec.text.template import ChatTemplate
 from .draws import TopTwo, top_two
 from .judging import TextJudge
 from .records import RunLog, RunRecord, TimedAnswer, describe
-from .tasks import Mode, Options, each_once, parse_mode, passes
+from .tasks import Mode, Options, each_once, first_check, parse_mode, passes
 
 _AS_TARGET = Placement()
 _EXTRAS = ("random", "thin", "temp")
@@ -217,7 +217,9 @@ class SideBySide:
 
     def _read(self, prompt: Sequence[int], n: int) -> None:
         """Read the prompt into sequence 0 once, and copy it to n others."""
-        shared = self._loop.draft_model and not self._contexts.assembly.reads_states
+        shared = self._loop.draft_model and not any(
+            side.reads_states for side in self._contexts.assembly.sides
+        )
         ready(self._engine, prompt, len(prompt), *([Role.DRAFT] if shared else []))
         for seq in range(1, n + 1):
             self._engine.set_tokens(seq, ())
@@ -339,7 +341,7 @@ def answer_all(
 
 def _judged(question: Question, turns: Sequence[TimedAnswer], judge: TextJudge | None) -> None:
     """Add what a program and another model say about the answers to a question."""
-    what = question.check_of(0)
+    what = first_check(question)
     for turn in turns:
         turn.check = None if what is None else passes(what, turn.text)
         turn.judged = None if judge is None else round(judge.nats(question, turn.text), 5)

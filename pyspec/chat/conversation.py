@@ -176,8 +176,8 @@ class LlamaChat:
     opener: loads the model; `use` calls it again with model=, draft= or companion=. check: takes the same arguments, and raises
     if a model does not exist. prompt_cache: a file that keeps the processed context when the model is closed.
     name: the target's name. draft, companion: their names, or none. n_ctx: size of the context in tokens. stats: counts of the
-    last answer, None if nothing was decoded. thinking: False asks the template for no reasoning, if it supports that.
-    One answer at a time; only `cancel` may be called from another thread.
+    last answer, None if nothing was decoded. piece: returns the bytes of a token. thinking: False asks the template for no
+    reasoning, if it supports that. One answer at a time; only `cancel` may be called from another thread.
     """
 
     def __init__(
@@ -202,10 +202,6 @@ class LlamaChat:
     def is_text(self, token: int) -> bool:
         """Whether an id is in range and not a control token."""
         return 0 <= token < self.llm.n_vocab() and bool(self.llm.piece(token))
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes of a token."""
-        return self.llm.piece(token)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Tokenize the messages as a prompt for the next answer."""
@@ -268,6 +264,7 @@ class LlamaChat:
 
     def _open(self, other: dict[str, str]) -> None:
         self.llm = self._opener(**other)
+        self.piece = self.llm.piece
         self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
         self._restored = False
         self.stats: dict[str, Any] | None = None

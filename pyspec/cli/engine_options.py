@@ -142,14 +142,6 @@ class EngineOptions:
             )
         return given
 
-    @property
-    def said(self) -> str:
-        """The given options as text for publication, without local folders."""
-        given = {**self.arguments}
-        if "lora_path" in given:
-            given["lora_path"] = Path(given["lora_path"]).name
-        return ", ".join(f"{name} {value}" for name, value in sorted(given.items()))
-
 
 def hush_llama(verbose: bool) -> None:
     """Drop llama.cpp's log lines, or show them on stderr.

@@ -52,7 +52,6 @@ class Assembly:
         self._target, self._parts, self._placement = target, parts, placement
         self._n_seq, self.n_ctx = n_seq, target.n_ctx() if n_ctx is None else n_ctx
         self.models: list[SideModel] = []
-        self.reads_states = False
         while not self._loads():
             pass
         self._open()
@@ -116,7 +115,6 @@ class Assembly:
         for role, side in zip((Role.DRAFT, Role.COMPANION), self.models):
             self.engine.attach(role, side.context, side.model, side)
         if self._states is not None:
-            self.reads_states = True
             self.engine.read_states(self._states)
         target._stack.callback(self.engine.detach)  # noqa: SLF001 - it may be freed before the engine is
 

@@ -240,12 +240,6 @@ class Engine:
         self._views.clear()
         self.detach()
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _detach(engine: Any, owners: list[object]) -> None:
     for role in Role:

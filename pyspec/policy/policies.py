@@ -44,9 +44,6 @@ class Policies:
         self._made: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
         self._draws: dict[int, Draw] = {}
 
-    def __len__(self) -> int:
-        return len(self._made)
-
     def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
         """A policy that has learned nothing yet. Raises OptionError for an invalid length."""
         named = parse_length(length) if length else self._length

@@ -36,10 +36,6 @@ class Question(msgspec.Struct):
     check: list[dict[str, Any] | None] = []
     reference: list[Any] = []
 
-    def check_of(self, turn: int) -> dict[str, Any] | None:
-        """What can be tested in the answer to a turn."""
-        return self.check[turn] if turn < len(self.check) else None
-
     def prompt(self, template: ChatTemplate, answers: Sequence[Sequence[int]] = ()) -> list[int]:
         """Tokens of the conversation, up to the turn that follows these answers."""
         messages: list[Message] = []

@@ -168,13 +168,6 @@ def test_measurements_have_the_engine_of_answers(command: click.Command) -> None
     assert engine <= {each.name for each in command.params}
 
 
-def test_a_page_tells_the_engine_without_folders() -> None:
-    """What was given alone; "" for llama.cpp as it is."""
-    assert EngineOptions().said == ""
-    given = EngineOptions(lora_path=Path("/home/me/a.gguf"), tensor_split=[3.0, 1.0])
-    assert given.said == "lora_path a.gguf, tensor_split [3.0, 1.0]"
-
-
 @pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
     """No option is listed by its name alone."""

@@ -11,6 +11,7 @@ for ever on a machine that others use.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import llama_cpp
@@ -142,7 +143,7 @@ def test_speculation_is_plain_greedy_but_for_near_ties(open_plain, model, every,
     llm.context_params.n_ctx = N_SEQ * ROOM
     many = SideModel(path, llm, n_seq=N_SEQ)
     llm.context_params.n_ctx = ROOM
-    with Engine(N_SEQ, llm.n_vocab()) as engine:
+    with closing(Engine(N_SEQ, llm.n_vocab())) as engine:
         # with the tokenizer of the other one: a side model brings none
         engine.attach(Role.TARGET, many.context, address(llm.model))
         texts, accepted = speculate(engine, ROOM, prompts)

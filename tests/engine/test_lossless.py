@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 
 import llama_cpp
 import numpy as np
@@ -216,7 +217,7 @@ def test_wrong_acceptance_fails_the_same_test(
     """p/q acceptance of greedy drafts, on the engine's own rows, is caught; comparing passes the very same harness."""
     target, draft = open_llama(flat_target), open_plain(flat_draft)
     rng = np.random.default_rng(5)
-    with Engine(1, tiny.N_VOCAB) as engine:
+    with closing(Engine(1, tiny.N_VOCAB)) as engine:
         engine.attach(Role.TARGET, address(target.ctx), address(target.model))
         engine.attach(Role.DRAFT, address(draft.ctx), address(draft.model))
         engine.set_stop([0.0], None)

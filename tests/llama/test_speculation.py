@@ -138,7 +138,7 @@ def test_rules_of_every_call_are_not_kept_for_ever(open_llama, tiny_ascii):
     for i in range(MOST_POLICIES + 5):
         rule = Speculation(verification=Margin(0.5 + 0.01 * i))
         llm.create_completion("a", max_tokens=1, speculation=rule)
-    assert len(llm._policies) == MOST_POLICIES
+    assert len(llm._policies._made) == MOST_POLICIES
 
 
 def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_ascii):
@@ -146,7 +146,7 @@ def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_asci
     llm = open_llama(tiny_ascii, draft="lookup")
     for temperature in (0.0, 0.7, 1.0):
         llm.create_completion("a", max_tokens=1, temperature=temperature)
-    assert len(llm._policies) == 2
+    assert len(llm._policies._made) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pyspec.cli.engine_options import EngineOptions
+from pyspec.measure.bench_command import engine_words
 from pyspec.measure.records import read_run_records
 from pyspec.measure.report import Results
 
@@ -126,3 +128,10 @@ def test_wrong_words_are_usage_errors(common: list[object], more: list[str], sen
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_page_tells_the_engine_without_folders() -> None:
+    """What was given alone; "" for llama.cpp as it is."""
+    assert engine_words(EngineOptions()) == ""
+    given = EngineOptions(lora_path=Path("/home/me/a.gguf"), tensor_split=[3.0, 1.0])
+    assert engine_words(given) == "lora_path a.gguf, tensor_split [3.0, 1.0]"

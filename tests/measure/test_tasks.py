@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspec.errors import InputError, OptionError
-from pyspec.measure.tasks import parse_mode, parse_modes, passes
+from pyspec.measure.tasks import is_closed, parse_mode, parse_modes, passes
 from pyspec.profiling.questions import load_questions
 from pyspec.rules import Margin, Strict
 
@@ -91,3 +91,17 @@ def test_nonsense_is_an_option_error(text: str) -> None:
     """No mode is guessed."""
     with pytest.raises(OptionError):
         parse_modes(text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "closed"),
+    [
+        (Margin(), False),
+        (Margin(theta=1.0), True),
+        (Margin(budget=0.0), True),
+        (Margin(theta=0.999), False),
+    ],
+)
+def test_closed(rule, closed):
+    """A gate that can never open says so."""
+    assert is_closed(rule) is closed

@@ -25,7 +25,7 @@ def test_spec_bench_lines_are_read() -> None:
     """Fields that Spec-Bench has beyond ours are passed over."""
     (question,) = parse_questions([LINE % (81, b"writing"), b"", b"  "], "f")
     assert (question.question_id, question.category, question.turns) == (81, "writing", ["a"])
-    assert question.check_of(0) is None
+    assert not question.check
 
 
 @pytest.mark.parametrize(
