@@ -77,6 +77,11 @@ class OwnTexts:
         self.size = size
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the indexes."""
+        return self._late.nbytes + self._before.nbytes
+
+    @property
     def due(self) -> float:
         """When something will be too old, in seconds since 1970."""
         late = self._born + self._age if self._late.size else math.inf
@@ -368,6 +373,11 @@ class Memory:
     def size(self) -> int:
         """Tokens of all owners."""
         return self._total.tokens
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the indexes."""
+        return sum(texts.nbytes for texts in self._owners.values())
 
     def close(self) -> None:
         """Write what is not on disk yet and release the folder; may be called twice."""
