@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from textwrap import fill
+from textwrap import wrap as wrapped
 from typing import Any
 
 from rich.cells import cell_len
@@ -32,9 +32,6 @@ def safe(text: str) -> str:
 def counted(n: int, thing: str) -> str:
     """A number and what it counts, plural unless it is one."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-# -- what drafts did for it --------------------------------------------------------------------------------------------
 
 
 SAME = 0.05
@@ -183,9 +180,6 @@ def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tu
     ]
 
 
-# -- the screen --------------------------------------------------------------------------------------------------------
-
-
 _LONG_PROMPT = 512  # tokens from which progress of reading is worth showing
 
 
@@ -293,6 +287,10 @@ Paint = Callable[[str], Iterable[tuple[str, str]]]
 """Splits shown text into parts, each with a rich style."""
 
 
+_LEAST_VALUE = 20
+"""Columns that a value needs beside its name."""
+
+
 class Screen:
     """Where the chat writes: answers and results of commands to `out`, everything else to `err`."""
 
@@ -307,14 +305,18 @@ class Screen:
         self.out.file.write(safe(text) + "\n")
         self.out.file.flush()
 
-    def table(self, rows: Iterable[tuple[str, str]], width: int = 15) -> None:
-        """Print names and values, one pair per line; on a terminal, a value of several lines stays in its column."""
-        for name, value in rows:
-            line, behind = f"{name:<{width}} {value}", " " * (width + 1)
+    def table(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Print names and values, one pair per line; on a narrow terminal, values below their names."""
+        pairs = list(rows)
+        width = max((cell_len(name) for name, _ in pairs), default=0)
+        below = self.out.is_terminal and self.out.width <= width + _LEAST_VALUE
+        start = "  " if below else " " * (width + 1)
+        for name, value in pairs:
+            lines = [value]
             if self.out.is_terminal:
-                most = max(width + 20, self.out.width)
-                line = fill(line, most, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False)  # fmt: skip
-            self.say(line)
+                lines = wrapped(value, self.out.width - len(start), break_long_words=False, break_on_hyphens=False)  # fmt: skip
+            first = f"{name}\n{start}" if below else f"{name:<{width}} "
+            self.say(first + f"\n{start}".join(lines))
 
     def note(self, text: str) -> None:
         """Print a dim line about what happened."""

@@ -187,12 +187,17 @@ def test_reasoning_is_dim_and_stands_above_the_text() -> None:
         assert out.getvalue() == wanted
 
 
-def test_values_stay_in_their_column_on_a_terminal() -> None:
-    """A pipe gets whole lines."""
-    shown, text = screen()
-    shown.table([("name", "one two")], width=6)
-    assert text.getvalue() == "name   one two\n"
-    narrow = io.StringIO()
-    console = Console(file=narrow, force_terminal=True, width=30, no_color=True)
-    Screen(console, console).table([("name", "one two three four five-six")], width=6)
-    assert narrow.getvalue() == "name   one two three four\n       five-six\n"
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [
+        (None, ["name   one two three four five-six", "longer seven"]),
+        (28, ["name   one two three four", "       five-six", "longer seven"]),
+        (20, ["name", "  one two three four", "  five-six", "longer", "  seven"]),
+    ],
+)
+def test_a_table_fits_its_terminal(width: int | None, wanted: list[str]) -> None:
+    """Values are in one column or, on a narrow terminal, below their names; a pipe gets whole lines."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=width is not None, width=width or 20, no_color=True)
+    Screen(console, console).table([("name", "one two three four five-six"), ("longer", "seven")])
+    assert out.getvalue().splitlines() == wanted

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.settings import FIELDS, apply, changed, values
+from pyspec.chat.settings import FIELDS, apply, changed, unknown, values
 from pyspec.chat.talk import Chat
 from pyspec.display import counted, stats_table
 from pyspec.errors import InputError
@@ -112,7 +112,7 @@ def _help(chat: Chat, _argument: str) -> None:
         names = ", ".join(f"/{command.name}" for command in alike)
         rows.append((f"{names} {alike[0].usage}", alike[0].summary))
     rows += KEYS
-    chat.screen.table(rows, width=max(len(written) for written, _ in rows) + 1)
+    chat.screen.table(rows)
 
 
 def _exit(chat: Chat, _argument: str) -> None:
@@ -202,9 +202,10 @@ def _set(chat: Chat, argument: str) -> None:
     if not name:
         _SHOWS["settings"](chat)
         return
-    if not value.strip():
-        raise InputError(f"give {name[:40]} a value", f"settings: {', '.join(FIELDS)}")
-    chat.settings = changed(chat.settings, name, value.strip())
+    if value.strip():
+        chat.settings = changed(chat.settings, name, value.strip())
+    elif name not in FIELDS:
+        raise unknown(name)
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")
 
 
@@ -290,7 +291,7 @@ COMMANDS = (
     Command("load", _load, "continue a saved conversation", "FILE", takes_file=True),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system prompt; - removes it, no text shows it", "TEXT"),
-    Command("set", _set, "change a setting; without a name, show all", "NAME VALUE", tuple(FIELDS)),
+    Command("set", _set, "change a setting; without a value, show it, without a name, all", "NAME VALUE", tuple(FIELDS)),
     Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
     Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),

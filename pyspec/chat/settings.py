@@ -147,10 +147,15 @@ FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
 """The metadata of each setting."""
 
 
+def unknown(name: str) -> OptionError:
+    """Return the error for a setting that does not exist."""
+    return OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
+
+
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     """Return `settings` with one value set from text. Raises OptionError, which names the setting."""
     if name not in FIELDS:
-        raise OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
+        raise unknown(name)
     known = FIELDS[name]
     try:
         parsed: Any = None if known["none"] and value == known["none"] else known["parse"](value)

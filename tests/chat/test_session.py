@@ -187,7 +187,7 @@ def test_unknown_commands_are_named() -> None:
         "all is not one of settings, stats, tokens, model (/help)",
         "lax is not one of auto, margin, strict (/help)",
     ]
-    assert text.splitlines()[4].startswith("give temp a value (settings: temp, top_k")
+    assert text.splitlines()[4] == "temp is 0.8"
 
 
 def test_a_setting_without_a_value_is_shown() -> None:
