@@ -25,7 +25,9 @@ from pyspec.store.drafts import (
     own_head,
     without_drafts,
 )
+from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, unused_heads, why_plain
+from pyspec.store.kinds import refuse_other_kinds
 from pyspec.store.locate import resolve
 
 PAYS = 1.05
@@ -72,6 +74,8 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
     with store_progress() as progress:
         target = resolve(model, progress)
     with busy("reading model files"):
+        read_header(target)  # raises what is wrong with the file
+        refuse_other_kinds(target)
         rows = _drafts(target)
         auto = _auto(target, rows)
     if trial.measure:

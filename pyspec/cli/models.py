@@ -178,7 +178,7 @@ def path(name: str | None, as_json: bool) -> None:
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)
-    tell(f"{added.name} is {in_ascii(os.fspath(added.path), 1000)}", err=True)
+    tell(f"{added.name} now names {in_ascii(os.fspath(added.path), 1000)}", err=True)
 
 
 @models.command("rm", cls=Subcommand, short_help="Remove models from pyspec's own cache.")

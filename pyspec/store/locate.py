@@ -191,7 +191,7 @@ def remove(name: str) -> str:
     """
     if name in _load_register():
         _change_register({}, without=name)
-        return f"{name} is no name any more; its file stays where it is"
+        return f"removed the name {name}; its file stays where it is"
     if paths := _own_files(name):
         return _deleted(name, paths)
     found = find_here(name)
@@ -321,6 +321,9 @@ def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
 
 
 def _unknown(name: str) -> ModelNotFound:
+    if gone := _load_register().get(name):
+        hint = f"put it back, or remove the name with `pyspec models rm {name}`"
+        return ModelNotFound(f"the file of {show(name)} is gone: {show(gone, 300)}", hint)
     if name.startswith(PREFIX):
         return ModelNotFound(
             f"{show(name)} does not name a file of the hub",

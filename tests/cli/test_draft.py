@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pyspec.cli.draft import draft, trial_sentence
 from pyspec.cli.main import cli
-from pyspec.errors import OptionError
+from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
 from pyspec.llama import SpeculativeLlama
 from pyspec.profiles import load_profile
 from pyspec.store import devices
@@ -315,3 +315,18 @@ def test_layers_for_a_device_that_there_is_not_are_refused(monkeypatch: pytest.M
     result = CliRunner().invoke(draft, ["target", "-ngl", "all"])
     assert isinstance(result.exception, OptionError)
     assert "-ngl needs a device" in str(result.exception)
+
+
+@pytest.mark.usefixtures("pair")
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    """As `pyspec chat` refuses it, to which this command would send the user."""
+    (tmp_path / "text.gguf").write_text("no model")
+    result = run(str(tmp_path / "text.gguf"))
+    assert isinstance(result.exception, ModelInvalid)
+
+
+@pytest.mark.usefixtures("pair")
+def test_a_file_that_answers_nothing_is_refused() -> None:
+    """A head alone is no target."""
+    result = run("smollm2-eagle3")
+    assert isinstance(result.exception, UnsupportedModel)

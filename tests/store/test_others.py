@@ -296,9 +296,19 @@ def test_added_files_have_names(home: Path) -> None:
     assert {"my", "other:1b"} <= set(names())
     assert "stays" in remove("my")
     assert path.exists()
-    assert remove("my").startswith("other:1b is no name")  # its stem is a name as well
+    assert remove("my").startswith("removed the name other:1b;")  # its stem is a name as well
     with pytest.raises(ModelNotFound):
         resolve("other")
+
+
+def test_a_name_whose_file_is_gone_says_so(home: Path) -> None:
+    """It is no unknown name: it can be removed."""
+    path = home / "my.gguf"
+    path.write_bytes(TINY)
+    add(path)
+    path.unlink()
+    with pytest.raises(ModelNotFound, match="is gone.*models rm my"):
+        resolve("my")
 
 
 def test_what_cannot_be_added(home: Path) -> None:
