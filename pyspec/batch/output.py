@@ -159,6 +159,10 @@ def open_output(
 
     lines: what `JsonLines` takes. Raises InputError for a name that ends like something else.
     """
+    if out == "-":
+        raise InputError(
+            "-o - would be stdout, from which no batch resumes", "name a file, such as OUT.jsonl"
+        )
     if out.endswith(("/", os.sep)) or Path(out).is_dir():
         return TextFiles(Path(out), inputs, reading.per, overwrite=overwrite)
     if out.lower().endswith(".csv"):

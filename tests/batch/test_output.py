@@ -12,7 +12,8 @@ from fake_batch import Fake, go
 from systems import limits, make_fifo
 
 from pyspec.batch.journal import changed_settings
-from pyspec.batch.output import public
+from pyspec.batch.output import open_output, public
+from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.result import RecordResult
 from pyspec.store.files import write_whole
@@ -332,3 +333,9 @@ def test_what_differs_is_named():
         changed_settings(was, now)
         == "target, max_tokens (4, now 5), sampling (temperature 0, now 1)"
     )
+
+
+def test_stdout_is_no_output():
+    """It would be a file named `-`."""
+    with pytest.raises(InputError, match="stdout"):
+        open_output("-", (), Reading("line"), overwrite=False)
