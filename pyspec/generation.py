@@ -17,8 +17,8 @@ from pyspec.engine.models import Placement
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.timing import time_plain
-from pyspec.errors import InputEncoding, InputError
-from pyspec.limits import check_ranges
+from pyspec.errors import InputEncoding, InputError, OptionError
+from pyspec.limits import check_bias, check_ranges
 from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
@@ -35,7 +35,7 @@ from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
 from pyspec.target import SNAPSHOTS
-from pyspec.text.tokenizer import piece_reader
+from pyspec.text.tokenizer import check_token, piece_reader
 from pyspec.tokens import Step
 from pyspec.verdicts import followed
 
@@ -119,6 +119,8 @@ class Generation(Mirror):
         hears: Callable[[int], bool] | None = None,
     ) -> Iterator[None]:
         """Apply a call's options to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
+        if speculation is not None and not isinstance(speculation, Speculation):
+            raise OptionError(f"speculation is {speculation!r}", "give Speculation(...) or OFF")
         force = self._in_force
         outer = force.speculation, force.samplers, force.hears
         force.speculation, force.hears = speculation or outer[0], hears or outer[2]
@@ -139,16 +141,18 @@ class Generation(Mirror):
         if self._plain:
             refuse(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
-        bias = kwargs.pop("logit_bias", None)
         keep_rows = kwargs.get("logprobs") is not None
+        most = kwargs.get("max_tokens")
+        if isinstance(most, float) and most.is_integer():
+            most = int(most)
         options = AnswerOptions(
             Sampling(
-                logit_bias={int(id_): float(z) for id_, z in bias.items()} if bias else None,
+                logit_bias=check_bias(kwargs.pop("logit_bias", None)),
                 noise=self._noise_of(seeded=kwargs.get("seed") is not None),
                 **self._in_force.samplers,
             ),
             self._in_force.speculation,
-            kwargs.get("max_tokens"),
+            most,
             goes_on=True,  # half a character may need one token more than allowed
             keep_rows=keep_rows,
             prompt_rows=keep_rows and bool(kwargs.get("echo")),
@@ -160,6 +164,7 @@ class Generation(Mirror):
 
     def set_seed(self, seed: int) -> None:
         """Set the seed of later answers, as in llama-cpp-python; llama.cpp then draws their tokens."""
+        check_ranges({"seed": seed})
         super().set_seed(seed)
         if self._in_force.completion is None:  # a completion calls this without a seed, too
             self._seed_asked = True
@@ -265,6 +270,8 @@ class Generation(Mirror):
     def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
+        for token in (min(tokens), max(tokens)):
+            check_token(token, self._n_vocab)
         processors = options.logits_processor
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from pyspec.errors import OptionError
@@ -27,6 +28,7 @@ RANGES = {
     "n_gpu_layers": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for all"),
     "draft_n_gpu_layers": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for all"),
     "draft_max": Range(0, (1 << 31) - 1, True, "0 or more"),
+    "seed": Range(-math.inf, math.inf, True, "a whole number"),
     "max_tokens": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for as many as fit"),
     "temperature": Range(-1e9, 1e9, False, "0 for greedy, or up to about 2"),
     "top_k": Range(-(1 << 31), (1 << 31) - 1, True, "1 or more, or 0 for all"),
@@ -109,7 +111,7 @@ def check_ranges(options: Mapping[str, Any]) -> None:
         if name not in RANGES or value is None:
             continue
         allowed = RANGES[name]
-        good = isinstance(value, int if allowed.whole else (int, float))
+        good = isinstance(value, Integral if allowed.whole else Real)
         if not good or not allowed.low <= value <= allowed.high:  # NaN is not in between either
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
 
@@ -129,6 +131,17 @@ def check_breakers(breakers: Any) -> None:
                 f"dry_sequence_breakers has {str(word)[:40]!r}",
                 f"give texts of 1 to {BREAKER_BYTES} bytes without NUL",
             )
+
+
+def check_bias(bias: Any) -> dict[int, float] | None:
+    """Return a `logit_bias` with numbers as keys and values, None if it is empty. Raises OptionError."""
+    try:
+        pairs = {int(token): float(value) for token, value in (bias or {}).items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        pairs = {0: math.nan}
+    if any(math.isnan(value) for value in pairs.values()):
+        raise OptionError(f"logit_bias is {str(bias)[:40]}", "give numbers by token id")
+    return pairs or None
 
 
 def _bytes(text: str) -> bytes:

@@ -365,7 +365,7 @@ class SpeculativeLlama(Generation):
         sampling = Sampling(
             temp, top_k, min(max(top_p, LEAST_P), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
             repeat_penalty, frequency_penalty, presence_penalty,
-            mirostat_mode, mirostat_tau, mirostat_eta, self._seed & 0xFFFFFFFF, **more,
+            mirostat_mode, mirostat_tau, mirostat_eta, self._seed, **more,
         )  # fmt: skip
         return self._generate(
             tokens, sampling, reset, stopping_criteria,

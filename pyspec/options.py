@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from threading import local
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from pyspec.account import Tally
 from pyspec.engine.handle import MAX_DRAFT, Gate
 from pyspec.engine.runs import Run
 from pyspec.engine.session import UNLIMITED
+from pyspec.errors import OptionError
 from pyspec.limits import check_ranges
 from pyspec.noise import Noise, check_noise
 from pyspec.policy.lengths import parse_length
@@ -94,6 +96,13 @@ class AnswerOptions:
     policy: LengthPolicy | None = None
     drafting: Drafting = "all"
     progress: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, (Integral, type(None))):
+            raise OptionError(
+                f"max_tokens is {self.max_tokens!r}",
+                "use a whole number, or None for as many as fit",
+            )
 
     @classmethod
     def of(cls, asked: Sampling | AnswerOptions | None, **more: Any) -> AnswerOptions:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import llama_cpp
 
+from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
 
 _defaults: dict[str, Any] | None = None
@@ -32,8 +34,16 @@ def install(**defaults: Any) -> None:
     Args:
         **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`. `wait`
             is True unless given, since libraries call from several threads.
+
+    Raises:
+        OptionError: `SpeculativeLlama` has no such argument.
     """
     global _defaults  # noqa: PLW0603 - the class exists once per process
+    for name in defaults:
+        if name not in signature(SpeculativeLlama.__init__).parameters:
+            raise OptionError(
+                f"SpeculativeLlama has no argument {name!r}", "see help(SpeculativeLlama)"
+            )
     _defaults = {"wait": True, **defaults}
     llama_cpp.Llama.__new__ = _make
 

@@ -13,7 +13,7 @@ from llama_cpp import _internals as internals
 from pyspec.errors import EngineError, OptionError
 from pyspec.grammar.gbnf import bounded, check_grammar
 from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook
-from pyspec.limits import RANGES, check_breakers, check_ranges
+from pyspec.limits import RANGES, check_bias, check_breakers, check_ranges
 from pyspec.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
 from pyspec.samplers import CoupledXtc, Dry, ProcessorHook
 
@@ -43,7 +43,7 @@ class Sampling:
         mirostat_mode: 1 or 2 for mirostat or its second version, 0 for neither.
         mirostat_tau: The surprise that mirostat aims at, in bits per token.
         mirostat_eta: How fast mirostat corrects itself.
-        seed: Seed of the random numbers; 0xFFFFFFFF takes a random seed.
+        seed: Seed of the random numbers, of which 32 bits count; 0xFFFFFFFF (-1) takes a random seed.
         logit_bias: Added to logits, by token id.
         noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any draft;
             "llama.cpp" gives that library's draws.
@@ -88,9 +88,11 @@ class Sampling:
     def __post_init__(self) -> None:
         check_ranges(vars(self))
         check_breakers(self.dry_sequence_breakers)
+        check_bias(self.logit_bias)
         check_noise(self.noise)
         if self.top_p == 0.0:
             raise OptionError("top_p is 0", f"use {RANGES['top_p'].usual}")
+        object.__setattr__(self, "seed", int(self.seed) & ANY_SEED)
         if 0.0 < self.temperature < COLDEST:
             object.__setattr__(self, "temperature", COLDEST)
 

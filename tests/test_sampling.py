@@ -141,3 +141,9 @@ def test_penalties_remember_what_was_accepted(open_plain, tiny_target):
     llama_cpp.llama_sampler_accept(chain.sampler, 5)
     assert chosen(chain, row) == 6
     chain.close()
+
+
+@pytest.mark.parametrize(("seed", "wanted"), [(-1, 0xFFFFFFFF), (2**40 + 5, 5), (-5, 2**32 - 5)])
+def test_a_seed_has_32_bits(seed: int, wanted: int) -> None:
+    """As in llama.cpp, at every door."""
+    assert Sampling(seed=seed).seed == wanted

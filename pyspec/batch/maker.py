@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspec.batch.jobs import Job
 from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
-from pyspec.errors import ContextOverflow, InputError, OptionError, PyspecError
+from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.gbnf import Constraint
 from pyspec.limits import check_ranges
 from pyspec.noise import derive_seed
@@ -22,6 +22,7 @@ from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.forms import TELLING, from_outside
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
+from pyspec.text.tokenizer import check_token
 from pyspec.tokens import common_prefix
 from pyspec.verdicts import followed
 
@@ -207,8 +208,8 @@ class JobMaker:
 
     def _tokens(self, record: Record) -> list[int]:
         if record.tokens is not None:
-            if not all(0 <= token < self._target.n_vocab() for token in record.tokens):
-                raise InputError("the prompt names tokens that do not exist")
+            for token in record.tokens:
+                check_token(token, self._target.n_vocab())
             return list(record.tokens)
         if record.messages is None and not self._is_chat(record):
             return self._template.bare(record.prompt or "")

@@ -24,7 +24,7 @@ from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import MemoryChoice
-from pyspec.errors import Cancelled, OptionError
+from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.limits import check_ranges
 from pyspec.llama import file_of
 from pyspec.offload import asked_layers, placed
@@ -161,7 +161,10 @@ class Batch:
 
         Raises:
             Cancelled: After `cancel`.
+            InputError: A record is neither a text nor a `Record`.
         """
+        if isinstance(records, str):
+            raise InputError("the records are a single text", "give a list of texts or Records")
         indexed = ((i, _as_record(record, i)) for i, record in enumerate(records))
         return self._pump(partial(next, indexed, None))
 
@@ -386,4 +389,8 @@ def _check(
 
 
 def _as_record(record: Record | str, index: int) -> Record:
-    return Record(id=str(index), prompt=record) if isinstance(record, str) else record
+    if isinstance(record, str):
+        return Record(id=str(index), prompt=record)
+    if not isinstance(record, Record):
+        raise InputError(f"record {index} is a {type(record).__name__}", "give texts or Records")
+    return record

@@ -258,7 +258,7 @@ class SamplerOptions:
             chosen = chance_seed()
         breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
         own = {**vars(self), "dry_sequence_breakers": breakers}
-        return Sampling(**{**own, "seed": chosen & 0xFFFFFFFF})
+        return Sampling(**{**own, "seed": chosen})
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ class Parts:
         if not isinstance(self.drafter, LookupDrafter) or memory is False:
             return
         if not isinstance(memory, Memory):
+            if memory is not True and not isinstance(memory, (str, Path)):
+                raise OptionError(f"memory is {memory!r}", "give True, False or a folder")
             facts = facts_of(Path(target.model_path))
             folder = None if memory is True else memory
             memory = self.memory = Memory(folder, vocabulary=str(facts and facts.vocabulary))
@@ -88,7 +90,7 @@ class Parts:
         ]
 
 
-def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
+def choose_parts(target: Any, draft: Any, companion: str | Path) -> Parts:
     """Turn the user's words into parts, without loading anything."""
     if not longest_draft(target):
         return _plain_only(target, draft)
@@ -101,6 +103,9 @@ def choose_parts(target: Any, draft: Any, companion: str) -> Parts:
             f"draft is {type(draft).__name__}",
             "give a name, a path, a Drafter or a LlamaDraftModel",
         )
+    if not isinstance(companion, (str, Path)):
+        raise OptionError(f"companion is {companion!r}", "give a name, a path, auto or none")
+    companion = str(companion)
     if draft == "auto":
         others = _automatic(target, companion)
         parts = next(others)

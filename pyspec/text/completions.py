@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +9,7 @@ from typing import Any
 
 from llama_cpp import llama_chat_format
 
-from pyspec.grammar.gbnf import Constraint
+from pyspec.grammar.gbnf import Constraint, schema_grammar
 from pyspec.result import Result
 from pyspec.text.formats import format_grammar, tools_left
 from pyspec.text.forms import from_outside
@@ -94,14 +93,12 @@ class ContentAnswer:
     """An answer that is all content, or the arguments of the one required function, as in llama-cpp-python."""
 
     def __init__(self, shape: _Shape, stop: Sequence[str]) -> None:
-        self.stop, self.grammar = list(stop), shape.grammar
+        self.stop = list(stop)
         self._call = shape.name if shape.name in shape.functions else None
-        if shape.form is not None:
-            own = llama_chat_format._grammar_for_response_format(shape.form)  # noqa: SLF001
-            self.grammar = own or self.grammar
+        text = format_grammar(shape.form)
         if self._call is not None:
-            schema = json.dumps(shape.functions[self._call])
-            self.grammar = llama_chat_format._grammar_for_json_schema(schema)  # noqa: SLF001
+            text = schema_grammar(shape.functions[self._call] or {"type": "object"})
+        self.grammar = shape.grammar if text is None else Constraint(text)
 
     def hearing(self, llama: Any) -> AbstractContextManager[None]:
         """Return the context in which to start the completion."""

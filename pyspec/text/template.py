@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from pyspec.errors import EngineError, InputError
+from pyspec.errors import EngineError, InputError, OptionError
 from pyspec.text.control import DEFAULT_SIGNS, Hider, Spot, unused_signs
 from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, shape_of, standard
 from pyspec.text.prompts import PromptTokenizer, Rendering
@@ -78,7 +78,7 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         renderer: Renderer | None = None,
     ) -> None:
-        self.arguments = dict(arguments or {})
+        self.arguments = _variables(arguments)
         self.sources, self.name = choose(templates_of(llm.metadata), choice)
         self._lacks_one = self.is_plain and choice is None
         self.stop = PLAIN_STOP if self.is_plain else ()
@@ -193,15 +193,10 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None,
     ) -> tuple[str, TemplateInput]:
         """Return the name of the template to use, and its input."""
-        for each in _CONVERSATION:
-            if each in (arguments or {}):
-                raise InputError(
-                    f"{each} cannot be set as a variable", f"send {each} by its own name"
-                )
         name = TOOL_USE if tools and TOOL_USE in self.sources else next(iter(self.sources))
         asked = {
             "messages": standard(messages), "tools": list(tools) if tools else None, "documents": None,
-            "add_generation_prompt": answer, **self.arguments, **(arguments or {}),
+            "add_generation_prompt": answer, **self.arguments, **_variables(arguments),
         }  # fmt: skip
         return name, asked
 
@@ -291,6 +286,16 @@ class ChatTemplate:
         except InputError:
             return None
         return opened[len(closed) :] if opened.startswith(closed) else None
+
+
+def _variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a copy of a template's variables. Raises OptionError."""
+    if not isinstance(given, (Mapping, type(None))):
+        raise OptionError(f"the template variables are {str(given)[:40]!r}", "give a dict")
+    made = dict(given or {})
+    for name in made.keys() & _CONVERSATION:
+        raise OptionError(f"{name} cannot be a template variable", "it comes from the conversation")
+    return made
 
 
 def _with_content(tokens: PromptTokenizer, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -40,6 +40,12 @@ def piece_reader(vocab: Any, *, special: bool = False) -> Callable[[int], bytes]
     return _Pieces(vocab, special).__getitem__
 
 
+def check_token(token: int, n_vocab: int) -> None:
+    """Raise InputError for an id that a vocabulary of this size does not have."""
+    if not 0 <= token < n_vocab:
+        raise InputError(f"{token} is not a token id", f"this model has ids 0 to {n_vocab - 1}")
+
+
 class _Pieces(dict[int, bytes]):
     """Bytes by token id, read on first use. Later look-ups run no Python code."""
 
@@ -52,10 +58,7 @@ class _Pieces(dict[int, bytes]):
 
     def __missing__(self, token: int) -> bytes:
         _check_there(self._address)
-        if not 0 <= token < self._n_vocab:
-            raise InputError(
-                f"{token} is not a token", f"this model has tokens 0 to {self._n_vocab - 1}"
-            )
+        check_token(token, self._n_vocab)
         self[int(token)] = piece = _piece(self._vocab, int(token), special=self._with_special)
         return piece
 

@@ -307,7 +307,7 @@ def test_a_name_whose_file_is_gone_says_so(home: Path) -> None:
     path.write_bytes(TINY)
     add(path)
     path.unlink()
-    with pytest.raises(ModelNotFound, match="is gone.*models rm my"):
+    with pytest.raises(ModelNotFound, match=r"is gone.*models rm my"):
         resolve("my")
 
 

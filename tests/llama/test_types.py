@@ -1,0 +1,116 @@
+"""Values of a wrong type are refused with the name of their argument, before anything is generated."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from completions import GREEDY, PROMPT
+
+import pyspec
+from pyspec.batch import Batch
+from pyspec.errors import InputError, OptionError
+from pyspec.sampling import Sampling
+
+ASK = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", "6"),
+        ("max_tokens", 6.5),
+        ("seed", "1"),
+        ("seed", 1.5),
+        ("logit_bias", "a"),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {5: "a"}),
+        ("logit_bias", {5: float("nan")}),
+        ("speculation", "off"),
+        ("temperature", "hot"),
+        ("top_k", 3.5),
+    ],
+)
+def test_a_call_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
+    """The error names the argument."""
+    with pytest.raises(OptionError, match=name):
+        open_llama(tiny_ascii).create_completion(PROMPT, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "1"),
+        ("companion", True),
+        ("memory", 5),
+        ("draft", 3),
+        ("template_args", 3),
+        ("template_args", {"messages": 1}),
+    ],
+)
+def test_a_model_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
+    """The error names the argument."""
+    with pytest.raises(OptionError, match=name.removesuffix("_args")):
+        open_llama(tiny_ascii, **{"draft": "lookup", name: value})
+
+
+def test_a_whole_number_may_be_a_float(open_llama, tiny_ascii):
+    """As in llama-cpp-python; lookup still drafts."""
+    llm = open_llama(tiny_ascii, draft="lookup")
+    answer = llm.create_completion(PROMPT, **{**GREEDY, "max_tokens": 6.0})
+    assert (answer["usage"]["completion_tokens"], answer["speculation"]["draft"]) == (6, "lookup")
+
+
+def test_numbers_may_be_numpys(open_llama, tiny_ascii):
+    """They give the same text."""
+    llm = open_llama(tiny_ascii)
+    numbers = {"temperature": np.float32(0.75), "top_k": np.int64(5), "seed": np.int64(3)}
+    plain = {name: value.item() for name, value in numbers.items()}
+    texts = [llm.create_completion(PROMPT, **n)["choices"][0]["text"] for n in (numbers, plain)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("token", [-1, 10**9])
+def test_a_prompt_of_unknown_ids_is_refused(open_llama, tiny_ascii, token):
+    """It is the caller's mistake, not a fault in pyspec."""
+    with pytest.raises(InputError, match=f"{token} is not a token id"):
+        open_llama(tiny_ascii).create_completion([70, token])
+
+
+def test_sampling_refuses_a_seed_that_is_no_number():
+    """It is refused where it is given."""
+    with pytest.raises(OptionError, match="seed"):
+        Sampling(seed="a")
+
+
+@pytest.mark.parametrize("schema", [{"type": "integer"}, {"enum": ["a"]}])
+@pytest.mark.parametrize("form", ["json_object", "json_schema"])
+def test_both_forms_of_a_schema_shape_the_answer(open_llama, tiny_ascii, form, schema):
+    """OpenAI's and llama-cpp-python's."""
+    holder = {"schema": schema} if form == "json_object" else {"json_schema": {"schema": schema}}
+    answer = open_llama(tiny_ascii).create_chat_completion(
+        ASK, response_format={"type": form, **holder}, max_tokens=8, temperature=0.0
+    )
+    content = answer["choices"][0]["message"]["content"]
+    assert isinstance(json.loads(content), int if "type" in schema else str)
+
+
+@pytest.mark.parametrize("form", ["json", {"type": "xml"}, {"type": "json_schema"}])
+def test_an_unknown_response_format_is_refused(open_llama, tiny_ascii, form):
+    """It would otherwise be ignored."""
+    with pytest.raises(InputError, match=r"response_format|schema"):
+        open_llama(tiny_ascii).create_chat_completion(ASK, response_format=form)
+
+
+def test_install_refuses_an_unknown_argument():
+    """A typing error in its name would otherwise be ignored."""
+    with pytest.raises(OptionError, match="'drft'"):
+        pyspec.install(drft="none")
+
+
+@pytest.mark.parametrize("records", ["text", ["text", 3]])
+def test_a_batch_refuses_what_is_no_record(tiny_ascii, records):
+    """A single text would otherwise be a record for each of its characters."""
+    with Batch(tiny_ascii, n_ctx=256) as batch, pytest.raises(InputError, match="give"):
+        list(batch.run(records))
