@@ -97,13 +97,15 @@ def _undrafted(block: Mapping[str, Any]) -> str:
     """Why no drafted token of an answer was checked."""
     if block.get("drafted"):
         return "none was likely enough to be right"
-    return "there was only one token" if block["rounds"] == 1 else "they would not have paid here"
+    return (
+        "there was only one token" if block["rounds"] == 1 else "they would not have paid off here"
+    )
 
 
 def _refused(block: Mapping[str, Any]) -> str:
     """Why drafts were off for most of an answer."""
     right = block["accepted"] >= _RIGHT * block["verified"]
-    return "checking them hardly pays here" if right else "this text is hard to predict"
+    return "checking them hardly pays off here" if right else "this text is hard to predict"
 
 
 def _mostly_off(block: Mapping[str, Any]) -> bool:

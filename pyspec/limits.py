@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 RANGES = {
-    "n_ctx": Range(0, 1 << 24, True, "0 (the model's own) to 16777216 tokens"),
+    "n_ctx": Range(0, 1 << 24, True, "0 (as trained) to 16777216 tokens"),
     "n_batch": Range(1, 1 << 20, True, "1 to 1048576"),
     "n_ubatch": Range(1, 1 << 20, True, "1 to 1048576"),
     "n_threads": Range(0, 512, True, "1 to 512"),
@@ -38,16 +38,18 @@ RANGES = {
     "repeat_penalty": Range(1e-3, 1e3, False, "1 for none, or about 1.1"),
     "frequency_penalty": Range(-1e3, 1e3, False, "-2 to 2"),
     "presence_penalty": Range(-1e3, 1e3, False, "-2 to 2"),
-    "mirostat_tau": Range(0.0, 1e3, False, "0 or more, 5 as a rule"),
-    "mirostat_eta": Range(0.0, 1e3, False, "0 or more, 0.1 as a rule"),
+    "mirostat_tau": Range(0.0, 1e3, False, "0 or more, usually 5"),
+    "mirostat_eta": Range(0.0, 1e3, False, "0 or more, usually 0.1"),
     "dry_multiplier": Range(0.0, 1e3, False, "0 for none, or about 0.8"),
-    "dry_base": Range(1.0, 1e3, False, "1 or more, 1.75 as a rule"),
-    "dry_allowed_length": Range(0, (1 << 31) - 1, True, "0 or more, 2 as a rule"),
+    "dry_base": Range(1.0, 1e3, False, "1 or more, usually 1.75"),
+    "dry_allowed_length": Range(0, (1 << 31) - 1, True, "0 or more, usually 2"),
     "dry_penalty_last_n": Range(-1, (1 << 31) - 1, True, "0 for none, or -1 for the whole text"),
     "xtc_probability": Range(0.0, 1.0, False, "0 for never, to 1"),
-    "xtc_threshold": Range(0.0, 1.0, False, "0 to 0.5; above, nothing is excluded"),
-    "dynatemp_range": Range(0.0, 1e9, False, "0 for a fixed temperature, or less than it"),
-    "dynatemp_exponent": Range(0.0, 1e3, False, "0 or more, 1 as a rule"),
+    "xtc_threshold": Range(0.0, 1.0, False, "0 to 0.5; above that, nothing is excluded"),
+    "dynatemp_range": Range(
+        0.0, 1e9, False, "0 for a fixed temperature, or less than the temperature"
+    ),
+    "dynatemp_exponent": Range(0.0, 1e3, False, "0 or more, usually 1"),
     "theta": Range(0.0, 1.0, False, "0 to 1"),
     "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
     "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
@@ -96,7 +98,7 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any
         ):
             raise OptionError(
                 f"the override {key[:40]!r} cannot be used",
-                f"give a bool, int, float or str, with keys and texts of at most {MOST_BYTES} bytes",
+                f"use a bool, int, float or str; keys and strings have at most {MOST_BYTES} bytes",
             )
     return pairs
 
@@ -123,13 +125,13 @@ MOST_BREAKERS, BREAKER_BYTES = 16, 40
 def check_breakers(breakers: Any) -> None:
     """Raise OptionError for an invalid list of DRY sequence breakers."""
     if isinstance(breakers, str) or len(breakers) > MOST_BREAKERS:
-        told, usual = str(breakers)[:40], f"give a list of at most {MOST_BREAKERS} texts"
+        told, usual = str(breakers)[:40], f"use a list of at most {MOST_BREAKERS} strings"
         raise OptionError(f"dry_sequence_breakers is {told!r}", usual)
     for word in breakers:
         if not isinstance(word, str) or not 1 <= len(_bytes(word)) <= BREAKER_BYTES or "\0" in word:
             raise OptionError(
                 f"dry_sequence_breakers has {str(word)[:40]!r}",
-                f"give texts of 1 to {BREAKER_BYTES} bytes without NUL",
+                f"use strings of 1 to {BREAKER_BYTES} bytes without NUL",
             )
 
 

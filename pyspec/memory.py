@@ -244,7 +244,7 @@ class TextFile:
             act()
         except OSError as error:
             self._failed = True
-            log.warning("texts are not kept in %s any more: %s", self._path.parent, error.strerror)
+            log.warning("texts are no longer saved in %s: %s", self._path.parent, error.strerror)
 
 
 def _truncate(path: Path, size: int) -> None:
@@ -279,7 +279,8 @@ class Memory:
     ) -> None:
         if tokens < 1 or not days > 0.0:
             raise OptionError(
-                f"a memory of {tokens} tokens and {days} days", "use 1 or more, and above 0"
+                f"a memory cannot have {tokens} tokens for {days} days",
+                "use at least 1 token, and more than 0 days",
             )
         self._tokens, self._age = tokens, 0.5 * 86400.0 * days
         self._owners: dict[str, OwnTexts] = {}  # least recently used first
@@ -298,11 +299,14 @@ class Memory:
             lock = FileLock(path / "lock", mode=0o600)
             lock.acquire(blocking=False)
         except Timeout:
-            log.warning("another process keeps texts in %s; this one's are not kept", folder)
+            log.warning(
+                "another process saves texts in %s; those of this process are not saved", folder
+            )
             return None
         except OSError as error:
             raise OptionError(
-                f"texts cannot be kept in {folder}: {error.strerror}", "name a folder of yours"
+                f"texts cannot be saved in {folder}: {error.strerror}",
+                "name a folder that you can write to",
             ) from error
         self._lock = lock
         self._clean(path)

@@ -80,7 +80,7 @@ class ClosedHandle:
 
 def closed_error() -> EngineError:
     """The error for any use after `close`."""
-    return EngineError("this SpeculativeLlama is closed", "make a new one")
+    return EngineError("this SpeculativeLlama is closed", "create a new one")
 
 
 class Mirror(TargetLlama):
@@ -265,8 +265,8 @@ class Mirror(TargetLlama):
         taken = llama_cpp.llama_state_set_data(self._ctx.ctx, data, state.llama_state_size)
         if taken != state.llama_state_size:
             raise EngineError(
-                "the saved state is of another model or another kind of context",
-                "load it where n_ctx, flash_attn and the KV types are those that saved it",
+                "the saved state belongs to another model or another kind of context",
+                "load it into a model with the same file, n_ctx, flash_attn and KV types",
             )
         self.input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
         self.n_tokens, self._seed, self._requires_eval = state.n_tokens, state.seed, True

@@ -300,7 +300,7 @@ def prior_learned(sides: Sequence[Side]) -> Acceptance:
         prior = read_prior(sides[0].path) if sides else None
         return prior.restore(*_hashes(sides)) if prior is not None else Acceptance()
     except ProfileError as error:
-        log.warning("%s; everything is learned anew", error.message)
+        log.warning("%s; starting without it", error.message)
         return Acceptance()
 
 

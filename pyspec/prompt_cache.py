@@ -52,7 +52,8 @@ class PromptFile:
             magic, head, state = _parts(self.path.read_bytes())
             found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("%s cannot be used as a prompt cache: %s", self.path.name, error)
+            reason = getattr(error, "strerror", None) or error
+            log.warning("%s cannot be used as a prompt cache: %s", self.path.name, reason)
             return []
         if found is None:
             raise OptionError(f"{self.path} exists and is not a prompt cache", "name another file")
@@ -60,7 +61,7 @@ class PromptFile:
         if fits and len(found.tokens) <= most and self._put(found, state, seq):
             return found.tokens
         log.warning(
-            "%s is of another prompt, another model or other settings, or damaged, and is replaced",
+            "%s is damaged, or belongs to another prompt, model or settings; it is replaced",
             self.path.name,
         )
         return []
@@ -82,7 +83,8 @@ class PromptFile:
             head = _Head(held, self._hash(held, state))
             write_whole(self.path, [_MAGIC, msgspec.json.encode(head), b"\n", state])
         except (OSError, PyspecError) as error:
-            log.warning("the prompt cache is not written: %s", error)
+            reason = getattr(error, "strerror", None) or error
+            log.warning("the prompt cache %s is not written: %s", self.path.name, reason)
 
     def _hash(self, tokens: list[int], state: bytes) -> str:
         own: Any = self._target.context_params

@@ -177,7 +177,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         if most is None or n_ctx <= most:
             return n_ctx
         log.warning(
-            "%s has learned positions for %d tokens: so many is its context, not %d",
+            "%s has learned positions for %d tokens, so its context has that many, not %d",
             show(name or file_name_of(Path(self.model_path))), most, n_ctx,
         )  # fmt: skip
         return most
@@ -206,7 +206,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         try:
             super().__init__(model_path, **kwargs)
         except UnicodeDecodeError as error:
-            raise ModelInvalid(f"{model_path} names tokens in bytes that are not UTF-8") from error
+            raise ModelInvalid(f"{model_path} has tokens whose names are not UTF-8") from error
         except MemoryError as error:
             raise EngineError(
                 f"no memory for {model_path} with {kwargs['n_ctx']} tokens of context",
@@ -214,7 +214,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             ) from error
         except RuntimeError as error:  # its only check of its own: the adapter does not fit
             raise ModelInvalid(
-                f"the LoRA adapter {kwargs.get('lora_path')} could not be put on {model_path}",
+                f"the LoRA adapter {kwargs.get('lora_path')} could not be applied to {model_path}",
                 "give one that was made for this model",
             ) from error
         except ValueError as error:

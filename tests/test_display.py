@@ -124,7 +124,7 @@ def test_stats_line() -> None:
         ),
         (
             {"times_plain": 1.0, "choice": MOSTLY_OFF},
-            "30.0 tokens/s (drafts off: checking them hardly pays here)",
+            "30.0 tokens/s (drafts off: checking them hardly pays off here)",
         ),
         (
             {"times_plain": 0.8, "accepted": 5, "choice": HALF_OFF},
@@ -134,7 +134,7 @@ def test_stats_line() -> None:
         ({"verified": 0}, "30.0 tokens/s (drafts off: none was likely enough to be right)"),
         (
             {"verified": 0, "drafted": 0},
-            "30.0 tokens/s (drafts off: they would not have paid here)",
+            "30.0 tokens/s (drafts off: they would not have paid off here)",
         ),
         (
             {"verified": 0, "drafted": 0, "rounds": 1},

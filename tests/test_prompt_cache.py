@@ -102,6 +102,17 @@ def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_pat
     assert path.read_text() == "dear diary"
 
 
+def test_a_file_that_cannot_be_written_is_named(
+    open_llama: Open, tiny_target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the user named it, with the reason in words."""
+    cache = PromptCache(open_llama(tiny_target), tmp_path / "nowhere" / "prompt.bin")
+    cache.keep(PROMPT)
+    assert caplog.messages == [
+        "the prompt cache prompt.bin is not written: No such file or directory"
+    ]
+
+
 def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
     """It would be waited for."""
     make_fifo(tmp_path / "pipe")

@@ -274,14 +274,14 @@ class ServerProcess:
         end = time.monotonic() + _START_S
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise PeerMissing(f"the server ended: {self._last_line()}")
+                raise PeerMissing(f"the server exited: {self._last_line()}")
             with (
                 contextlib.suppress(OSError, HTTPException),
                 _WEB.open(f"{self.url}/health", timeout=5),
             ):
                 return
             time.sleep(0.1)
-        raise PeerMissing(f"the server was not ready in {_START_S:.0f} s")
+        raise PeerMissing(f"the server was not ready after {_START_S:.0f} s")
 
     def _last_line(self) -> str:
         self._log.seek(0)

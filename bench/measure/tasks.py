@@ -152,7 +152,7 @@ def each_once(text: str, parse: Callable[[str], M], hint: str) -> list[M]:
     """Parse comma-separated words. Raises OptionError if one is named twice, or none is."""
     modes = [parse(part) for part in text.split(",") if part.strip()]
     if not modes or len({mode.name for mode in modes}) < len(modes):
-        raise OptionError("name at least one, and each once", hint)
+        raise OptionError("name at least one, and none twice", hint)
     return modes
 
 

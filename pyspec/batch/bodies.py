@@ -100,7 +100,7 @@ class Body(UndoneFields, kw_only=True):
         """The grammar that `grammar`, `response_format` or what others call that asks for. Raises InputError."""
         shape = format_grammar(self.response_format) or format_grammar(self._form_elsewhere())
         if shape is not None and self.grammar is not None:
-            raise InputError("grammar and a schema cannot both shape an answer", "leave one out")
+            raise InputError("an answer cannot follow both a grammar and a schema", "leave one out")
         return self.grammar if shape is None else shape
 
     def _form_elsewhere(self) -> dict[str, Any] | None:
@@ -179,7 +179,7 @@ class ChatBody(Body):
             custom = [tool["custom"]["name"] for tool in self.tools if tool.get("type") == "custom"]
             shared["custom"] = custom or None
         elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
-            raise InputError("tool_choice asks for a call, but there are no tools", "send tools")
+            raise InputError("tool_choice requires a call, but there are no tools", "send tools")
         if self.reasoning_effort == "none":
             shared["reasons"] = False
         elif self.reasoning_effort is not None:
@@ -320,7 +320,7 @@ def check_names(names: Iterable[str]) -> None:
     """Raise InputError for tools of one name, of whatever kind: nobody could tell whose call it is."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise InputError(f"{count} tools are called {name[:80]!r}", "tool names must be unique")
+            raise InputError(f"{count} tools are named {name[:80]!r}", "tool names must be unique")
 
 
 # -- answers out -----------------------------------------------------------------------------------

@@ -305,4 +305,6 @@ def open_contexts(
             if last:
                 raise
         n_slots //= 2
-        log.warning("memory does not hold %d answers at once; %d run instead", 2 * n_slots, n_slots)
+        log.warning(
+            "there is no memory for %d answers at once; %d run instead", 2 * n_slots, n_slots
+        )

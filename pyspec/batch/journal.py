@@ -135,7 +135,7 @@ class Journal:
             free = f", {shutil.disk_usage(self.path.parent).free / 1e6:.0f} MB free"
         return BatchWriteError(
             f"{self.path} cannot be written: {error.strerror}{free}; {len(self.places)} records are kept",
-            f"make room: {RESUME}",
+            f"free some space, then {RESUME}",
         )
 
     def _keep(self, result: RecordResult, size: int) -> None:
@@ -151,7 +151,7 @@ class Journal:
             first = stream.readline(_LONGEST)
             torn = not first.endswith(b"\n")
             if not (header.startswith(first) if torn else first.startswith(_MAGIC)):
-                raise BatchWriteError(f"{self.path} is not a journal of a batch", "move it away")
+                raise BatchWriteError(f"{self.path} is not a batch journal", "move it away")
             if torn or (first != header and self._anew):
                 os.ftruncate(self._fd, 0)
                 self._write(header)
@@ -198,7 +198,7 @@ def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
     now = msgspec.json.decode(msgspec.json.encode(run))
     return ResumeMismatch(
         f"{path} belongs to a run with other {changed_settings(was, now) or 'format'}",
-        "give the same command again, or another -o, or --overwrite to start anew",
+        "run the same command again, give another -o, or start over with --overwrite",
     )
 
 

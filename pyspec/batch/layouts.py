@@ -67,12 +67,12 @@ class OutputFiles:
         except FileExistsError:
             raise BatchWriteError(
                 f"{as_text(str(path))} appeared or changed while the batch ran and is not overwritten",
-                "move it away: all records are in the journal, and the same command only writes them",
+                "move it away and run the same command again: all records are in the journal",
             ) from None
         except OSError as error:
             raise BatchWriteError(
                 f"{path} cannot be written: {error.strerror}; all records are in the journal",
-                "make room: the same command only writes it",
+                "free some space and run the same command again: it only writes the file",
             ) from None
         self.seen[path] = _signature(path)
 
@@ -80,7 +80,7 @@ class OutputFiles:
         """What to raise where something else lies at `path`."""
         return ResumeMismatch(
             f"{as_text(str(path))} exists and is not the result of this run{why}",
-            "give another -o, or --overwrite, or move it away",
+            "give another -o, use --overwrite, or move it away",
         )
 
 
@@ -124,7 +124,7 @@ class TextFiles(OutputFiles):
             path = folder / source.below
             if path in self._sources:
                 raise InputError(
-                    f"two inputs would be written to {as_text(str(path))}", "give them other names"
+                    f"two inputs would be written to {as_text(str(path))}", "rename one of them"
                 )
             self._sources[path] = source.name
         journal = folder / "pyspec-batch.journal"
@@ -133,7 +133,7 @@ class TextFiles(OutputFiles):
             for path in (journal, *self.seen):
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BatchWriteError(f"{path.parent} cannot be made: {error.strerror}") from None
+            raise BatchWriteError(f"{path.parent} cannot be created: {error.strerror}") from None
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
         """The answers to one input."""
@@ -167,7 +167,7 @@ class TableFile(OutputFiles):
             first = next(iter(heads.values()))
             if other := next((name for name, head in heads.items() if head != first), None):
                 raise InputError(
-                    f"{other} has other columns than {inputs[0].name}", "give each its own -o"
+                    f"{other} has other columns than {inputs[0].name}", "run one command for each"
                 )
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
@@ -192,7 +192,7 @@ class TableFile(OutputFiles):
 
     def _rows(self, source: InputFile) -> list[tuple[int, list[str]]]:
         if source.path is None:
-            raise InputError("stdin is not a table", "give the CSV file by its name")
+            raise InputError("stdin is not a table", "name the CSV file")
         with source.path.open("rb") as stream:
             return list(rows_of(stream, source.name, self.reading))
 

@@ -72,7 +72,7 @@ class JsonLines(OutputFiles):
         why = ": the same records, answered with other models or options"
         if found != wanted:
             same = len(set(found) & set(wanted))
-            why = f": {same} of its {len(known)} records are asked here" if known else ""
+            why = f": {same} of its {len(known)} records are in these inputs" if known else ""
         raise self.refuse(self.path, why)
 
     def check(self, journal: Journal, records: Sequence[Record]) -> None:
@@ -170,8 +170,8 @@ def open_output(
     made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # says what is worse first
     if Path(out).suffix.lower() not in ("", ".jsonl", ".ndjson"):
         raise InputError(
-            f"-o {as_text(out)} does not say what to write",
-            "OUT.jsonl takes lines of JSON, OUT.csv a table, DIR/ text files",
+            f"-o {as_text(out)} has no known ending",
+            "use OUT.jsonl for JSON lines, OUT.csv for a table or DIR/ for text files",
         )
     return made
 

@@ -77,7 +77,7 @@ def answer(
     from ray.data import ActorPoolStrategy  # noqa: PLC0415 - as above
 
     if journal is not None and "id" not in (dataset.columns() or ()):
-        raise OptionError("rows without an id cannot be found in a journal", "add a column `id`")
+        raise OptionError("a journal needs rows with an id", "add a column `id`")
     cpus = num_cpus or float(arguments.get("n_threads") or 1)
     options: dict[str, Any] = {"num_cpus": cpus}
     if num_gpus is not None:
@@ -297,7 +297,7 @@ class RayBatch:
             where = os.environ.get("RAY_ADDRESS", "this machine")
             reason = str(error).strip().partition("\n")[0][:200]
             raise EngineError(
-                f"Ray cannot be used at {where}: {reason}", "see to RAY_ADDRESS"
+                f"Ray cannot be used at {where}: {reason}", "check RAY_ADDRESS"
             ) from None
 
     def _fit(self) -> None:

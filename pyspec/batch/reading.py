@@ -180,7 +180,7 @@ def _from_json(text: str, at: Record, reading: Reading) -> Record:
         record = _foreign(line, at, reading) if bytes(line.body) else _own(line)
         record.check()
         if record.speculation is not None and record.speculation.tokens:
-            raise InputError("speculation.tokens has no place in a batch", "leave it out")
+            raise InputError("speculation.tokens is not supported in a batch", "leave it out")
     except RecursionError:
         problem = "JSON nested too deep"
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one line, the others are read
@@ -209,10 +209,11 @@ def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
     record, *more = records_of(body, at.id)
     if body.n not in (None, 1) or body.stream or more:
         raise InputError(
-            "n, stream and several prompts are not supported in a batch", "one answer a line"
+            "n, stream and several prompts are not supported in a batch",
+            "write a line for each answer",
         )
     if body.alternatives is not None:
-        raise InputError("logprobs have no place in a batch", "leave them out")
+        raise InputError("logprobs are not supported in a batch", "leave them out")
     return record
 
 
@@ -223,7 +224,7 @@ def _cells(
     rows = rows_of(stream, name, reading)
     _, head = next(rows, (0, []))
     if not head:
-        raise InputError(f"{name} has no first row with the names of its columns", "write one")
+        raise InputError(f"{name} has no header row", "add one with the names of the columns")
     column = reading.column or (head[0] if len(head) == 1 else None)
     if column not in head:
         was = f"no column {column!r}" if column else "several columns"
@@ -306,7 +307,7 @@ def _inside(folder: Path) -> list[InputFile]:
     )
     if not files:
         raise InputError(
-            f"{as_text(str(folder))} holds no text files",
+            f"{as_text(str(folder))} contains no text files",
             f"their names end with {', '.join(_TAKEN)}",
         )
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
@@ -348,7 +349,7 @@ def _kind(source: InputFile, reading: Reading) -> Kind:
     if reading.column is not None and source.path is None:
         return "csv"
     if reading.column is not None and source.kind != "csv":
-        raise InputError(f"--column is for CSV files, and {source.name} is none", "leave it out")
+        raise InputError(f"--column is for CSV files, and {source.name} is not one", "leave it out")
     if source.name.lower().endswith(".json") and reading.per == "line":
         raise InputError(
             f"{source.name} is JSON, not a file of lines",

@@ -109,7 +109,7 @@ def longest_context(
     if fits >= most:
         return most
     held = max(STEP, int(fits) // STEP * STEP)
-    log.warning("memory holds a context of %d tokens, and %d were trained", held, most)
+    log.warning("memory limits the context to %d tokens; the model was trained for %d", held, most)
     return held
 
 

@@ -353,7 +353,9 @@ class Scheduler:
         if len(answers) == 1:
             answers[0].close()
             return [self._fail(answers[0].job, error)]
-        log.warning("a batch failed and its %d records go on one by one: %s", len(answers), error)
+        log.warning(
+            "a decode of %d records failed; they continue one by one: %s", len(answers), error
+        )
         for answer in answers:
             if answer.done:
                 ended.append(self._ended(answer))

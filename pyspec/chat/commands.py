@@ -19,7 +19,7 @@ from pyspec.errors import InputError
 from pyspec.token_view import print_tokens
 
 KEYS = (
-    ("Ctrl-C", "stop the answer and keep what was said; twice quits"),
+    ("Ctrl-C", "stop the answer and keep its text; twice quits"),
     ("Ctrl-D", "quit"),
     ("Ctrl-G", "write the message in $EDITOR"),
     ('"""', "begin and end a message of several lines; a \\ at the end of a line continues it too"),
@@ -124,7 +124,7 @@ def _clear(chat: Chat, _argument: str) -> None:
     chat.pending, chat.file = "", None
     if chat.log is not None:
         chat.log = files.new_path()  # the old conversation stays in the log
-    chat.screen.note("the conversation is empty; the system prompt stays")
+    chat.screen.note("started a new conversation; the system prompt stays")
 
 
 def _undo(chat: Chat, _argument: str) -> None:
@@ -155,7 +155,7 @@ def _load(chat: Chat, argument: str) -> None:
     chat.settings, refused = apply(chat.settings, saved.settings)
     chat.conversation, chat.pending, chat.file = conversation, "", path
     for sentence in refused:
-        chat.screen.note(f"left as it is: {sentence}")
+        chat.screen.note(f"setting not loaded: {sentence}")
     if not same and (note := files.held_with(saved, chat.model)):
         chat.screen.note(note)
     chat.screen.note(f"loaded {counted(len(conversation.exchanges), 'exchange')} from {path}")
@@ -185,7 +185,7 @@ def _read(chat: Chat, argument: str) -> None:
     if not text.strip():
         raise InputError(f"{path} is empty", "name a file with text")
     chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text
-    chat.screen.note(f"{counted(len(text), 'character')} of {path} will go before the next message")
+    chat.screen.note(f"{counted(len(text), 'character')} of {path} will precede the next message")
 
 
 def _system(chat: Chat, argument: str) -> None:
@@ -194,7 +194,7 @@ def _system(chat: Chat, argument: str) -> None:
         chat.screen.say("no system prompt" if text is None else text)
         return
     chat.conversation.system = None if argument == "-" else argument
-    chat.screen.note("the next answer rereads the conversation")
+    chat.screen.note("system prompt changed; the next answer reads the whole conversation again")
 
 
 def _set(chat: Chat, argument: str) -> None:
@@ -264,7 +264,7 @@ def _show_stats(chat: Chat) -> None:
 def _show_tokens(chat: Chat) -> None:
     answer = chat.conversation.last_answer
     if answer is None or not answer.tokens:
-        raise InputError("there is no answer with known tokens", "ask something first")
+        raise InputError("the tokens of the last answer are not known", "ask something first")
     print_tokens(chat.screen.out, answer.tokens, chat.model.piece)
 
 

@@ -180,7 +180,7 @@ def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:
 def refuse_picture(name: str) -> None:
     """Raise InputError for a file with a picture's extension."""
     if _PICTURE.search(name):
-        raise InputError("images are not understood here", "describe what is in it")
+        raise InputError("images cannot be read", "describe the image in words")
 
 
 def read_text(path: Path) -> str:
@@ -199,7 +199,7 @@ def _read(path: Path, limit: int) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
     if len(data) > limit:
-        raise InputTooLong(f"{path} holds more than {limit} bytes", "shorten it")
+        raise InputTooLong(f"{path} is larger than {limit} bytes", "shorten it")
     return data
 
 

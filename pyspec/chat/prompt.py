@@ -84,7 +84,7 @@ def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
     for number, data in enumerate(iter(lambda: stream.readline(limit + 2), b""), start=1):
         line = data.removesuffix(b"\n").removesuffix(b"\r")
         if len(line) > limit:
-            raise InputTooLong(f"line {number} holds more than {limit} bytes", "/read FILE")
+            raise InputTooLong(f"line {number} is longer than {limit} bytes", "/read FILE")
         yield utf8(line, f"line {number} of stdin")
 
 
@@ -95,7 +95,7 @@ def whole_entry(stream: BinaryIO, limit: int = MAX_TEXT) -> Iterator[TypedText]:
     """
     data = stream.read(limit + 1)
     if len(data) > limit:
-        raise InputTooLong(f"stdin holds more than {limit} bytes", "shorten it")
+        raise InputTooLong(f"stdin is longer than {limit} bytes", "shorten it")
     yield TypedText(utf8(data, "stdin").strip("\n"), literal=True)
 
 

@@ -82,7 +82,7 @@ class Chat:
             self.kept = True
         except PyspecError as error:
             self.log = None
-            self.screen.note(f"this chat is not kept: {error}")
+            self.screen.note(f"this chat is not saved: {error}")
 
     def send(self, text: str) -> None:
         """Answer a question. If no answer comes, the conversation stays as before."""
@@ -95,7 +95,9 @@ class Chat:
         """Answer the last question again with another seed. If no answer comes, keep the old one."""
         self._answered("nothing was answered yet")
         if self.settings.temp == 0:
-            self.screen.note("temperature is 0, so the answer is the same; /set temp 0.8 varies it")
+            self.screen.note(
+                "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
+            )
         old = self.conversation.exchanges.pop()
         self.conversation.exchanges.append(Exchange(old.user))
         done = False
@@ -108,7 +110,7 @@ class Chat:
     def undo(self) -> Exchange:
         """Remove the last exchange and return it."""
         if not self.conversation.exchanges:
-            raise InputError("there is nothing to take back", "ask something first")
+            raise InputError("there is nothing to undo", "ask something first")
         return self.conversation.exchanges.pop()
 
     def compare_speed(self) -> None:
@@ -116,7 +118,7 @@ class Chat:
         old = self._answered("nothing was answered yet, so there is nothing to compare")
         if "none" in (self.model.draft, old.speculation.get("draft")):
             raise InputError(
-                "the last answer was made without drafts", "/draft auto loads them, then /regen"
+                "the last answer was made without drafts", "load some with /draft auto, then /regen"
             )
         self.screen.say("--- without drafts")
         new = self._again(enabled=False)
@@ -232,7 +234,7 @@ class Chat:
         most, longer = self.settings.max_tokens or 0, "/set max_tokens all has no limit"
         note = why_cut(answer, most, self.model.n_ctx, longer, FULL_HINT)
         if answer.finish_reason == "cancelled":
-            kept = "what was said is kept" if answer.tokens else "nothing was said yet"
+            kept = "its text is kept" if answer.tokens else "there was no text yet"
             note = f"stopped; {kept}"
         if note:
             self.screen.note(f"({note})")
@@ -249,7 +251,7 @@ class Chat:
 def _speeds(old: Result, new: Result) -> str:
     slow, fast = f"{new.rate:.1f} tokens/s without drafts", old.rate
     if not old.speculation:
-        return f"{slow}; how fast this model is with drafts, /regen tells"
+        return f"{slow}; /regen measures the speed with drafts"
     return f"{slow}, {fast:.1f} with drafts ({fast / max(new.rate, 1e-9):.1f} times)"
 
 

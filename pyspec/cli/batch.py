@@ -122,7 +122,8 @@ class BatchOptions(CacheOptions, SystemOptions):
             for name, kept in (("--prompt-cache", self.prompt_cache), ("--memory", self.memory)):
                 if isinstance(kept, Path):
                     raise OptionError(
-                        f"{name} {kept} serves a single process", "leave it out with --engine ray"
+                        f"{name} {kept} works in a single process only",
+                        "leave it out with --engine ray",
                     )
             from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
 
@@ -179,7 +180,7 @@ def batch(
     )
     records = list(read_sources(sources, reading))
     if not records:
-        tell("nothing to do: the inputs hold no records", err=True)
+        tell("nothing to do: the inputs contain no records", err=True)
         return 0
     with (
         wanted.open(models, drafts, sampler, engine) as answerer,

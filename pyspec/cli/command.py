@@ -26,12 +26,12 @@ _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """The allowed range that click appends to an option's help; it is removed, since errors state it."""
 
 ENVIRONMENT = (
-    ("PYSPEC_CACHE", "folder of fetched models and cached facts about files"),
+    ("PYSPEC_CACHE", "folder of downloaded models and of facts about files"),
     ("PYSPEC_MODELS", "folder of another manifest of known models"),
-    ("PYSPEC_CHATS", "folder of logged chats and answers; empty for no log"),
+    ("PYSPEC_CHATS", "folder of the log of chats and answers; empty for no log"),
     ("PYSPEC_CHAT_HISTORY", "file of lines typed in chats; empty for no history"),
     ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
-    ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "how to reach the Hugging Face hub"),
+    ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "access to the Hugging Face hub"),
     ("PYSPEC_API_KEY", "key that clients of `pyspec serve` must send"),
     ("NO_COLOR", "turn off all colours"),
 )

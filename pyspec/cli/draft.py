@@ -106,7 +106,7 @@ def _list(target: Path, rows: list[dict[str, Any]]) -> None:
         tell(
             why_plain(target)
             or without_drafts(target)
-            or "no draft model for this one is known; repeated text is drafted without one (lookup)"
+            or "no draft is known for this model; lookup drafts repeated text without one"
         )
         return
     cells = (
@@ -175,7 +175,7 @@ def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> N
         if plain := why_plain(target):
             raise OptionError(plain, "leave out --measure")
         raise OptionError(
-            "no draft for this model is on this machine", "`pyspec models pull NAME` fetches one"
+            "no draft for this model is on this machine", "fetch one with `pyspec models pull NAME`"
         )
     for row in here:
         row.update(_tried(target, row, trial))

@@ -337,7 +337,7 @@ def _schema(text: str) -> str:
 def _schema_file(path: Path) -> str:
     text = file_text(path)
     if not text.lstrip().startswith("{"):
-        raise OptionError(f"{path} does not hold a JSON object", "a schema begins with {")
+        raise OptionError(f"{path} does not contain a JSON object", "a schema begins with {")
     return _schema(text)
 
 

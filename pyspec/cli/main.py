@@ -244,7 +244,7 @@ def not_loaded(error: BaseException) -> list[str]:
     importing.append(str(getattr(error, "name", "")))
     if any(name.startswith(_LLAMA) for name in importing):
         mend = f"pip install {pinned()}" if missing else anew()
-        return [f"pyspec: llama-cpp-python does not load: {error}. To install it anew:", mend]
+        return [f"pyspec: llama-cpp-python cannot be loaded: {error}. To reinstall it:", mend]
     return [f"pyspec: {error}"] if "pyspec._lib" in importing else []
 
 
@@ -280,10 +280,16 @@ def main(args: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _narrow() -> int | None:
+    """Return the width of a terminal that is narrower than click's narrowest help."""
+    columns = get_terminal_size().columns
+    return columns - 1 if 20 < columns < 52 else None
+
+
 def _run(args: list[str]) -> int:
     try:
         # not cli.main(): that would answer a closed pipe itself
-        with cli.make_context("pyspec", args) as context:
+        with cli.make_context("pyspec", args, terminal_width=_narrow()) as context:
             answer = cli.invoke(context)  # a command may return its exit code
         return answer if isinstance(answer, int) else 0
     except click.exceptions.Exit as leaving:

@@ -153,7 +153,7 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     if hub_repo(name) is not None and not Path(name).exists():
         return fetch_repo(name, show)
     resolve(name)  # raises for an unknown name
-    raise ModelNotFound(f"{name} is already a file here; there is nothing to fetch")
+    raise ModelNotFound(f"{name} is a file on this machine; there is nothing to fetch")
 
 
 def _echo_path(path: Path, as_json: bool) -> None:

@@ -139,7 +139,7 @@ def _forget(models: ModelOptions) -> None:
     if named not in WORDS:
         drafts.append(resolve(named))
     removed = counted(forget(target, drafts), "profile")
-    tell(f"{name_of(target)}: {removed} removed, and the stored decode times", err=True)
+    tell(f"{name_of(target)}: {removed} removed, and its stored decode times", err=True)
 
 
 def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, others: float) -> None:
@@ -160,13 +160,13 @@ def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, othe
 def stored(llm: SpeculativeLlama, found: Measurement, others: float) -> str:
     """Store the profile, or say why not."""
     if others:
-        why = f"other programs took {others:.1f} processors meanwhile"
-        return f"not stored: {why}; run it again when the machine is quiet"
+        why = f"meanwhile other programs used {others:.1f} processors"
+        return f"not stored: {why}; run it again when the machine is idle"
     if why := apart(llm, found):
         path = Path(llm.model_path)
         again = f"pyspec profile --forget -m {shlex.quote(owners_name(path) or str(path))}"
         return (
             f"not stored: it is {why}: one of them was measured on a busy machine. "
-            f"Run it again; if it stays so, `{again}`"
+            f"Run it again; if that does not help, run `{again}`"
         )
     return f"profile stored: {store(llm, found).name}"

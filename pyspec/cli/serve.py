@@ -58,9 +58,12 @@ def _keys_in(path: str) -> str:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise OptionError(f"cannot read the keys in {path}: {error}", "give another file") from None
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"cannot read the keys in {path}: {reason}", "give another file"
+        ) from None
     if not lines_of(text):
-        raise OptionError(f"there are no keys in {path}", "write one a line")
+        raise OptionError(f"there are no keys in {path}", "write one per line")
     return text
 
 
@@ -183,7 +186,8 @@ class Loader:
         if max(server.models_max, len(self.models.model)) < 2:
             if server.models_memory is not None:
                 raise OptionError(
-                    "--models-memory is for several models", "name them by -m, or give --models-max"
+                    "--models-memory is for several models",
+                    "name several with -m, or set --models-max",
                 )
             return False
         if server.alias is not None or self.cache.prompt_cache is not None:

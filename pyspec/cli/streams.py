@@ -70,7 +70,7 @@ def _piped() -> bool:
 
 def _say_waiting(stream: Any) -> None:
     """Wait for the first byte, and say so after a while. Not with `select`, which takes only sockets on Windows."""
-    sentence = "waiting for the rest of the prompt on stdin (</dev/null for none)"
+    sentence = "waiting for the rest of the prompt on stdin (use </dev/null if there is none)"
     timer = threading.Timer(_PATIENCE_S, tell, (sentence,), {"err": True})
     timer.daemon = True
     timer.start()
@@ -93,7 +93,7 @@ def file_text(path: Path, limit: int | None = None) -> str:
 def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
     data = stream.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
-        raise InputTooLong(f"{name} holds more than {limit} bytes", "raise --max-input")
+        raise InputTooLong(f"{name} is larger than {limit} bytes", "raise --max-input")
     return utf8(data, name)
 
 

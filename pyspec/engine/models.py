@@ -294,7 +294,8 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
     for what, get in _TRAITS.items():
         if get(ours) != get(theirs):
             raise DraftMismatch(
-                f"{name} has another {what} than the target: {get(theirs)}, not {get(ours)}", hint
+                f"{name} differs from the target in its {what}: {get(theirs)}, not {get(ours)}",
+                hint,
             )
     n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
     if abs(n_ours - n_theirs) > MAX_DIFFERENCE:
@@ -303,7 +304,7 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
     for token in range(FIRST_COMPARED, min(n_ours, n_theirs)):
         if text(ours, token) != text(theirs, token):
             raise DraftMismatch(
-                f"{name} has another token {token} than the target: {text(theirs, token)!r}, not {text(ours, token)!r}",
+                f"{name} differs from the target in token {token}: {text(theirs, token)!r}, not {text(ours, token)!r}",
                 hint,
             )
 
@@ -317,7 +318,7 @@ def _added(end: str) -> Callable[[Any], str]:
 
 _TRAITS: dict[str, Callable[[Any], Any]] = {
     "tokenizer type": llama_cpp.llama_vocab_type,
-    "token in front of texts (BOS)": _added("bos"),
-    "token behind texts (EOS)": _added("eos"),
+    "token before a text (BOS)": _added("bos"),
+    "token after a text (EOS)": _added("eos"),
 }
 """What must agree besides the tokens."""

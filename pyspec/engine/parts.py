@@ -85,7 +85,7 @@ class Parts:
         self.head, self.automatic = following.head, following.automatic
         self.lookup_alone = following.lookup_alone
         self.notes = [
-            f"left out as drafts for this model: {', '.join(self.left_out)}",
+            f"not used as drafts for this model: {', '.join(self.left_out)}",
             *following.notes,
         ]
 
@@ -115,7 +115,7 @@ def choose_parts(target: Any, draft: Any, companion: str | Path) -> Parts:
     if parts.draft is not None:
         _add_companion(parts, target, companion)
     elif companion not in ("auto", "none"):
-        parts.notes.append("a companion needs a draft model to judge; it is left out")
+        parts.notes.append("a companion needs a draft model to judge; it is not used")
     return parts
 
 
@@ -152,7 +152,7 @@ def _automatic(target: Any, companion: str) -> Iterator[Parts]:
         if here and (STATES_SHOWN or not kind_of_draft(here)):
             yield _found(target, entry.name, companion)
     for found in drafts_here(path):
-        note = f"drafting with {found.name} ({found.origin}); --draft lookup leaves it out"
+        note = f"drafting with {found.name} ({found.origin}); --draft lookup turns it off"
         yield _found(target, str(found.path), companion, note)
     yield Parts(drafter=LookupDrafter(), lookup_alone=True)
 
@@ -189,7 +189,7 @@ def _add_companion(parts: Parts, target: Any, companion: str) -> None:
         parts.companion = resolve(companion)
     if parts.draft and parts.companion and parts.draft.samefile(parts.companion):
         parts.notes.append(
-            "the companion is the draft itself and has nothing to add; it is left out"
+            "the companion is the draft itself and has nothing to add; it is not used"
         )
         parts.companion = None
 
@@ -203,7 +203,7 @@ def states_of(parts: Parts, target: Any) -> States | None:
         return None
     if not STATES_SHOWN:
         raise UnsupportedModel(
-            "this build of llama.cpp does not show a target's states, which EAGLE-3 drafts and MTP read",
+            "this build of llama.cpp does not expose the target's states, which EAGLE-3 and MTP heads read",
             "use another draft",
         )
     if not parts.head:

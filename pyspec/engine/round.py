@@ -325,7 +325,7 @@ class Loop:
     def _complain(self, who: str, error: Exception) -> None:
         if who not in self.failed:
             self.failed.append(who)
-            log.warning("%s failed and is left out: %s", who, error)
+            log.warning("%s failed and is no longer used: %s", who, error)
 
     # -- verify and accept ---------------------------------------------------------------------------------------------
 

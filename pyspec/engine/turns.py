@@ -58,13 +58,11 @@ class Turns:
         """Hold the turn inside `with`. Raises EngineBusy, or EngineError in a child of the process that loaded the model."""
         if self._process not in (None, os.getpid()):
             raise EngineError(
-                "the model was loaded before this process was forked, and its threads and devices are not here",
+                "the model was loaded before this process was forked, and its threads and devices do not survive that",
                 "load it in the process that uses it, or with n_threads=1 where there is no device",
             )
         if self._here.working:
-            raise EngineBusy(
-                "this model is already answering the call that this one comes from", _HINT
-            )
+            raise EngineBusy("this call comes from inside an answer of the same model", _HINT)
         me = object()
         self._wait_for_turn(me)
         try:

@@ -31,7 +31,7 @@ def bounded(text: str) -> str:
     if len(text) > MOST_BYTES:
         raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in set(text)):
-        raise InputError("the grammar is not UTF-8 text", "write it as text")
+        raise InputError("the grammar is not UTF-8 text", "encode it as UTF-8")
     bare = _QUOTED.sub("", text)
     if (rules := bare.count("::=")) > MOST_RULES:
         raise InputError(f"the grammar has {rules} rules", f"use at most {MOST_RULES}")
@@ -40,7 +40,7 @@ def bounded(text: str) -> str:
         depth += 1 if bracket == "(" else -1
         deepest = max(deepest, depth)
     if deepest > MOST_DEPTH:
-        raise InputError(f"the grammar has brackets {deepest} deep", f"use at most {MOST_DEPTH}")
+        raise InputError(f"the grammar nests brackets {deepest} deep", f"use at most {MOST_DEPTH}")
     return text
 
 
@@ -63,7 +63,8 @@ def check_grammar(grammar: Any, llama: Any) -> None:
     sampler = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), root.encode())
     if not sampler:
         raise InputError(
-            "the grammar cannot be parsed", "it is GBNF, begins at root and has no left recursion"
+            "the grammar cannot be parsed",
+            "use GBNF with a rule named root and without left recursion",
         )
     llama_cpp.llama_sampler_free(sampler)
 

@@ -86,7 +86,9 @@ class GrammarHost:
                 mine.sendall(line.encode() + b"\n")
             except OSError as error:
                 mine.close()
-                raise EngineError(f"no process for a grammar: {error.strerror or error}") from None
+                raise EngineError(
+                    f"cannot start a process for the grammar: {error.strerror or error}"
+                ) from None
         return MaskProcess(mine, problem)
 
     def _send(self, handle: socket.socket) -> None:

@@ -9,8 +9,8 @@ LONG = 20
 """Slow rounds in a row before it is said: a stall is over sooner."""
 
 SENTENCE = (
-    "decoding takes more than %d times as long as before: other programs use this machine, and threads that wait "
-    "for each other make it worse; fewer may be faster (-t N, n_threads=N)"
+    "decoding takes more than %d times as long as before: other programs use the processors; "
+    "fewer threads may be faster (-t N, n_threads=N)"
 )
 _FEW = 3  # observations of a row count before its own best time is trusted
 

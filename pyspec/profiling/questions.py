@@ -71,7 +71,7 @@ def parse_questions(lines: Iterable[bytes], name: str) -> list[Question]:
             raise InputError(f"{name}, line {number}: question {question.question_id} {what}")
         found[question.question_id] = question
     if not found:
-        raise InputError(f"{name} holds no question", _HINT)
+        raise InputError(f"{name} contains no question", _HINT)
     return list(found.values())
 
 

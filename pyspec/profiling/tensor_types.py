@@ -166,7 +166,7 @@ def all_types(entry: Entry, threads: int, progress: Progress, report: Report) ->
     found = measure_types(files, text.encode(), threads, report)
     if watch.busy(threads):
         log.warning(
-            "other programs took %.1f processors meanwhile, so these times say little: run it again when the machine is quiet",
+            "meanwhile other programs used %.1f processors, so these times say little: run it again when the machine is idle",
             watch.others(),
         )
     return found

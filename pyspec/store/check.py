@@ -146,7 +146,7 @@ def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -
             raise
         extra = check_model(path, trust, replace(loading, n_gpu_layers=0))
         name = show(Path(path).name)
-        log.warning("all layers of %s stay on the CPU, since on a device %s", name, error)
+        log.warning("all layers of %s stay on the CPU, because on a device %s", name, error)
         return extra, False
 
 
@@ -202,7 +202,7 @@ def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
         )
     if outcome.timed_out:
         return ModelRejected(
-            f"the trial load of {name} did not end in {outcome.seconds:.0f} s, on a disk or device that may only be slow",
+            f"the trial load of {name} did not finish in {outcome.seconds:.0f} s; the disk or device may just be slow",
             "try again (what was compiled for a card is kept), or skip the trial with trust=True (--trust-model)",
         )
     return ModelRejected(
@@ -294,9 +294,9 @@ class ChildExit:
     def reason(self) -> str:
         """The reason of a failure in a few words."""
         if self.timed_out:
-            return "it did not end in time"
+            return "it did not finish in time"
         if self.signal == getattr(signal, "SIGPROF", None) is not None:
-            return "llama.cpp did not come to an end"
+            return "llama.cpp did not finish"
         if self.signal is not None:
             return f"llama.cpp ended the process with {_signal_name(self.signal)}"
         return self.error

@@ -216,7 +216,7 @@ def _add_server(server: str) -> None:
     if found is None:
         raise OptionError(
             "this llama-cpp-python has no RPC",
-            f"install it anew: {reinstall('RPC')}",
+            f"reinstall it: {reinstall('RPC')}",
         )
     if not found:
         raise OptionError(f"the RPC server at {server} has no devices", "start it with one")

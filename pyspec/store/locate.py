@@ -168,7 +168,7 @@ def add(file: Path, name: str | None = None) -> LocalModel:
         )
     found = find_here(name)
     if load_manifest().get(name) is not None or (found is not None and found.path != path):
-        raise OptionError(f"there is a model {show(name)} already", "choose another with --name")
+        raise OptionError(f"there is already a model {show(name)}", "choose another with --name")
     _change_register({name: str(path)})
     return LocalModel(name, path, ADDED)
 
@@ -212,9 +212,10 @@ def _deleted(name: str, paths: list[Path]) -> str:
     for path in paths:
         try:
             path.unlink()
-        except PermissionError as error:  # Windows keeps files that a process has mapped
+        except OSError as error:  # Windows keeps files that a process has mapped
             raise OptionError(
-                f"{path} cannot be removed: {error.strerror}", "end the programs that use it"
+                f"{path} cannot be removed: {error.strerror}",
+                "close the programs that use it, or make its folder writable",
             ) from None
     return f"removed {name}, {freed / 1e6:.0f} MB"
 
@@ -224,7 +225,7 @@ def _own_files(name: str) -> list[Path]:
     manifest = load_manifest()
     if (entry := manifest.get(name)) is not None:
         if isinstance(entry.source, ShippedFile) and cached(entry) != models_dir() / entry.file:
-            raise OptionError(f"{name} is a part of pyspec", "it cannot be removed alone")
+            raise OptionError(f"{name} is a part of pyspec", "it is removed with pyspec")
         paths = [target_path(entry)]
     else:
         entry, kind = _typed(name, manifest)
@@ -316,7 +317,7 @@ def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
     path = converted(entry, kind)
     if path is None:
         hint = f"make it with `pyspec models pull {entry.name} --as {kind}`"
-        raise ModelNotFound(f"{name} was not made yet", hint)
+        raise ModelNotFound(f"{name} has not been made yet", hint)
     return path
 
 
@@ -327,23 +328,21 @@ def _unknown(name: str) -> ModelNotFound:
     if name.startswith(PREFIX):
         return ModelNotFound(
             f"{show(name)} does not name a file of the hub",
-            "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, with @REVISION if you like",
+            "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION",
         )
     if near := _near(name):
         hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
     elif _TAGGED.fullmatch(name):
         hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"
     else:
-        hint = (
-            f"`pyspec models list` has the names; or give a file, or one of the hub as {_HUB_NAME}"
-        )
+        hint = f"use a name from `pyspec models list`, a file, or a file of the hub: {_HUB_NAME}"
     return ModelNotFound(f"there is no model {show(name)} here", hint)
 
 
 _TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
 """The form of ollama's model names."""
 
-_HUB_NAME = "OWNER/REPO:TYPE, with Q4_K_M or the like for TYPE"
+_HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
 
 
 def _near(name: str) -> list[str]:

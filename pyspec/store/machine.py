@@ -95,7 +95,7 @@ def remember_extra_buffers(works: bool) -> None:
     if not works:
         log.warning(
             "llama.cpp crashes on this processor with extra weight buffers (AMX, repacking), so models are loaded "
-            "without them from now on; a llama-cpp-python built with GCC 13 or newer may do better"
+            "without them from now on; a llama-cpp-python built with GCC 13 or newer may not crash"
         )
 
 

@@ -24,7 +24,7 @@ def models_folder() -> Path:
     except ModuleNotFoundError as error:
         raise ModelNotFound(
             "the list of known models (pyspec.models) is not installed",
-            "install pyspec again, or set PYSPEC_MODELS to its models folder",
+            "reinstall pyspec, or set PYSPEC_MODELS to its models folder",
         ) from error
 
 

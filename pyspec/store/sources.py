@@ -159,9 +159,7 @@ def _check(manifest: Manifest) -> None:
     for entry in manifest.model:
         for name in (entry.name, entry.file):  # also keeps every file inside its folder
             if not _NAME.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} has other characters than letters, digits, '.', '_', '-'"
-                )
+                raise ValueError(f"{name!r} may only have letters, digits, '.', '_', '-'")
         if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
             raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
         if isinstance(entry.source, PypiWheel) and not entry.source.parts:
@@ -297,8 +295,8 @@ def hub_repo(name: str) -> Repo | None:
             found = match.groupdict()
             if found.get("host") and found["host"].lower() not in _hosts():
                 raise ModelNotFound(
-                    f"{show(name)} is on a host that is not the hub",
-                    "fetch the file and give its path, or name the hub's mirror in HF_ENDPOINT",
+                    f"{show(name)} is not on the hub",
+                    "fetch the file and give its path, or set HF_ENDPOINT to a mirror of the hub",
                 )
             return Repo(found["repo"], found["wanted"] or "", found.get("revision") or "main")
     return None
@@ -345,7 +343,7 @@ def _choose(repo: Repo, paths: list[str]) -> list[str]:
         return _with_parts(min(paths), paths)
     have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
     raise ModelNotFound(
-        f"{repo.name} holds no {repo.wanted or 'GGUF'} file",
+        f"{repo.name} has no {repo.wanted or 'GGUF'} file",
         f"it has {have}" if have else "look for a repository with GGUF in its name",
     )
 
@@ -391,4 +389,4 @@ def _hub_errors(what: str) -> Iterator[None]:
             raise  # handled in fetch.py; the hub's network errors are OSErrors too
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = "check name and network; HF_TOKEN opens private and gated repositories"
-        raise FetchError(f"the hub did not give {what}: {show(reason, 200)}", hint) from error
+        raise FetchError(f"cannot get {what} from the hub: {show(reason, 200)}", hint) from error

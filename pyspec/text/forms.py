@@ -37,7 +37,7 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     made = {key: value for key, value in message.items() if key != "tokens"}
     made["content"] = content_text(message.get("content"))
     if made["content"] is None and message["role"] != "assistant":
-        raise InputError(f"a message of the {message['role'][:40]} has no content")
+        raise InputError(f"a message of the role {message['role'][:40]} has no content")
     reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
     if reasoning is not None:
         made = {"thinking": reasoning, **made, "reasoning_content": reasoning}
@@ -317,11 +317,11 @@ CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TUR
 """Combinations of forms in the order in which they are tried."""
 
 SAID = {
-    "front": "this model's chat template has no place for a system text: it goes in front of the first user's",
-    "words": "this model's chat template knows no tools: they are told of in the system text",
-    "late": "this model's chat template takes a system text at the beginning alone: later ones are told as the user's",
-    "merged": "this model's chat template wants users and the model to take turns: neighbours are one turn",
-    "behind": "this model's chat template has no place for a user behind a tool's result: the text is part of that",
+    "front": "this model's chat template has no system role: the system text goes before the first user message",
+    "words": "this model's chat template does not support tools: they are described in the system text",
+    "late": "this model's chat template accepts a system message only at the beginning: later ones become user messages",
+    "merged": "this model's chat template requires alternating roles: consecutive messages of one role are merged",
+    "behind": "this model's chat template accepts no user message after a tool's result: its text is appended to the result",
 }
 """Warnings for forms that change what the model reads."""
 

@@ -37,8 +37,8 @@ class Rendering:
         at, place = self.text.rfind(mark), self.shown.rfind(mark)
         if at < 0:
             raise InputError(
-                "this model's chat template has no place for an answer that was begun",
-                "end with a message of the user's",
+                "this model's chat template cannot continue an answer",
+                "end with a user message",
             )
         return replace(self, text=self.text[:at], shown=self.shown[:place])
 

@@ -80,7 +80,7 @@ class Renderer:
             if key in reply:
                 raise InputError(
                     f"the model's chat template {does} this conversation: {reply[key]}",
-                    "change its turns, or give another --chat-template",
+                    "change the order of its turns, or name another --chat-template",
                 )
         raise _failed(reply.get("error"))
 
@@ -164,7 +164,7 @@ _SLOW = "it takes too long or too much memory"
 def _failed(reason: Any) -> TemplateError:
     return TemplateError(
         f"the model's own chat template cannot be used: {reason or _SLOW}",
-        "give one with --chat-template FILE, or none for plain words",
+        "name another with --chat-template FILE, or use --chat-template none for plain text",
     )
 
 

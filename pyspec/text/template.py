@@ -24,7 +24,7 @@ log = logging.getLogger("pyspec")
 MOST_SPOTS = 64
 """Most words of a role that are tested one by one for a meaning to the template."""
 
-PLAINLY = "this model's file has no chat template: it is asked in plain words, and its answer ends where another would speak"
+PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
 _CONVERSATION = ("messages", "tools")
 # template variables that cannot be set as arguments
 
@@ -34,7 +34,7 @@ _MOST_SHAPES = 256
 _END = "\uf8d2"
 # marks where an answer continues: what the template writes after it is cut
 
-READ = "this model's chat template reads some control words in what is said: there they are control tokens"
+READ = "this model's chat template interprets some control words inside messages: there they become control tokens"
 
 
 class Message(TypedDict, total=False):

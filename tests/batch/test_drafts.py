@@ -178,7 +178,7 @@ def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypa
     find(monkeypatch, other)
     batch = open_batch(draft="auto")
     texts(batch, ALONE)
-    assert "left out as drafts for this model: other.gguf (" in caplog.text
+    assert "not used as drafts for this model: other.gguf (" in caplog.text
     assert batch.facts["draft"] == "lookup"
 
 

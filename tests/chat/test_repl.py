@@ -82,7 +82,7 @@ def test_ctrl_c_keeps_the_partial_answer(play: Play) -> None:
     model = FakeModel(["abcdef"], cancel_after=3)
     code, text = play(model, ["hi", 3.0, "and?"])
     assert code == 0
-    assert text.startswith("abc\n(stopped; what was said is kept)\n")
+    assert text.startswith("abc\n(stopped; its text is kept)\n")
     assert model.asked[1].prompt[: len(model.asked[0].prompt) + 3] == [
         *model.asked[0].prompt,
         97,
@@ -97,7 +97,7 @@ def test_ctrl_c_before_a_word_takes_the_question_back(play: Play) -> None:
     model.answers = [""]
     code, text = play(model, ["hi", "new"])
     assert code == 0
-    assert text == "(stopped; nothing was said yet)\n" * 2
+    assert text == "(stopped; there was no text yet)\n" * 2
     assert model.asked[1].prompt == model.prompt([{"role": "user", "content": "new"}])
 
 
@@ -125,7 +125,7 @@ def test_scripts_end_with_the_first_ctrl_c(play: Play) -> None:
     assert play(FakeModel(["one"]), ["hi", None, "more"], interactive=False) == (130, "one\n")
     model = FakeModel(["abc"], cancel_after=1)
     code, text = play(model, ["hi", "more"], interactive=False)
-    assert (code, text) == (130, "a\n(stopped; what was said is kept)\n")
+    assert (code, text) == (130, "a\n(stopped; its text is kept)\n")
 
 
 def test_a_cancelled_regen_keeps_the_old_answer() -> None:

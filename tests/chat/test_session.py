@@ -24,7 +24,7 @@ def test_two_turns() -> None:
     assert code == 0
     assert text == (
         "one\n"
-        "50.0 tokens/s (drafts off: they would not have paid here)\n"
+        "50.0 tokens/s (drafts off: they would not have paid off here)\n"
         "3 tokens | 50.0 tok/s | plain 25.0 tok/s (curve) | nothing drafted | prompt 7, 0 kept | draft lookup\n"
         "tw2~\n"
         "50.0 tokens/s, 2.0 times plain decoding\n"
@@ -71,7 +71,7 @@ def test_nothing_to_compare_without_drafts(between: str) -> None:
     model = FakeModel(["abc"], draft="none")
     _, text = session(model, f"hi\n{between}/compare\n")
     assert text.splitlines()[-1] == (
-        "the last answer was made without drafts (/draft auto loads them, then /regen)"
+        "the last answer was made without drafts (load some with /draft auto, then /regen)"
     )
     assert len(model.asked) == 1
 
@@ -82,7 +82,7 @@ def test_an_answer_of_another_model_has_no_speed_to_compare(between: str, tmp_pa
     path = tmp_path / "chat.json"
     _, text = session(FakeModel(["abc"]), "hi\n" + between.format(path) + "/compare\n")
     assert text.splitlines()[-1].startswith(
-        "--- 50.0 tokens/s without drafts; how fast this model is with drafts, /regen tells; the "
+        "--- 50.0 tokens/s without drafts; /regen measures the speed with drafts; the "
     )
     assert "with drafts (" not in text
 
@@ -135,7 +135,7 @@ def test_regen_and_undo() -> None:
     settings = ChatSettings(stats="off", seed=7)
     code, text = session(model, "hi\n/regen\n/undo\n/undo\nnew\n", settings)
     assert text == (
-        "one\ntwo\nremoved: hi\nthere is nothing to take back (ask something first)\nthree\n"
+        "one\ntwo\nremoved: hi\nthere is nothing to undo (ask something first)\nthree\n"
     )
     assert code == 2
     assert [ask.sampling.seed for ask in model.asked] == [7, 8, 7]
@@ -148,7 +148,7 @@ def test_regen_of_greedy_answers_says_so() -> None:
     settings = ChatSettings(stats="off", temp=0.0)
     _, text = session(FakeModel(["one"]), "hi\n/regen\n", settings)
     assert text == (
-        "one\ntemperature is 0, so the answer is the same; /set temp 0.8 varies it\none\n"
+        "one\ntemperature is 0, so the answer stays the same; /set temp 0.8 varies it\none\n"
     )
 
 
@@ -173,7 +173,7 @@ def test_load_of_another_model_warns(tmp_path: Path) -> None:
     assert text == (
         "this conversation was held with fake, not with other\n"
         f"loaded 1 exchange from {path}\n>>> hi\none\n"
-        "there is no answer with known tokens (ask something first)\n"
+        "the tokens of the last answer are not known (ask something first)\n"
     )
 
 
@@ -227,7 +227,7 @@ def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
     model = FakeModel(["one"])
     _, text = session(model, f"/read {path}\nwhat is this?\nand now?\n")
-    assert text == f"13 characters of {path} will go before the next message\none\none\n"
+    assert text == f"13 characters of {path} will precede the next message\none\none\n"
     question = "first\nsecond\n\n\nwhat is this?"
     assert model.asked[0].prompt == model.prompt([{"role": "user", "content": question}])
     assert bytes(model.asked[1].prompt).count(b"first") == 1
@@ -239,11 +239,11 @@ def test_system_text() -> None:
     _, text = session(model, "/system\n/system be kind\n/clear\n/system\nhi\n/system -\n/system\n")
     assert text == (
         "no system prompt\n"
-        "the next answer rereads the conversation\n"
-        "the conversation is empty; the system prompt stays\n"
+        "system prompt changed; the next answer reads the whole conversation again\n"
+        "started a new conversation; the system prompt stays\n"
         "be kind\n"
         "one\n"
-        "the next answer rereads the conversation\n"
+        "system prompt changed; the next answer reads the whole conversation again\n"
         "no system prompt\n"
     )
     assert bytes(model.asked[0].prompt).startswith(b"S:be kind")
@@ -299,7 +299,7 @@ def test_context_full_in_an_answer_keeps_it() -> None:
 
 
 def test_an_error_keeps_the_partial_answer() -> None:
-    """An error ends the answer, not the session; what was said is kept."""
+    """An error ends the answer, not the session; its text is kept."""
     model = FakeModel(["abcdef"], fail_after=3, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
     chat.send("hi")
@@ -351,7 +351,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     chat.log = tmp_path / "nowhere" / "log.json"
     chat.send("hi")
     chat.send("hi")
-    assert text.getvalue().count("this chat is not kept") == 1
+    assert text.getvalue().count("this chat is not saved") == 1
 
 
 def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
     _, text = session(FakeModel(["one"]), f"{path}\n{picture}\n/image {picture}\n/read {picture}\n")
     lines = text.splitlines()
     assert "/read FILE" in lines[0]
-    assert all("images are not understood" in line for line in lines[1:])
+    assert all("images cannot be read" in line for line in lines[1:])
     assert len(lines) == 4
 
 
@@ -374,7 +374,7 @@ def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path: Path, writte
     """With its spaces bare, behind backslashes, or in quotes."""
     (tmp_path / "My File's.txt").write_text("x")
     _, text = session(FakeModel(["one"]), f"/read {written.format(tmp_path)}\n")
-    assert text == f"1 character of {tmp_path}/My File's.txt will go before the next message\n"
+    assert text == f"1 character of {tmp_path}/My File's.txt will precede the next message\n"
 
 
 def test_a_dropped_file_with_spaces_is_explained(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     terminal.child.expect(r"\w+ \w+")
     terminal.child.sendintr()
     shown = terminal.wait_for_prompt()
-    assert "(stopped; what was said is kept)" in shown
+    assert "(stopped; its text is kept)" in shown
     stopped, before, _ = counts(shown)
     assert 0 < stopped < 900
     terminal.say("/set max_tokens 24")

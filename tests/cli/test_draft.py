@@ -201,7 +201,7 @@ def test_shipped_drafts_come_first_and_once(smollm2: str) -> None:
 def test_no_draft_is_said() -> None:
     """Lookup needs no model."""
     result = run("small")
-    assert "no draft model for this one is known" in result.stdout
+    assert "no draft is known for this model" in result.stdout
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 
@@ -276,7 +276,7 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
     llm = open_llama(pair[0], draft="auto")
     list(llm.steps([5, 6, 7], max_tokens=4))
     assert llm.last_speculation["draft"] == "lookup"
-    assert "left out as drafts for this model: small.gguf (" in caplog.text
+    assert "not used as drafts for this model: small.gguf (" in caplog.text
 
 
 @pytest.mark.parametrize("columns", [60, 100])

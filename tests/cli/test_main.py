@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspec._version import LLAMA_CPP_VERSIONS
-from pyspec.cli.main import write_failed
+from pyspec.cli.main import main, write_failed
 
 PINNED = f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
 
@@ -43,7 +43,7 @@ def test_a_llama_cpp_that_does_not_load(
     done = run(f"from pyspec.cli.main import main; main({command!r})", tmp_path)
     said, mend = done.stderr.splitlines()
     assert done.returncode == 1
-    assert said.startswith("pyspec: llama-cpp-python does not load: ")
+    assert said.startswith("pyspec: llama-cpp-python cannot be loaded: ")
     assert reason in said
     assert mend.startswith("pip install ")
     assert mend.endswith(PINNED)
@@ -81,3 +81,13 @@ def test_other_errors_stay_errors() -> None:
 def test_what_an_error_of_the_system_is_about(error: OSError, said: str) -> None:
     """Only what writing fails with is laid to stdout."""
     assert write_failed(error) == said
+
+
+def test_help_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Click's own help is 50 columns wide at least."""
+    monkeypatch.setenv("COLUMNS", "40")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

@@ -59,8 +59,8 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("others", "times", "says"),
-    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: other programs took 1.2 processors"),
-     (0.0, "5.7 times as fast", "if it stays so, `pyspec profile --forget -m '/x/my target.gguf'`")],
+    [(0.0, "", "profile stored: p.json"), (1.2, "", "not stored: meanwhile other programs used 1.2 processors"),
+     (0.0, "5.7 times as fast", "if that does not help, run `pyspec profile --forget -m '/x/my target.gguf'`")],
 )  # fmt: skip
 def test_a_disturbed_measurement_is_not_stored(
     others: float, times: str, says: str, monkeypatch: pytest.MonkeyPatch,

@@ -46,7 +46,7 @@ def test_the_smaller_context_is_said_once(tmp_path: Path, caplog: pytest.LogCapt
         load(gpt2(tmp_path, 100), n_ctx=4096).close()
     said = [line for line in caplog.messages if "positions" in line]
     assert said == [
-        "'gpt2-100.gguf' has learned positions for 100 tokens: so many is its context, not 4096"
+        "'gpt2-100.gguf' has learned positions for 100 tokens, so its context has that many, not 4096"
     ]
 
 

@@ -123,14 +123,14 @@ def test_tokenizer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "endless.gguf"
     path.write_bytes(made.build())
     monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
-    with pytest.raises(ModelRejected, match="did not come to an end"):
+    with pytest.raises(ModelRejected, match="did not finish"):
         check_model(path)
 
 
 def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load that does not end in time is a rejection that says so."""
     monkeypatch.setattr(module, "_BASE_SECONDS", 0.01)
-    with pytest.raises(ModelRejected, match=r"did not end in \d+ s"):
+    with pytest.raises(ModelRejected, match=r"did not finish in \d+ s"):
         check_model(tiny)
 
 

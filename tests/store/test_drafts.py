@@ -223,7 +223,7 @@ def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyP
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
     monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
     wanted = (
-        "no draft model for Tiny is known as GGUF (it is small); lookup drafts from the text itself"
+        "no GGUF draft is known for Tiny (it is small); lookup drafts repeated text without one"
     )
     assert without_drafts(target) == wanted
 

@@ -226,7 +226,7 @@ def test_shipped_file_is_used_in_place(shop: Shop, tiny_bytes: bytes) -> None:
 def test_shipped_file_that_is_missing(shop: Shop, tiny_bytes: bytes) -> None:
     """A shipped model that is not there is ModelNotFound, with what to do."""
     shop.add("small", tiny_bytes, '{ kind = "shipped" }')
-    with pytest.raises(ModelNotFound, match="install pyspec again"):
+    with pytest.raises(ModelNotFound, match="reinstall pyspec"):
         fetch(shop.entry("small"))
 
 

@@ -142,7 +142,7 @@ def test_dashes_elsewhere_mean_nothing(home: Path) -> None:
 def test_a_refusal_names_a_file_of_ollamas(home: Path) -> None:
     """Nobody finds a hash among their models."""
     blob = ollama(home / "ollama", "toy:135m")
-    with pytest.raises(ModelInvalid, match=r"toy:135m.: it is no LoRA adapter"):
+    with pytest.raises(ModelInvalid, match=r"toy:135m.: this is not a LoRA adapter"):
         check_adapter(blob)
 
 

@@ -256,7 +256,7 @@ def test_system_joins_the_user_where_there_is_no_such_turn(
     for source in (refuses + "{{ messages[0].content }}", "{{ messages[-1].content }}"):
         turns = [{"role": "system", "content": "Be brief."}, user("Hi.")]
         assert made(source).template.render(turns) == "Be brief.\n\nHi."
-    assert "in front of the first user's" in caplog.text
+    assert "before the first user message" in caplog.text
 
 
 def test_arguments_of_calls_are_what_the_template_wants(made: Callable[..., TargetLlama]) -> None:
