@@ -253,7 +253,7 @@ def test_the_only_column_need_not_be_named():
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf"])
 def test_csv_without_a_first_row_says_so(data):
     """It has neither several columns nor a wrong one."""
-    with pytest.raises(InputError, match="no first row"):
+    with pytest.raises(InputError, match="no header row"):
         table(data, None)
 
 

@@ -127,7 +127,7 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     assert kept >= prompt - 1
     assert "removed: Thank you." in terminal.say("/undo")
     assert "saved 3 exchanges" in terminal.say(f"/save {path}")
-    assert "the conversation is empty" in terminal.say("/clear")
+    assert "started a new conversation" in terminal.say("/clear")
     assert "loaded 3 exchanges" in terminal.say(f"/load {path}")
     assert [m["role"] for m in json.loads(path.read_text())["messages"]] == [
         "user",

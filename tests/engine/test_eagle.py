@@ -240,7 +240,7 @@ def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
         ({"hidden": 64}, DraftMismatch, "states 64 wide"),
         ({"layers": (1, 2, 9)}, DraftMismatch, "layers"),
         ({"layers": (1, 2)}, ModelInvalid, "three layers"),
-        ({"layers": (1, 2, 4)}, UnsupportedModel, "does not show"),
+        ({"layers": (1, 2, 4)}, UnsupportedModel, "does not expose"),
         ({"width": 48, "embeddings": False}, DraftMismatch, "48 wide"),
         ({"d2t": range(3, 40)}, DraftMismatch, "outside"),
         ({"d2t": range(3, 9), "head": False}, DraftMismatch, "vocabulary"),

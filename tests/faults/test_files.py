@@ -241,4 +241,4 @@ def test_an_eagle_head_is_no_model(
     status, said = command(path)
     assert status == 1
     assert said.startswith("pyspec: 'head.gguf' is an EAGLE-3 head, which drafts for the one model")
-    assert said.endswith("it answers nothing by itself (give it as --draft beside that model)")
+    assert said.endswith("it cannot answer by itself (give it as --draft beside that model)")

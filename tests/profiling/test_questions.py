@@ -36,7 +36,7 @@ def test_spec_bench_lines_are_read() -> None:
         ([b'{"question_id": 1, "category": "a", "turns": []}'], "has no turns"),
         ([b'{"question_id": 1, "category": "a", "turns": "x"}'], "line 1"),
         ([b'{"question_id": 1, "category": "\xff", "turns": ["x"]}'], "line 1"),
-        ([], "holds no question"),
+        ([], "contains no question"),
     ],
 )
 def test_what_is_no_question_is_refused(lines: list[bytes], message: str) -> None:

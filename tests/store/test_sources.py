@@ -185,7 +185,7 @@ def test_a_pasted_url(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert Path(done.stdout.strip()).read_bytes() == TINY
     other = pyspec(hub, tmp_path, "pull", f"https://elsewhere.example/{page}")
-    assert (other.returncode, "not the hub" in other.stderr) == (1, True)
+    assert (other.returncode, "is not on the hub" in other.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("commit", ["../../../../evil", "/evil", "a/b", "", "x\x1b[2J", "."])
