@@ -289,10 +289,6 @@ Paint = Callable[[str], Iterable[tuple[str, str]]]
 """Splits shown text into parts, each with a rich style."""
 
 
-_LEAST_VALUE = 20
-"""Columns that a value needs beside its name."""
-
-
 class Screen:
     """Where the chat writes: answers and results of commands to `out`, everything else to `err`."""
 
@@ -311,7 +307,7 @@ class Screen:
         """Print names and values, one pair per line; on a narrow terminal, values below their names."""
         pairs = list(rows)
         width = max((cell_len(name) for name, _ in pairs), default=0)
-        below = self.out.is_terminal and self.out.width <= width + _LEAST_VALUE
+        below = self.out.is_terminal and self.out.width <= width + 20  # a value needs more
         start = "  " if below else " " * (width + 1)
         for name, value in pairs:
             lines = [value]

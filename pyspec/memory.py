@@ -35,9 +35,6 @@ _AN_OWNER = 50
 # tokens that an owner costs besides its texts: indexes take 3 kB, objects 1 kB
 
 
-# -- one owner's texts -------------------------------------------------------------------------------------------------
-
-
 class Total:
     """Tokens of several owners' texts together."""
 
@@ -250,9 +247,6 @@ class TextFile:
 def _truncate(path: Path, size: int) -> None:
     with path.open("r+b") as file:
         file.truncate(size)
-
-
-# -- all owners' -------------------------------------------------------------------------------------------------------
 
 
 class Memory:
