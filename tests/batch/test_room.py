@@ -54,7 +54,9 @@ def test_the_longest_context_is_what_memory_holds(
     memory = 4 * cells * cell_bytes(path, Placement()) + 1
     monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: int(memory))
     assert longest_context(path, [], 0, (), n_seq) == held
-    assert (f"a context of {held} tokens, and {TRAINED}" in caplog.text) == (held < TRAINED)
+    assert (f"context to {held} tokens; the model was trained for {TRAINED}" in caplog.text) == (
+        held < TRAINED
+    )
     longer = longest_context(path, [path], 0, (), n_seq)
     assert longer <= held
 

@@ -111,7 +111,7 @@ def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -
     """A file of the user's own stays as it is, and no list that shows it is pointed to."""
     result = run("pull", str(tiny_ascii), "--as", kind)
     assert result.exit_code == 2
-    assert "--as is for toy only" in result.stderr
+    assert "--as works for toy only" in result.stderr
     assert "models list" not in result.stderr
 
 

@@ -325,7 +325,10 @@ def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("error", "named"),
     [
-        (OSError("404 Client Error\nlong story"), "did not give a/b/c.gguf: '404 Client Error'"),
+        (
+            OSError("404 Client Error\nlong story"),
+            "cannot get a/b/c.gguf from the hub: '404 Client Error'",
+        ),
         (ValueError(), "ValueError"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk filled up"),
     ],

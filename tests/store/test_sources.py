@@ -208,7 +208,7 @@ def test_names_of_the_hubs_files_are_no_paths_and_steer_no_terminal(tmp_path: Pa
         done = pyspec(server, tmp_path, "pull", "maker/odd-GGUF")
     assert done.returncode == 1
     assert "\x1b" not in done.stderr
-    assert "holds no GGUF file" in done.stderr
+    assert "has no GGUF file" in done.stderr
 
 
 def test_a_killed_download_goes_on(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_killed_download_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("maker/nothing-GGUF", "did not give maker/nothing-GGUF"),
+        ("maker/nothing-GGUF", "cannot get maker/nothing-GGUF"),
         ("maker/toy-GGUF:Q2_K", "it has Q4_K_M, Q8_0"),
     ],
 )
