@@ -184,7 +184,7 @@ def test_as_a_filter(smollm2: str) -> None:
     assert b">>>" not in done.stdout
     answer, *rows = done.stdout.decode().splitlines()
     assert answer
-    names = [row[:16].strip() for row in rows]
+    names = [row[:15].strip() for row in rows]
     assert names[:4] == ["tokens", "rate", "plain decoding", "times plain"]
     assert b" tok/s | " in done.stderr
     assert b" tok/s | " not in done.stdout
