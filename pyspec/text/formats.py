@@ -13,13 +13,15 @@ from pyspec.grammar.gbnf import schema_grammar
 
 def format_grammar(form: Mapping[str, Any] | None) -> str | None:
     """Return the GBNF of a `response_format`, or None for any text. Raises InputError."""
-    kind = form.get("type") if isinstance(form, Mapping) else form
-    if kind in (None, "text"):
+    if not form:
         return None
     if not isinstance(form, Mapping):
         raise InputError(
             f"response_format is {str(form)[:80]!r}", 'give {"type": "json_object"} or the like'
         )
+    kind = form.get("type")
+    if kind == "text":
+        return None
     if kind == "json_object":
         schema = form.get("schema")
         return str(JSON_GBNF) if schema is None else schema_grammar(schema)
