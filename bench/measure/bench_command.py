@@ -104,7 +104,9 @@ class BenchOptions:
         peers = [name.strip() for name in self.peers.split(",") if name.strip()]
         said = engine_words(engine)
         if peers and said:
-            raise OptionError(f"peers would run without {said}", "leave out these options or --peers")
+            raise OptionError(
+                f"peers would run without {said}", "leave out these options or --peers"
+            )
         return Task(
             asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
             self.title, self.about, command_line(), said,

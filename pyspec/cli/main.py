@@ -9,6 +9,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from shutil import get_terminal_size
 from traceback import walk_tb
 
 import click
@@ -152,7 +153,7 @@ def info() -> None:
         ("threads", default_threads()),
         ("cache", cache_dir()),
     )
-    screen_of("auto").table(((name, str(value)) for name, value in rows), width=17)
+    screen_of("auto").table(((name, str(value)) for name, value in rows))
     if missed := missed_card():
         tell(missed, err=True)
 
