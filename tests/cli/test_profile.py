@@ -148,6 +148,6 @@ def test_types_are_measured_of_known_models_only(profile) -> None:
     """For a file of the user's own a sentence that names them, and what to do instead."""
     done = profile("--types")
     assert done.returncode == 2
-    assert "--types is for smollm2-135m-instruct" in done.stderr
+    assert "--types works for smollm2-135m-instruct" in done.stderr
     assert "bench --card" in done.stderr
     assert "Traceback" not in done.stderr
