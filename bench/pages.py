@@ -5,12 +5,12 @@
 
 A table is between `<!-- results -->` and `<!-- /results -->` (README); in METHODS.md it is rules, in models/README.md drafts. A
 number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of `pyspec bench`
-are mean (geometric, over categories, times plain), best, worst, rate (tokens a second) and first (ms); of `bench/batch.py` each
-contender, times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, length (tokens a
-verify), gain (over the control's, %) and drawn (over greedy drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate
---json` wrote. All other figures are in the tables.
-
-Intervals of speeds are 95 %, by Student's t of logarithms: over questions if their ratios are known, else over kinds of text.
+are mean (geometric, over categories, times plain), best, worst, rate (tokens a second) and first (ms), and without a mode cost/N
+(a decode of N rows, in decodes of one) and parted (answers that are not plain decoding's); of `bench/batch.py` each contender,
+times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, length (tokens a verify), gain
+(over the control's, %) and drawn (over greedy drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote.
+All other figures are in the tables. Intervals of speeds are 95 %, by Student's t of logarithms: over questions if their ratios
+are known, else over kinds of text.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ T = TypeVar("T")
 RULES = (
     "quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma"
 )  # fmt: skip
-PAIRS = ("default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-poor-q4_k_m")
-WARM = "-t08"
-"""Suffix of the name of a pair's page at temperature 0.8."""
+PAIRS = (
+    "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-poor-q4_k_m", "wide-good-bf16", "wide-good-q8_0"
+)  # fmt: skip
+WARM = "-t08"  # ends the name of a pair's page at temperature 0.8
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
 """Prefix of the names of llama-server's runs; the run without drafts is named just this."""
@@ -238,6 +239,7 @@ def numbers(folder: Path) -> dict[str, str]:
             whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
+        out |= _rows_and_rounding(name, results)
     for name, found in rules(folder).items():
         out |= _drawn(name, found)
         for figures in found.figures:
@@ -273,6 +275,14 @@ def _drawn(name: str, found: QualityResults) -> dict[str, str]:
         for who, (one, apart) in pairs.items()
         if one is not None and one is not apart and one.answers == apart.answers
     }
+
+
+def _rows_and_rounding(name: str, results: Results) -> dict[str, str]:
+    curve = results.drawn.curves.get("target", [])
+    own = {s.who: s.questions for s in results.summaries if not s.peer and s.who != "plain"}
+    parted = sum(each.who in own for each in results.differences)
+    costs = {f"{name}/cost/{n}": f"{curve[n] / curve[1]:.2f}" for n in (8, 16) if n < len(curve)}
+    return costs | {f"{name}/parted": f"{parted} of {sum(own.values()) * results.repeat}"}
 
 
 def _batches(folder: Path) -> dict[str, str]:
@@ -354,12 +364,9 @@ def source(folder: Path, name: str) -> tuple[Path, str]:
     """The file that a number is read from, and the command that made it."""
     first, _, rest = name.partition("/")
     if first == "files":
-        path = Path(__file__).parents[1] / "models" / rest
-        return path, f"stat -c %s models/{rest}"
-    places = (
-        folder / first / f"{rest.partition('/')[0]}.json",
-        *sorted((folder / first).glob("*.json")),
-    )
+        return Path(__file__).parents[1] / "models" / rest, f"stat -c %s models/{rest}"
+    named = folder / first / f"{rest.partition('/')[0]}.json"
+    places = (named, *sorted((folder / first).glob("*.json")))
     path = next((place for place in places if place.exists()), None)
     if path is None:
         raise InputError(f"no file has {name}")
