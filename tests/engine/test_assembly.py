@@ -93,7 +93,7 @@ def test_companion_without_a_draft_is_noted(target, tiny_companion):
     """A companion judges a draft model: without one it is left out, and a note says so."""
     parts = choose_parts(target, "lookup", str(tiny_companion))
     assert parts.companion is None
-    assert "left out" in parts.notes[0]
+    assert "not used" in parts.notes[0]
 
 
 def test_companion_equal_to_the_draft_is_left_out(target, tiny_draft):

@@ -227,7 +227,7 @@ def test_id_outside_the_vocabulary_is_refused(open_llama, tiny_target, reference
     llm = open_llama(tiny_target)
     ask(llm, PROMPT, 5)
     for bad in (-1, tiny.N_VOCAB, 2**31 - 1):
-        with pytest.raises(EngineError):
+        with pytest.raises(InputError):
             ask(llm, [*PROMPT, bad])
     assert ask(llm, PROMPT).ids == reference
 
