@@ -80,7 +80,7 @@ def test_a_file_of_another_model_is_replaced(open_batch, tiny_draft, tmp_path, c
     first.close()
     batch = open_batch(path=tiny_draft, prompt_cache=path, **EXACT)
     assert texts(batch) == texts(open_batch(path=tiny_draft, **EXACT))
-    assert "another model" in caplog.text
+    assert "another prompt, model" in caplog.text
 
 
 def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):

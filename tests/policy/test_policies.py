@@ -71,7 +71,7 @@ def test_a_policy_in_use_outlives_many_others() -> None:
     for k in range(MOST_POLICIES * 2):
         made.of(f"confidence:0.{k + 10}")
         assert made.of(None) is used
-    assert len(made) == MOST_POLICIES
+    assert len(made._made) == MOST_POLICIES
 
 
 def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:
