@@ -134,6 +134,25 @@ def _tools_renamed(asked: TemplateInput) -> TemplateInput:
     return {**asked, "xml_tools": asked["tools"]} if asked.get("tools") else asked
 
 
+def _tools_described(asked: TemplateInput) -> TemplateInput:
+    """Give functions and arguments that have no description an empty one, for templates that read it unasked."""
+
+    def described(function: Mapping[str, Any]) -> dict[str, Any]:
+        parameters = function.get("parameters") or {}
+        properties = {
+            name: {"description": "", **(schema if isinstance(schema, dict) else {})}
+            for name, schema in (parameters.get("properties") or {}).items()
+        }
+        return {
+            "description": "",
+            **function,
+            "parameters": {**parameters, "properties": properties},
+        }
+
+    tools = [{**tool, "function": described(tool["function"])} for tool in asked.get("tools") or ()]
+    return {**asked, "tools": tools} if tools else asked
+
+
 def _written_arguments(asked: TemplateInput) -> TemplateInput:
     """Write call arguments as JSON text."""
 
@@ -281,6 +300,7 @@ FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     "parts": _parts,
     "untooled": _no_tools,
     "renamed": _tools_renamed,
+    "described": _tools_described,
     "front": _system_in_front,
     "words": _tools_in_words,
     "late": _late_system,

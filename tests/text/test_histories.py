@@ -21,7 +21,6 @@ from pyspec.text.render import Renderer
 from pyspec.text.template import ChatTemplate
 
 REFUSED = {
-    "CohereForAI-c4ai-command-r-plus-tool_use": "needs a description of each tool and argument",
     "fireworks-ai-llama-3-firefunction-v2": "needs `functions` and `datetime`, which only its maker's code gives",
 }
 """Templates that render nothing here, and why."""
