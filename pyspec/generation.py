@@ -35,7 +35,7 @@ from pyspec.sampling import Sampling, build_chain, in_force
 from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
 from pyspec.target import SNAPSHOTS
-from pyspec.text.tokenizer import check_token, piece_reader
+from pyspec.text.tokenizer import check_tokens, piece_reader
 from pyspec.tokens import Step
 from pyspec.verdicts import followed
 
@@ -270,8 +270,7 @@ class Generation(Mirror):
     def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
-        for token in (min(tokens), max(tokens)):
-            check_token(token, self._n_vocab)
+        check_tokens(tokens, self._n_vocab)
         processors = options.logits_processor
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())

@@ -22,7 +22,7 @@ from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.forms import TELLING, from_outside
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokenizer import check_token
+from pyspec.text.tokenizer import check_tokens
 from pyspec.tokens import common_prefix
 from pyspec.verdicts import followed
 
@@ -208,8 +208,7 @@ class JobMaker:
 
     def _tokens(self, record: Record) -> list[int]:
         if record.tokens is not None:
-            for token in record.tokens:
-                check_token(token, self._target.n_vocab())
+            check_tokens(record.tokens, self._target.n_vocab())
             return list(record.tokens)
         if record.messages is None and not self._is_chat(record):
             return self._template.bare(record.prompt or "")

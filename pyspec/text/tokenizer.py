@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,12 @@ def check_token(token: int, n_vocab: int) -> None:
     """Raise InputError for an id that a vocabulary of this size does not have."""
     if not 0 <= token < n_vocab:
         raise InputError(f"{token} is not a token id", f"this model has ids 0 to {n_vocab - 1}")
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
+    """Raise InputError for ids that a vocabulary of this size does not have."""
+    for token in (min(tokens, default=0), max(tokens, default=0)):
+        check_token(token, n_vocab)
 
 
 class _Pieces(dict[int, bytes]):
