@@ -178,7 +178,7 @@ def test_hybrid_sequences_in_one_batch(open_llama, hybrid):
 def test_hybrid_is_measured_as_far_as_it_can_be_rolled_back(open_llama, hybrid):
     """Its cost curve ends where its states do, and teacher forcing goes in parts as long."""
     llm = open_llama(hybrid, draft="lookup")
-    found = measure_costs(llm, PROMPT, kmax=20, depths=(32,), budget_s=0.2)
+    found = measure_costs(llm, PROMPT, kmax=20, depths=(32,))
     assert list(found.target_ms[32]) == list(range(1, 10))
     answer = ask(llm, PROMPT, 40).ids
     assert [int(row.argmax()) for row in rows_after(llm, PROMPT, answer)] == answer

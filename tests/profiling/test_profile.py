@@ -170,7 +170,7 @@ def test_costs_are_measured_for_every_row_count(
 ) -> None:
     """Positive times for 1..kmax + 1 rows, a step and companion rows."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion)
-    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(16, 64), budget_s=0.1)
+    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(16, 64))
     assert {depth: list(times) for depth, times in found.target_ms.items()} == {
         16: [1, 2, 3, 4],
         64: [1, 2, 3, 4],
@@ -185,7 +185,7 @@ def test_the_step_of_a_draft_that_reads_states_is_measured(
 ) -> None:
     """It drafts after the deeper measurements too, which leave no states of the text's beginning."""
     llm = open_llama(tiny_target, draft=tiny_eagle3)
-    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(64, 192), budget_s=0.1)
+    found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(64, 192))
     assert found.draft_step_ms > 0.01
     assert list(found.draft_ms) == [2, 4, 8]
     assert min(found.draft_ms.values()) > 0.01
@@ -260,7 +260,7 @@ def test_a_stored_profile_is_found_by_the_same_models_alone(
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     questions = [Question(1, "c", ["abcabc"])]
-    found = measure(llm, questions, kmax=3, max_tokens=12, budget_s=1.0)
+    found = measure(llm, questions, kmax=3, max_tokens=12, budget_s=9.0)
     assert found.figures.acceptance
     assert found.figures.log_loss_with_companion is None
     assert load_profile(llm, llm.assembly.sides) is None
