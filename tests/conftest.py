@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from hypothesis import settings
 # No test asserts a time: by default hypothesis fails an example of over 200 ms.
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
+
+# A shell has what it starts in the background ignore Ctrl-C, and what that starts would ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Helpers such as store/make_gguf.py are imported from here, whatever pytest's import mode.
 if str(Path(__file__).parent) not in sys.path:

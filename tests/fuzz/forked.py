@@ -51,6 +51,7 @@ def fork(work: Callable[[int], None], timeout: float) -> End:
 def _become(work: Callable[[int], None], report: int, stacks: IO[bytes]) -> None:
     try:
         limit(AS=_MOST_BYTES)
+        faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks)
         silence = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
