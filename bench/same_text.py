@@ -49,7 +49,7 @@ HEAD = (
 )
 OPTIONS = {
     "drafts": "none,lookup,smollm2-companion,smollm2-eagle3", "lengths": "1,2,3,4,5,6,7,8", "parallel": 8, "prompts": 200,
-    "tokens": 32, "temp": 0.8, "threads": 1, "out": None,
+    "tokens": 32, "temp": 0.8, "threads": 1, "gpu_layers": 0, "out": None,
 }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def compare(
     options: Any, known: Collection[Way] = ()
 ) -> Iterator[tuple[int, dict[Way, list[Parting]]]]:
     """For each draft and length not in `known`: the number of prompts, and the differing answers, alone and in a batch."""
-    with open_pair(options.model, "none", options.threads) as llm:
+    with open_pair(options.model, "none", options.threads, options.gpu_layers) as llm:
         template = ChatTemplate.of(llm)
         asked = select(load_questions(Path(options.questions)))
         prompts = {str(q.question_id): q.prompt(template) for q in asked}
@@ -133,7 +133,7 @@ def compare(
             one, together = (draft, length), (f"{draft}, {options.parallel} at once", length)
             if together in known:
                 continue
-            with open_pair(options.model, draft, options.threads) as llm:
+            with open_pair(options.model, draft, options.threads, options.gpu_layers) as llm:
                 found = {one: alone(llm, one, prompts, plain, options)} if length else {}
                 texts = at_once(options, draft, length, prompts)
                 found[together] = beside(llm, together, prompts, plain, texts, options)
@@ -174,7 +174,7 @@ def at_once(
     with Batch(
         options.model, draft=draft, length=f"fixed:{length}" if length else "auto", n_ctx=2048,
         parallel=options.parallel, settings=Settings(max_tokens=options.tokens, raw=True),
-        n_threads=options.threads, n_threads_batch=options.threads,
+        n_threads=options.threads, n_threads_batch=options.threads, n_gpu_layers=options.gpu_layers,
     ) as batch:  # fmt: skip
         return {result.id: result.text for result in batch.run(records)}
 
