@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.text.parts import object_of
+from pyspec.text.parts import object_of, properties_of
 
 TemplateInput = dict[str, Any]
 """A template's variables: messages, tools, add_generation_prompt and others that it reads."""
@@ -138,16 +138,15 @@ def _tools_described(asked: TemplateInput) -> TemplateInput:
     """Give functions and arguments that have no description an empty one, for templates that read it unasked."""
 
     def described(function: Mapping[str, Any]) -> dict[str, Any]:
-        parameters = function.get("parameters") or {}
-        properties = {
-            name: {"description": "", **(schema if isinstance(schema, dict) else {})}
-            for name, schema in (parameters.get("properties") or {}).items()
+        given = function.get("parameters")
+        parameters = {
+            **(given if isinstance(given, Mapping) else {}),
+            "properties": {
+                name: {"description": "", **(schema if isinstance(schema, Mapping) else {})}
+                for name, schema in properties_of(given).items()
+            },
         }
-        return {
-            "description": "",
-            **function,
-            "parameters": {**parameters, "properties": properties},
-        }
+        return {"description": "", **function, "parameters": parameters}
 
     tools = [{**tool, "function": described(tool["function"])} for tool in asked.get("tools") or ()]
     return {**asked, "tools": tools} if tools else asked

@@ -249,6 +249,12 @@ def object_of(text: str) -> dict[str, Any] | None:
     return made if isinstance(made, dict) else None
 
 
+def properties_of(schema: Any) -> Mapping[str, Any]:
+    """Return the schemas of a function's parameters by name; none where clients sent no schema of an object."""
+    known = schema.get("properties") if isinstance(schema, Mapping) else None
+    return known if isinstance(known, Mapping) else {}
+
+
 def encodable(text: str) -> str:
     """Replace lone surrogates, which JSON can write and UTF-8 cannot, by U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)

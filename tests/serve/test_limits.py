@@ -57,6 +57,7 @@ def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
         {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
         {"tools": [{"function": {"name": "f"}}], "tool_choice": "f"},
         {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
+        {"tools": [{"function": {"name": "f", "parameters": ["x"]}}]},
         {"tools": [{"function": {"name": 5}}]},
         {"response_format": {"type": "json_schema", "json_schema": True}},
         {"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}},

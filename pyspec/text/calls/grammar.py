@@ -18,6 +18,7 @@ from pyspec.text.calls.objects import BareCalls, ObjectCalls
 from pyspec.text.calls.tagged import TaggedCalls, types_of
 from pyspec.text.calls.values import QUOTE, GemmaCalls
 from pyspec.text.notation import Notation
+from pyspec.text.parts import properties_of
 from pyspec.text.reasoning import Start
 
 Functions = Mapping[str, Any]
@@ -304,8 +305,7 @@ def _arguments(
     w: GrammarWriter, rule: str, schema: Any, write: ValueWriter, between: str = ""
 ) -> str:
     """Return an expression for the arguments in order: all required ones, and any of the others."""
-    known = schema.get("properties") if isinstance(schema, Mapping) else None
-    known = known if isinstance(known, Mapping) else {}
+    known = properties_of(schema)
     required = schema.get("required") if isinstance(schema, Mapping) else None
     required = [key for key in known if isinstance(required, list) and key in required]
     each = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspec.text.calls.form import CallForm
 from pyspec.text.loose import read_loose
-from pyspec.text.parts import Calls, encodable
+from pyspec.text.parts import Calls, encodable, properties_of
 from pyspec.text.scan import Scan, Scanner
 
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
@@ -77,8 +76,8 @@ class BareCalls(ObjectCalls):
 
 
 def _code_key(parameters: Any) -> str:
-    known = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    return next(iter(known)) if isinstance(known, Mapping) and len(known) == 1 else "code"
+    known = properties_of(parameters)
+    return next(iter(known)) if len(known) == 1 else "code"
 
 
 def _read_builtin(s: Scanner, calls: Calls) -> Scan[bool]:

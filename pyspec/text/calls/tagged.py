@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspec.text.calls.form import CallForm
 from pyspec.text.loose import json_inside, read_loose
-from pyspec.text.parts import Calls
+from pyspec.text.parts import Calls, properties_of
 from pyspec.text.scan import Scan, Scanner
 
 _TYPES = {
@@ -134,8 +134,7 @@ class TaggedCalls(CallForm):
 
 def types_of(parameters: Any, key: str) -> set[str]:
     """Return the JSON types that a parameter's schema allows; empty if it does not say."""
-    known = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    schema = known.get(key) if isinstance(known, Mapping) else None
+    schema = properties_of(parameters).get(key)
     if not isinstance(schema, Mapping):
         return set()
     found: set[str] = set()
