@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fuzz import forked
 
 _SERVER = Path(__file__).parent / "offload" / "rpc_server.py"
 
@@ -63,26 +65,33 @@ class RpcDevice:
 
 
 def everywhere(layers: int) -> RpcDevice | None:
-    """Has every model of this process that asks for nothing else put so many layers on a device.
+    """Has every model of this process that asks for nothing else put so many layers on a device, the originals' too.
 
     That is the machine's graphics card if this build can use it, else a device of its own, which it returns.
     """
+    import llama_cpp
+
     from pyspec.store.devices import add_rpc_servers, layer_devices
     from pyspec.target import TargetLlama
 
     device = None
-    if not layer_devices():
+    if layer_devices():
+        forked.may_fork = False
+    else:
         device = RpcDevice()
         add_rpc_servers(device.address)
-    init = TargetLlama.__init__
+    for one in (TargetLlama, llama_cpp.Llama):
+        one.__init__ = _placed(one.__init__, layers)
+    return device
 
-    def placed(self: TargetLlama, *args: object, **kwargs: object) -> None:
+
+def _placed(init: Callable[..., None], layers: int) -> Callable[..., None]:
+    def placed(self: object, *args: object, **kwargs: object) -> None:
         if not kwargs.get("n_gpu_layers"):
             kwargs["n_gpu_layers"] = layers
         init(self, *args, **kwargs)
 
-    TargetLlama.__init__ = placed
-    return device
+    return placed
 
 
 STREAMS = "drafts of `auto` give way to streams on processors alone, where a decode takes rows one after another"

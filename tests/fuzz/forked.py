@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import pytest
+
 from pyspec.store._child import limit
 from pyspec.store.check import _ENV, _SCRIPT, ChildExit, _outcome
 
@@ -25,6 +27,10 @@ _TICK_S = 0.005
 
 _MOST_BYTES = 12 << 30
 """Of address space: a file that asks for more fails alone instead of ending other processes of the machine."""
+
+
+may_fork = True
+"""Whether a fork of this process works: of one that uses a graphics card it does not."""
 
 
 class End(NamedTuple):
@@ -37,6 +43,8 @@ class End(NamedTuple):
 
 def fork(work: Callable[[int], None], timeout: float) -> End:
     """`work(fd)` in a fork, without standard streams; what it writes to `fd` is what it says. It must not return."""
+    if not may_fork:
+        pytest.skip("a fork cannot use the graphics card of the process that it is made from")
     with tempfile.TemporaryFile() as report, tempfile.TemporaryFile() as stacks:
         pid = os.fork()
         if pid == 0:

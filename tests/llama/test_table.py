@@ -63,12 +63,12 @@ def opened(tiny_folder):
 
 
 def ids(llm, prompt, settings, temperature):
-    """The first N ids of an answer."""
+    """The first N ids of an answer; the original's go on after its end."""
     llm.set_seed(7)
     stream = llm.generate(llm.tokenize(prompt), temp=temperature, **settings)
     found = [token for token, _ in zip(stream, range(N))]
     stream.close()
-    return found
+    return found[: found.index(tiny.EOS)] if tiny.EOS in found else found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
