@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
@@ -178,7 +178,8 @@ class Generation(Mirror):
         self, completion: Completion | None, chunks: Generator[Any, None, None]
     ) -> Generator[Any, None, None]:
         """Run llama-cpp-python's generator in its turn, with `completion` in force; it has ended before the turn passes on."""
-        with self.turns.taken() as me, closing(chunks):
+        ended = nullcontext() if completion is None else closing(completion)
+        with self.turns.taken() as me, ended, closing(chunks):
             while True:
                 with self.turns.step(me):
                     self._in_force.completion = completion

@@ -8,6 +8,7 @@ from functools import wraps
 from html import escape
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
+from weakref import ref
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
@@ -367,10 +368,14 @@ class SpeculativeLlama(Generation):
             repeat_penalty, frequency_penalty, presence_penalty,
             mirostat_mode, mirostat_tau, mirostat_eta, self._seed, **more,
         )  # fmt: skip
-        return self._generate(
+        answer = self._generate(
             tokens, sampling, reset, stopping_criteria,
             grammar=grammar, logits_processor=logits_processor,
         )  # fmt: skip
+        completion = self._in_force.completion
+        if completion is not None and completion.answer is None:
+            completion.answer = ref(answer)
+        return answer
 
     def __repr__(self) -> str:
         return model_line(self)

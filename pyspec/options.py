@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from threading import local
@@ -179,6 +179,13 @@ class Completion:
     """Why the answer ended; None if llama-cpp-python knows."""
     began: bool = False
     """Whether its own `generate` was called; a helper such as a drafter may call another."""
+    answer: Callable[[], Generator[Any, Any, None] | None] | None = None
+    """What its `generate` returned, as a weak reference: it ends when that loop lets go of it."""
+
+    def close(self) -> None:
+        """Put the answer away, whoever still holds it."""
+        if self.answer is not None and (answer := self.answer()) is not None:
+            answer.close()
 
     def ends(self, token: int, ids: Any, logits: Any) -> bool:
         """Whether the answer ends with this token, which follows the tokens `ids`."""

@@ -191,7 +191,7 @@ def test_names_are_targets(monkeypatch, tiny_ascii):
 
 
 def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
-    """Who waits for a stream that is closed begins when it has been put away, not before."""
+    """Who waits for a stream that is closed begins when it has been put away, also where something still holds it."""
     llm = open_llama(tiny_ascii, wait=True)
     in_flight = []
 
@@ -205,6 +205,13 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
 
     taken = llm.turns.taken
     monkeypatch.setattr(llm.turns, "taken", watched)
+    generate, held = llm.generate, []
+
+    def kept(*args, **kwargs):
+        held.append(generate(*args, **kwargs))
+        return held[-1]
+
+    monkeypatch.setattr(llm, "generate", kept)
     stream = llm.create_completion(PROMPT, max_tokens=20, stream=True)
     next(stream)
     stream.close()
