@@ -6,7 +6,8 @@ once in a batch. With one seed noise is coupled, so answers are equal except whe
 differently from rows computed one by one, and may change what truncation leaves. Where an answer differs, `gap` is how far the
 target's choice was ahead of the next one there, in nats with noise, or `alone` if truncation left no other. If the answer was
 generated alone, both answers are recomputed with the same number of rows in each decode as in their rounds. If both choices come
-again, rounding explains the difference; anything else is a fault. For a batch's rounds the neighbours are `not known`.
+again, rounding explains the difference; anything else is a fault. For a batch's rounds the neighbours are `not known`. Its tokens
+are not known either: where a token begins with the text of the one that plain decoding chose, the place is one too late.
 
 With --out the results are stored after each draft and length, and a run with the same arguments and code resumes after them.
 """
@@ -189,13 +190,13 @@ def beside(
 ) -> list[Parting]:
     """Differences of a batch's texts: each at the first token of the plain answer that the text does not continue with."""
 
-    def said(ids: Sequence[int]) -> str:
-        return str(llm.detokenize(list(ids)).decode(errors="ignore"))
+    def said(ids: Sequence[int]) -> bytes:
+        return bytes(llm.detokenize(list(ids)))
 
     parted = []
     for name, prompt in prompts.items():
-        tokens, text = plain[name].tokens, texts[name]
-        if said(tokens) != text:
+        tokens, text = plain[name].tokens, texts[name].encode()
+        if said(tokens).decode(errors="ignore").encode() != text:
             same = [n for n in range(len(tokens)) if text.startswith(said(tokens[:n]))]
             gap = lead(llm, prompt, tokens[: same[-1]], options.temp)
             parted.append(Parting(*way, name, same[-1], gap, None))
