@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def everywhere(layers: int) -> RpcDevice | None:
 
 
 def _placed(init: Callable[..., None], layers: int) -> Callable[..., None]:
+    @wraps(init)
     def placed(self: object, *args: object, **kwargs: object) -> None:
         if not kwargs.get("n_gpu_layers"):
             kwargs["n_gpu_layers"] = layers
