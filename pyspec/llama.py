@@ -8,7 +8,6 @@ from functools import wraps
 from html import escape
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
-from weakref import ref
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
@@ -368,14 +367,10 @@ class SpeculativeLlama(Generation):
             repeat_penalty, frequency_penalty, presence_penalty,
             mirostat_mode, mirostat_tau, mirostat_eta, self._seed, **more,
         )  # fmt: skip
-        answer = self._generate(
+        return self._in_force.begun(self._generate(
             tokens, sampling, reset, stopping_criteria,
             grammar=grammar, logits_processor=logits_processor,
-        )  # fmt: skip
-        completion = self._in_force.completion
-        if completion is not None and completion.answer is None:
-            completion.answer = ref(answer)
-        return answer
+        ))  # fmt: skip
 
     def __repr__(self) -> str:
         return model_line(self)

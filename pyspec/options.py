@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from threading import local
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+from weakref import ref
 
 from pyspec._lib import address
 from pyspec.account import Tally
@@ -23,6 +24,9 @@ from pyspec.rules import Margin, PairRule, Strict, Verification, check_rule, rul
 from pyspec.sampling import Sampling
 
 _STRICT = Strict()
+
+IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]
+"""What `generate` returns."""
 
 MORE_SAMPLERS = tuple(
     each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
@@ -179,7 +183,7 @@ class Completion:
     """Why the answer ended; None if llama-cpp-python knows."""
     began: bool = False
     """Whether its own `generate` was called; a helper such as a drafter may call another."""
-    answer: Callable[[], Generator[Any, Any, None] | None] | None = None
+    answer: ref[IdStream] | None = None
     """What its `generate` returned, as a weak reference: it ends when that loop lets go of it."""
 
     def close(self) -> None:
@@ -207,3 +211,9 @@ class InForce(local):
     samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
     hears: Callable[[int], bool] | None = None
     completion: Completion | None = None  # the one whose loop runs
+
+    def begun(self, answer: IdStream) -> IdStream:
+        """Tell the completion whose loop runs what its `generate` returns."""
+        if self.completion is not None and self.completion.answer is None:
+            self.completion.answer = ref(answer)
+        return answer

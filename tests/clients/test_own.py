@@ -28,7 +28,7 @@ def sources(tmp_path_factory):
     """Tests and the vocabulary they read, from the archive of the installed version."""
     folder = tmp_path_factory.mktemp("archive")
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
+        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python",
          f"llama-cpp-python=={llama_cpp.__version__}", "-d", str(folder)],
         check=True,
     )  # fmt: skip
