@@ -68,7 +68,7 @@ def ids(llm, prompt, settings, temperature):
     stream = llm.generate(llm.tokenize(prompt), temp=temperature, **settings)
     found = [token for token, _ in zip(stream, range(N))]
     stream.close()
-    return found[: found.index(tiny.EOS)] if tiny.EOS in found else found
+    return found[: found.index(tiny.EOS) + 1] if tiny.EOS in found else found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
