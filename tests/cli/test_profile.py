@@ -53,7 +53,7 @@ def test_tables_name_the_break_even_and_the_best_plan(profile, tmp_path: Path) -
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("the draft: "))
     assert line.endswith(" of the time")  # what is piped is not folded
     stored = [*(tmp_path / "cache").glob("profiles/*.json")]
-    busy = "not stored: other programs took" in done.stderr  # while these tests ran
+    busy = "not stored: meanwhile other programs used" in done.stderr  # while these tests ran
     assert [path.name in done.stderr for path in stored] == ([] if busy else [True])
 
 

@@ -16,6 +16,12 @@ from pyspec.sampling import Sampling
 GREEDY = Sampling(temperature=0.0)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No decode times that an earlier test kept for the same model."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+
+
 def _answered(path: Path, draft: Path, length: str = "auto") -> SpeculativeLlama:
     llm = SpeculativeLlama(
         str(path),
