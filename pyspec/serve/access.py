@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from pyspec.serve.pending import PendingRequest
+from pyspec.serve.pending import PendingRequest
 
 ASKED = "pyspec.asked"
 """Where a request's scope keeps its `PendingRequest`."""

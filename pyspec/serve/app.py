@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -18,7 +18,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive
 
+from pyspec.batch.bodies import Body
+from pyspec.batch.run import Batch
 from pyspec.errors import (
     AnswerFailed,
     DraftMismatch,
@@ -33,7 +36,7 @@ from pyspec.serve.access import ASKED, AccessLog, Spans
 from pyspec.serve.completions import CHATS, TEXTS
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
-from pyspec.serve.interface import openai_refusal, told_of
+from pyspec.serve.interface import Interface, openai_refusal, told_of
 from pyspec.serve.keys import Keys
 from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
@@ -42,13 +45,6 @@ from pyspec.serve.pending import PendingRequest
 from pyspec.serve.responses import RESPONSE_COUNTS, RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from starlette.types import Receive
-
-    from pyspec.batch.bodies import Body
-    from pyspec.batch.run import Batch
-    from pyspec.serve.interface import Interface
 
 INTERFACES = {
     "/v1/chat/completions": CHATS,

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from pyspec.text.parts import is_object
+from pyspec.text.parts import AnswerPart, is_object
 
-if TYPE_CHECKING:
-    from pyspec.text.parts import AnswerPart
-
-    Step = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
+BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
 
 _TEXTS = ("reasoning", "content")
 
@@ -39,7 +36,7 @@ class AnswerBlocks:
         self.all: list[AnswerBlock] = []
         self._open: AnswerBlock | None = None
 
-    def take(self, parts: Iterable[AnswerPart]) -> Iterator[Step]:
+    def take(self, parts: Iterable[AnswerPart]) -> Iterator[BlockStep]:
         """What these parts begin, add to and end; with each what is added."""
         for part in parts:
             if part.kind == "call":
@@ -57,7 +54,7 @@ class AnswerBlocks:
                 self._open.text += part.text
                 yield "more", self._open, part.text
 
-    def end(self) -> Iterator[Step]:
+    def end(self) -> Iterator[BlockStep]:
         """The last one is ended, if one is open."""
         if self._open is not None:
             block, self._open = self._open, None
@@ -65,7 +62,7 @@ class AnswerBlocks:
 
     def _begin(
         self, kind: Literal["reasoning", "content", "call"], call: str = "", name: str = ""
-    ) -> Iterator[Step]:
+    ) -> Iterator[BlockStep]:
         self._open = AnswerBlock(kind, len(self.all), "", call, name)
         self.all.append(self._open)
         yield "begin", self._open, ""

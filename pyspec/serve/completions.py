@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pyspec.batch.bodies import ChatBody, CompletionBody
 from pyspec.errors import AnswerFailed
 from pyspec.serve.interface import PING, Interface, openai_refusal, reader
-
-if TYPE_CHECKING:
-    from pyspec.serve.pending import Choice, PendingRequest
-
+from pyspec.serve.pending import Choice, PendingRequest
 
 _TEXT = {"content"}
 _PLACE = "\0text\0"

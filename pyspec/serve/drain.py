@@ -6,17 +6,13 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import uvicorn
 
-if TYPE_CHECKING:
-    import socket
-    from types import FrameType
-
-    from pyspec.serve.fleet import Fleet
-
+from pyspec.serve.fleet import Fleet
 
 AT_ONCE = 128
 """Connections that are accepted before others are read from: who asks must not give way to a flood that came behind it."""

@@ -7,15 +7,12 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyspec.batch.run import Batch
 from pyspec.errors import EngineError, ModelNotFound, ShuttingDown, TooManyRequests
+from pyspec.serve.pending import AnswerListener
 from pyspec.serve.service import Service
-
-if TYPE_CHECKING:
-    from pyspec.batch.run import Batch
-    from pyspec.serve.pending import AnswerListener
-    from pyspec.serve.settings import ServerSettings
+from pyspec.serve.settings import ServerSettings
 
 _WAIT_S = 30.0
 # for the answers of a model that is to make room

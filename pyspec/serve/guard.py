@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Protocol

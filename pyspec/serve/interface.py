@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,8 +26,7 @@ from pyspec.errors import (
 )
 from pyspec.serve.pending import FAILED, Choice, PendingRequest
 
-if TYPE_CHECKING:
-    Refusal = Callable[[int, str | None, str], dict[str, Any]]
+Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 

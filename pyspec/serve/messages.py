@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspec.batch.bodies import Body, check_names
 from pyspec.batch.fields import REFUSED
+from pyspec.batch.records import Record
 from pyspec.errors import AnswerFailed, InputError
+from pyspec.result import Result
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import PING, Interface, as_chat, event, reader, status_of, text_of
+from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.parts import object_of
-
-if TYPE_CHECKING:
-    from pyspec.batch.records import Record
-    from pyspec.result import Result
-    from pyspec.serve.pending import Choice, PendingRequest
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {

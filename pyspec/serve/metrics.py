@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-if TYPE_CHECKING:
-    from pyspec.batch.run import Batch
-    from pyspec.result import Result
+from pyspec.batch.run import Batch
+from pyspec.result import Result
 
 _COUNTED = {
     "drafted": "Tokens drafted.",

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from pyspec.serve.interface import PING
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from starlette.types import Message, Receive, Scope, Send
-
-    from pyspec.serve.pending import PendingRequest
+from pyspec.serve.pending import PendingRequest
 
 READER_S = 120.0
 """How long a reader may leave the connection full before it is given up."""

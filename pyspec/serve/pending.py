@@ -8,21 +8,19 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspec.account import times_among
 from pyspec.batch import bodies
 from pyspec.batch.custom import DeltaWriter
+from pyspec.batch.jobs import Job
 from pyspec.batch.records import CHAT
 from pyspec.errors import AnswerFailed
 from pyspec.result import RecordResult
+from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
-
-if TYPE_CHECKING:
-    from pyspec.batch.jobs import Job
-    from pyspec.serve.settings import ServerSettings
-    from pyspec.text.parts import AnswerPart, Piece
-    from pyspec.tokens import Token, TokenLogprobs
+from pyspec.text.parts import AnswerPart, Piece
+from pyspec.tokens import Token, TokenLogprobs
 
 log = logging.getLogger("pyspec")
 

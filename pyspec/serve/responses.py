@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspec.batch.bodies import Body, check_names
 from pyspec.batch.fields import REFUSED
+from pyspec.batch.records import Record
 from pyspec.errors import AnswerFailed, ContextOverflow
+from pyspec.result import Result
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.interface import Interface, as_chat, event, openai_refusal, reader
 from pyspec.serve.items import messages_of
+from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.serve.tools import KINDS, ClientTool, client_tools, flat_choice, found_tools
 from pyspec.text.parts import AnswerPart
-
-if TYPE_CHECKING:
-    from pyspec.batch.records import Record
-    from pyspec.result import Result
-    from pyspec.serve.pending import Choice, PendingRequest
 
 _LOGPROBS = "message.output_text.logprobs"
 

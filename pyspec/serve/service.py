@@ -20,12 +20,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from pyspec.batch import bodies
-from pyspec.batch.records import failed
+from pyspec.batch.jobs import Job
+from pyspec.batch.records import Record, failed
+from pyspec.batch.run import Batch
 from pyspec.errors import (
     Cancelled,
     EngineError,
@@ -39,15 +41,9 @@ from pyspec.noise import derive_seed
 from pyspec.result import RecordResult
 from pyspec.serve.pending import AnswerListener, PendingRequest
 from pyspec.serve.pulse import Pulse
+from pyspec.serve.settings import ServerSettings
+from pyspec.text.parts import Piece
 from pyspec.text.tokenizer import piece_reader
-
-if TYPE_CHECKING:
-    from pyspec.batch.jobs import Job
-    from pyspec.batch.records import Record
-    from pyspec.batch.run import Batch
-    from pyspec.serve.settings import ServerSettings
-    from pyspec.text.parts import Piece
-
 
 log = logging.getLogger("pyspec")
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pyspec._version import __version__
 from pyspec.batch.bodies import ChatBody, decoded, records_of
+from pyspec.batch.run import Batch
 from pyspec.errors import InputError
+from pyspec.serve.settings import ServerSettings
 from pyspec.text.template import ChatTemplate
-
-if TYPE_CHECKING:
-    from pyspec.batch.run import Batch
-    from pyspec.serve.settings import ServerSettings
 
 NO_EMBEDDINGS = (
     "this server answers in text and makes no embeddings: serve an embedding model by "
