@@ -8,7 +8,8 @@ sends each accepted token as an int32, and receives the mask of the next. Or it 
 is empty if there will be only schemas. A reply is a head (`HEAD`: kind, microseconds of work, size of the body) and a body. Kind
 M: a bit per token, 1 if it is barred. Kind F: empty, no token is barred. Kind G: a grammar. Kind E: the reason of a failure.
 
-A fork ends itself if one step or all together take too long, or memory runs out. Run by path; imports no pyspec.
+A fork ends itself if one step or all together take too much processor time, or memory runs out: how busy the machine is does
+not count. Run by path; imports no pyspec.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import threading
 from functools import lru_cache
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,10 @@ OTHER = Path(__file__).parents[1] / "store" / "_child.py"
 HEAD = struct.Struct("<cII")
 
 PARSE_S, STEP_S = 2.0, 1.0
-"""Time limits for the first mask, and for each further one."""
+"""Processor time for the first mask, and for each further one."""
 
 FIRST_S, MEAN_S = 10.0, 0.25
-"""Time limit for all steps together: the first, plus the second for each step."""
+"""Processor time for all steps together: the first, plus the second for each step."""
 
 SLOW_S = 0.25
 """After a step longer than this, the process lowers its own priority."""
@@ -89,7 +90,7 @@ class Grammar:
 
 
 class Patience:
-    """Has the system end this process if one step, or all together, take too long."""
+    """Has the system end this process if one step, or all together, take too much processor time."""
 
     def __init__(self) -> None:
         self._start = 0.0
@@ -100,16 +101,16 @@ class Patience:
         self._aside.start()
 
     def begin(self, most: float) -> None:
-        """Begin a step that may take `most` seconds."""
+        """Begin a step that may take `most` seconds of a processor."""
         self._left += MEAN_S
-        self._start = perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, max(1e-3, min(most, self._left)))
+        self._start = process_time()
+        signal.setitimer(signal.ITIMER_PROF, max(1e-3, min(most, self._left)))
 
     def end(self) -> int:
-        """End the step and return its duration in microseconds."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        """End the step and return its processor time in microseconds."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
         self._aside.cancel()
-        spent = perf_counter() - self._start
+        spent = process_time() - self._start
         self._left -= spent
         if spent > SLOW_S:
             os.nice(10)

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from llama_cpp import _internals as internals
 
 from pyspec.errors import EngineError, InputError
-from pyspec.grammar._child import CANDIDATES, HEAD, STEP_S
+from pyspec.grammar._child import CANDIDATES, HEAD
 from pyspec.store.check import command_of, environment_of
 from pyspec.store.files import show
 
@@ -40,7 +40,8 @@ ISOLATED = hasattr(os, "fork") and hasattr(socket, "send_fds")
 
 _SCRIPT = Path(__file__).with_name("_child.py")
 _START_S = 30.0
-_SLACK_S = 1.0
+_ROW_S = 10.0
+# that a row waits for its mask: a busy machine may give the process its second late
 _VERDICTS = 256
 SIMPLER = "give GBNF that begins at root, has no left recursion and is not too ambiguous"
 
@@ -245,7 +246,7 @@ class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is u
         self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
         self.sampler.iface.contents.accept = self._accept_ref
         self.process = process
-        self._patience = STEP_S + _SLACK_S if patience is None else patience
+        self._patience = _ROW_S if patience is None else patience
 
     @property
     def error(self) -> InputError | None:
