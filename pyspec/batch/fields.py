@@ -37,7 +37,7 @@ UNDONE = {
     "moderation": Undone("is not done here"),
     "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
     "prompt_cache_options": Undone(
-        "asks for no answer (prewarm)", "ask for an answer of one token", lambda v: bool(v.get("prewarm"))
+        "asks for no answer (prewarm)", "send max_tokens 0", lambda v: bool(v.get("prewarm"))
     ),
     "suffix": Undone(),
     "background": _STORED,

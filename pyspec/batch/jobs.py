@@ -55,6 +55,11 @@ class Job:
         """Most tokens of the answer."""
         return self.options.max_tokens or 0
 
+    @property
+    def only_read(self) -> bool:
+        """Whether it asks for no token, nor how likely its prompt is: people then want the prompt read before they need it."""
+        return self.max_tokens == 0 and not self.options.prompt_rows
+
     def result(
         self,
         parts: Sequence[AnswerPart],
@@ -131,9 +136,11 @@ class ActiveJob:
 
     @property
     def ready(self) -> bool:
-        """Whether it is known what its grammar allows next, and its prompt has been scored."""
+        """Whether it takes a token, it is known what its grammar allows next, and its prompt has been scored."""
+        if self.job.only_read or self.scored is not None:
+            return False
         masks = self.masks
-        return self.scored is None and (masks is None or masks.ready)
+        return masks is None or masks.ready
 
     @property
     def error(self) -> PyspecError | None:
@@ -151,7 +158,8 @@ class ActiveJob:
     @property
     def done(self) -> bool:
         """Whether nothing is to come."""
-        return self.run.finish_reason is not None or self.text.done
+        read = self.job.only_read and not self.run.missing
+        return read or self.run.finish_reason is not None or self.text.done
 
     def emitted(
         self, tokens: tuple[Token, ...], plain_ms: float | None = None, took_ms: float = 0.0

@@ -49,11 +49,9 @@ class JobQueue:
         return None
 
     def take_ended(self) -> list[Job]:
-        """Those that ask for no tokens, and those that were cancelled."""
+        """Those that were cancelled, and of a batch those that ask for no tokens: nothing is read for later there."""
         ended = [
-            job
-            for job in self.jobs
-            if job.cancelled or (job.max_tokens == 0 and not job.options.prompt_rows)
+            job for job in self.jobs if job.cancelled or (job.only_read and not self._in_order)
         ]
         for job in ended:
             self.jobs.remove(job)

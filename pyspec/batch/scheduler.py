@@ -207,9 +207,9 @@ class Scheduler:
         return ended
 
     def _leave(self) -> list[RecordResult]:
-        """Jobs that ask for no tokens, and those that nobody waits for any more."""
+        """Jobs that ask for no tokens, whose prompts are read if they are to be, and those that nobody waits for any more."""
         ended = [self._end_waiting(job) for job in self.waiting.take_ended()]
-        gone = [answer for answer in self.active.values() if answer.job.cancelled or answer.late]
+        gone = [a for a in self.active.values() if a.job.cancelled or a.late or a.done]
         for answer in gone:
             if answer.late and not answer.job.cancelled:
                 answer.run.error = DeadlineExceeded(answer.job.timeout or 0.0)

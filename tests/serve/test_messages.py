@@ -206,6 +206,15 @@ def test_no_token_may_be_asked_for(client):
     assert [e.type for e in raw] == ["message_start", "message_delta", "message_stop"]
 
 
+def test_what_was_read_for_no_token_is_read(client):
+    """The next request with this prompt reads its last token alone."""
+    prompt = "go there, and there, and everywhere"
+    ask(client, prompt, max_tokens=0)
+    usage = ask(client, prompt, max_tokens=1).usage
+    assert usage.cache_read_input_tokens > len(prompt)
+    assert usage.input_tokens == 1
+
+
 def test_a_call_that_failed_is_told_as_one():
     """The model reads that it did."""
     turns = [*TURNS[:2], {"role": "user", "content": [dict(each) for each in TURNS[2]["content"]]}]

@@ -125,6 +125,8 @@ def test_the_answer_behind_an_echo_is_the_same(server):
     (choice,) = none["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("hello there", "length")
     assert len(choice["logprobs"]["token_logprobs"]) == 11
+    none = ask(server, "/v1/completions", prompt="hello there", max_tokens=0, echo=True)
+    assert none["choices"][0]["text"] == "hello there"
 
 
 def test_scoring_beside_answers(server):
