@@ -9,6 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from pyspec.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.noise import ANY_SEED, Noise, check_noise
 from pyspec.notebook import SpeculationBlock
 from pyspec.offload import asked_layers
-from pyspec.options import MORE_SAMPLERS, AnswerOptions, Completion, InForce, Speculation
+from pyspec.options import MORE_SAMPLERS, AnswerOptions, Completion, IdStream, InForce, Speculation
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
@@ -203,17 +204,33 @@ class Generation(Mirror):
 
     def _generate(
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
-    ) -> Generator[int, Sequence[int] | None, None]:
+    ) -> IdStream:
+        """Begin an answer: the running completion's first one is its own; a helper such as a drafter may ask for others."""
+        bound = self._in_force.completion
+        is_its = bound is not None and bound.answer is None
+        own = AnswerOptions(Sampling(noise=self._noise_of(seeded=False)), goes_on=True)
+        call = bound if is_its and bound else Completion(own, criteria)
+        asked_before = ("logit_bias", "noise", *MORE_SAMPLERS) if is_its else ("noise",)
+        before = {name: getattr(call.options.sampling, name) for name in asked_before}
+        options = replace(call.options, sampling=replace(sampling, **before), **asked)
+        ids = self._ids(tokens, options, reset, call, is_its=is_its)
+        call.answer = ref(ids)
+        return ids
+
+    def _ids(
+        self,
+        tokens: Sequence[int],
+        options: AnswerOptions,
+        reset: bool,
+        call: Completion,
+        *,
+        is_its: bool,
+    ) -> IdStream:
         """Yield the ids of an answer; tokens that the caller sends become part of the sequence.
 
         However it ends, the context holds no token that the caller has not seen, and not yet the last one: as in
         llama-cpp-python, where a token is decoded when the next one is asked for.
         """
-        call, is_its = self._call(criteria)
-        bound = call.options.sampling
-        asked_before = ("logit_bias", "noise", *MORE_SAMPLERS) if is_its else ("noise",)
-        sampling = replace(sampling, **{name: getattr(bound, name) for name in asked_before})
-        options = replace(call.options, sampling=sampling, **asked)
         # criteria read tokens; logits are kept only for logprobs
         row = np.zeros(self._n_vocab, dtype=np.single)
         text = [*([] if reset else self.input_ids[: self.n_tokens].tolist()), *tokens]
@@ -239,15 +256,6 @@ class Generation(Mirror):
             finally:
                 steps.close()
                 self.n_tokens = min(self.n_tokens, seen)
-
-    def _call(self, criteria: Any) -> tuple[Completion, bool]:
-        """The completion that this answer belongs to, and whether there is one; helpers such as a drafter get their own."""
-        bound = self._in_force.completion
-        is_its = bound is not None and not bound.began
-        own = AnswerOptions(Sampling(noise=self._noise_of(seeded=False)), goes_on=True)
-        call = bound if is_its and bound else Completion(own, criteria)
-        call.began = True
-        return call, is_its
 
     def steps(
         self, tokens: Sequence[int], asked: Sampling | AnswerOptions | None = None, **more: Any

@@ -367,10 +367,10 @@ class SpeculativeLlama(Generation):
             repeat_penalty, frequency_penalty, presence_penalty,
             mirostat_mode, mirostat_tau, mirostat_eta, self._seed, **more,
         )  # fmt: skip
-        return self._in_force.begun(self._generate(
+        return self._generate(
             tokens, sampling, reset, stopping_criteria,
             grammar=grammar, logits_processor=logits_processor,
-        ))  # fmt: skip
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return model_line(self)

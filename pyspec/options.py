@@ -181,10 +181,8 @@ class Completion:
     hears: Callable[[int], bool] | None = None
     reason: str | None = None
     """Why the answer ended; None if llama-cpp-python knows."""
-    began: bool = False
-    """Whether its own `generate` was called; a helper such as a drafter may call another."""
     answer: ref[IdStream] | None = None
-    """What its `generate` returned, as a weak reference: it ends when that loop lets go of it."""
+    """What its `generate` returned, None before; as a weak reference, since it ends when that loop lets go of it."""
 
     def close(self) -> None:
         """Put the answer away, whoever still holds it."""
@@ -211,9 +209,3 @@ class InForce(local):
     samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
     hears: Callable[[int], bool] | None = None
     completion: Completion | None = None  # the one whose loop runs
-
-    def begun(self, answer: IdStream) -> IdStream:
-        """Tell the completion whose loop runs what its `generate` returns."""
-        if self.completion is not None and self.completion.answer is None:
-            self.completion.answer = ref(answer)
-        return answer
