@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import time
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from waiting import wait
 
 from pyspec.errors import InputError
 from pyspec.grammar import masks
-from pyspec.grammar._child import CANDIDATES, STEP_S
+from pyspec.grammar._child import CANDIDATES
 from pyspec.grammar.gbnf import MOST_BYTES, MOST_DEPTH, bounded, schema_grammar
 from pyspec.grammar.masks import GrammarHost, convert_schema
 
@@ -31,7 +31,6 @@ BOMBS = {
     "60,000 alternatives": "root ::= " + " | ".join(f'"a{i}"' for i in range(60_000)),
     "hidden left recursion": 'root ::= x\nx ::= y x "a" | "b"\ny ::= z\nz ::= "" | ""',
 }
-PROCESSES = Path("/proc")
 LATER = 'root ::= "a" root "b" | "a" root "c" | "a"'
 """Each further letter doubles what llama.cpp keeps of it."""
 
@@ -98,28 +97,28 @@ def test_one_that_explodes_later_ends_then(llama: Any) -> None:
         assert "too long" in process.error
 
 
-@pytest.mark.skipif(not PROCESSES.exists(), reason="this system does not list processes")
-def test_a_step_may_wait_for_a_processor(llama: Any) -> None:
+STEP = """
+from time import process_time, sleep
+from pyspec.grammar._child import Patience
+patience = Patience()
+patience.begin(0.1)
+{work}
+patience.end()
+"""
+
+
+def test_a_step_may_wait_for_a_processor() -> None:
     """The limit is of processor time: a machine with much else to do ends no answer."""
-    host = GrammarHost.of(llama)
-    (token,) = llama.tokenize(b"a", add_bos=False)
-    with host.open('root ::= "a"*') as process:
-        process.begun()
-        forks = _forks(host)
-        for fork in forks:
-            os.kill(fork, signal.SIGSTOP)
-        process.accept(token)
-        time.sleep(1.5 * STEP_S)
-        for fork in forks:
-            os.kill(fork, signal.SIGCONT)
-        assert process.wait(30)
-        assert process.error == ""
+    assert _status_of_a_step("sleep(0.5)") == 0
 
 
-def _forks(host: GrammarHost) -> list[int]:
-    assert host._child is not None
-    tasks = (PROCESSES / str(host._child.pid) / "task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+def test_a_step_may_not_work_too_long() -> None:
+    """The system then ends the process."""
+    assert _status_of_a_step("while process_time() < 5: pass") == -signal.SIGPROF
+
+
+def _status_of_a_step(work: str) -> int:
+    return subprocess.run([sys.executable, "-c", STEP.format(work=work)], check=False).returncode
 
 
 def test_a_parse_error_is_told_without_its_control_characters(
