@@ -206,11 +206,11 @@ class Generation(Mirror):
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
     ) -> IdStream:
         """Begin an answer: the running completion's first one is its own; a helper such as a drafter may ask for others."""
-        bound = self._in_force.completion
-        is_its = bound is not None and bound.answer is None
-        own = AnswerOptions(Sampling(noise=self._noise_of(seeded=False)), goes_on=True)
-        call = bound if is_its and bound else Completion(own, criteria)
-        asked_before = ("logit_bias", "noise", *MORE_SAMPLERS) if is_its else ("noise",)
+        call, asked_before = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
+        is_its = call is not None and call.answer is None
+        if call is None or not is_its:
+            noise, asked_before = self._noise_of(seeded=False), ("noise",)
+            call = Completion(AnswerOptions(Sampling(noise=noise), goes_on=True), criteria)
         before = {name: getattr(call.options.sampling, name) for name in asked_before}
         options = replace(call.options, sampling=replace(sampling, **before), **asked)
         ids = self._ids(tokens, options, reset, call, is_its=is_its)

@@ -57,7 +57,7 @@ class Job:
 
     @property
     def only_read(self) -> bool:
-        """Whether it asks for no token, nor how likely its prompt is: people then want the prompt read before they need it."""
+        """Whether it asks for neither tokens nor the prompt's probabilities: the prompt is then read for a request to come."""
         return self.max_tokens == 0 and not self.options.prompt_rows
 
     def result(

@@ -48,11 +48,9 @@ class JobQueue:
                 break
         return None
 
-    def take_ended(self) -> list[Job]:
-        """Those that were cancelled, and of a batch those that ask for no tokens: nothing is read for later there."""
-        ended = [
-            job for job in self.jobs if job.cancelled or (job.only_read and not self._in_order)
-        ]
+    def take_ended(self, *, reads: bool) -> list[Job]:
+        """Those that were cancelled, and those that ask for no tokens, unless their prompts are to be read (`reads`)."""
+        ended = [job for job in self.jobs if job.cancelled or (job.only_read and not reads)]
         for job in ended:
             self.jobs.remove(job)
         return ended

@@ -207,8 +207,9 @@ class Scheduler:
         return ended
 
     def _leave(self) -> list[RecordResult]:
-        """Jobs that ask for no tokens, whose prompts are read if they are to be, and those that nobody waits for any more."""
-        ended = [self._end_waiting(job) for job in self.waiting.take_ended()]
+        """Jobs of which nothing more is to come, and those that nobody waits for any more."""
+        reads = self._keep_texts  # a prompt is read for later only where its text is kept
+        ended = [self._end_waiting(job) for job in self.waiting.take_ended(reads=reads)]
         gone = [a for a in self.active.values() if a.job.cancelled or a.late or a.done]
         for answer in gone:
             if answer.late and not answer.job.cancelled:
