@@ -81,6 +81,23 @@ def try_one(seed: str, entry: str, path: Path) -> Verdict:
     )
 
 
+def write_beside(folder: Path) -> None:
+    """The sound files that damaged ones are used with."""
+    for name in BESIDE:
+        Path(folder, name).write_bytes(bases.sound(name).build())
+
+
+def try_all(seed: str, folder: Path) -> list[Verdict]:
+    """One seed through every entry of its kind, in a folder that `write_beside` filled."""
+    kind, which = _parts(seed)
+    path = Path(folder, "mutant.gguf")
+    path.write_bytes(_file(kind, which))
+    found = [try_one(seed, entry, path) for entry in FIRST[kind]]
+    if any(verdict.kind == "answered" for verdict in found):
+        found += [try_one(seed, entry, path) for entry in THEN.get(kind, ())]
+    return found
+
+
 def drive(seeds: Sequence[str], log: Path | None = None) -> list[Verdict]:
     """Every seed through every entry; verdicts of a log that is there already are taken from it."""
     import pyspec.cli.generate
@@ -92,18 +109,12 @@ def drive(seeds: Sequence[str], log: Path | None = None) -> list[Verdict]:
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYSPEC_CACHE"] = str(Path(folder, "cache"))
-        for name in BESIDE:
-            Path(folder, name).write_bytes(bases.sound(name).build())
-        path = Path(folder, "mutant.gguf")
+        write_beside(Path(folder))
         for seed in seeds:
             if seed in known:
                 verdicts += known[seed]
                 continue
-            kind, which = _parts(seed)
-            path.write_bytes(_file(kind, which))
-            found = [try_one(seed, entry, path) for entry in FIRST[kind]]
-            if any(verdict.kind == "answered" for verdict in found):
-                found += [try_one(seed, entry, path) for entry in THEN.get(kind, ())]
+            found = try_all(seed, Path(folder))
             verdicts += found
             if log is not None:
                 with log.open("a", encoding="utf-8") as lines:

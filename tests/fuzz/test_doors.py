@@ -1,6 +1,6 @@
 """What strangers send, at random: bodies of requests and grammars are answered or refused, and nothing else happens.
 
-PYSPEC_FUZZ_DOORS is how many of each; 300 if not set.
+PYSPEC_FUZZ_DOORS is how many of each; 60 if not set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspec.grammar import masks
 from pyspec.grammar.gbnf import bounded
 from pyspec.grammar.masks import GrammarHost
 
-COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "300"))
+COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "60"))
 many = settings(
     max_examples=COUNT,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

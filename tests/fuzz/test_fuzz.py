@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from fuzz import drive
 from fuzz.entries import FIRST, THEN
+from fuzz.forked import run_child
 from fuzz.mutate import CHANGES, KINDS
 from fuzz.seeds import NUMBERS, SEEDS
 
-DRIVE = Path(__file__).with_name("drive.py")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 
-def drive(*arguments: str) -> str:
-    """Run the driver; every mutant must be answered or refused. What it said."""
-    done = subprocess.run(
-        [sys.executable, str(DRIVE), *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where damaged files lie, next to the sound ones that they are used with."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    drive.write_beside(folder)
+    return folder
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
-def test_earlier_faults() -> None:
+@pytest.fixture(autouse=True)
+def own_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Trials of files in forks of this process, and what they find kept apart."""
+    for module in ("pyspec.store.check", "pyspec.engine.pair"):
+        monkeypatch.setattr(f"{module}.run_child", run_child)
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+
+
+def ways(seeds: list[str], folder: Path) -> Counter[str]:
+    """Drive the seeds; every file must be answered or refused. How often each entry did which."""
+    verdicts = [verdict for seed in seeds for verdict in drive.try_all(seed, folder)]
+    assert [verdict for verdict in verdicts if not verdict.good] == []
+    return Counter(f"{verdict.entry} {verdict.kind}" for verdict in verdicts)
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, *map(str, NUMBERS)])
+def test_earlier_faults(seed: str, beside: Path) -> None:
     """What once killed the process."""
-    drive(*SEEDS, *map(str, NUMBERS))
+    ways([seed], beside)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_mutants(kind: str) -> None:
-    """300 that nobody chose; a long run is `python tests/fuzz/drive.py --kind all --count 10000 --log FILE`."""
-    said = drive("--kind", kind, "--count", "300", "--jobs", "2")
-    first = next(iter(FIRST[kind]))
-    assert said.startswith(f"{kind}: 300 files: 0 deaths, 0 tracebacks, 0 hangs; ")
-    assert f"{first} answered " in said  # else nothing was tried behind the header
+def test_mutants(kind: str, part: int, beside: Path) -> None:
+    """Twenty of a kind that nobody chose, five at a time."""
+    ways([f"{kind}:{number}" for number in range(5 * part, 5 * part + 5)], beside)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_mutants(kind: str, beside: Path) -> None:
+    """300; a long run is `python tests/fuzz/drive.py --kind all --count 10000 --log FILE`."""
+    found = ways([f"{kind}:{number}" for number in range(300)], beside)
+    assert found[f"{next(iter(FIRST[kind]))} answered"]  # else nothing was tried behind the header
+
+
 @pytest.mark.parametrize("kind", CHANGES)
-def test_sound_files_are_answered(kind: str) -> None:
+def test_sound_files_are_answered(kind: str, beside: Path) -> None:
     """By all the ways that damaged ones of their kind take."""
-    said = drive(f"{kind}:sound")
-    assert all(f"{entry} answered 1" in said for entry in (*FIRST[kind], *THEN.get(kind, ())))
+    found = ways([f"{kind}:{drive.SOUND}"], beside)
+    assert found == {f"{entry} answered": 1 for entry in (*FIRST[kind], *THEN.get(kind, ()))}
