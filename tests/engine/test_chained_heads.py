@@ -122,8 +122,17 @@ def written(folder: Path, arch: str, n_heads: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("n_heads", [2, 3])
-@pytest.mark.parametrize("arch", sorted(CHAINED_HEADS))
+@pytest.mark.parametrize(
+    ("arch", "n_heads"),
+    [
+        ("step35", 2),
+        *(
+            pytest.param(arch, n, marks=pytest.mark.slow)
+            for arch in sorted(CHAINED_HEADS)
+            for n in (2, 3)
+        ),
+    ],
+)
 def test_each_token_is_its_own_heads(
     arch: str, n_heads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

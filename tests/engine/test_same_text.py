@@ -19,7 +19,7 @@ from pyspec.options import Speculation
 from pyspec.policy.lengths import FixedPolicy
 from pyspec.sampling import Sampling, build_chain, in_force
 
-N_TOKENS, N_PROMPTS = 20, 200
+N_TOKENS = 20
 MOVE, TRIES = 0.01, 500
 """Nats: rows of tiny models move by some 1e-6 with the width of their batch, up to 0.007 beside others' cells in the KV."""
 
@@ -30,10 +30,16 @@ SHAPES = [{}, DRY, {}, XTC, {}, HEAT, {**DRY, **XTC, **HEAT}]
 """What else shapes the i-th prompt's answer; seven of them, so that each meets each temperature."""
 
 
-def prompts():
+@pytest.fixture(scope="module", params=[28, pytest.param(200, marks=pytest.mark.slow)])
+def count(request):
+    """How many prompts; the 28th is the last whose temperature and shape no other one has."""
+    return request.param
+
+
+def prompts(count):
     """Prompts in which lookup finds something at times."""
     rng = np.random.default_rng(4)
-    return [(tiny.A + rng.integers(0, 6, 10)).tolist() for _ in range(N_PROMPTS)]
+    return [(tiny.A + rng.integers(0, 6, 10)).tolist() for _ in range(count)]
 
 
 def drawn(i):
@@ -49,14 +55,14 @@ def drawn(i):
 
 
 @pytest.fixture(scope="module")
-def plain(tiny_target):
+def plain(tiny_target, count):
     """Each prompt's tokens without drafts, and their text."""
     from pyspec.llama import SpeculativeLlama
 
     with SpeculativeLlama(
         str(tiny_target), draft="none", n_ctx=256, n_threads=1, n_threads_batch=1
     ) as llm:
-        ids = [ask(llm, prompt, N_TOKENS, drawn(i)).ids for i, prompt in enumerate(prompts())]
+        ids = [ask(llm, prompt, N_TOKENS, drawn(i)).ids for i, prompt in enumerate(prompts(count))]
         return [(each, llm.detokenize(each).decode()) for each in ids]
 
 
@@ -66,16 +72,16 @@ def parted(ours, theirs):
 
 
 @pytest.fixture
-def likely(open_plain, tiny_target):
+def likely(open_plain, tiny_target, count):
     """What may be chosen at a token of plain text, as its row is rounded; loads the model when first asked."""
 
     def found(i, at, ids):
         llm, sampling = open_plain(tiny_target, logits_all=True), drawn(i)
-        text = [*prompts()[i], *ids[:at]]
+        text = [*prompts(count)[i], *ids[:at]]
         llm.eval(text)
         row, rng = np.array(llm.scores[len(text) - 1], np.float32), np.random.default_rng(1)
         moved = row + rng.uniform(-MOVE, MOVE, (TRIES, len(row))).astype(np.float32)
-        with in_force(chain := build_chain(sampling, llm, tokens=prompts()[i])):
+        with in_force(chain := build_chain(sampling, llm, tokens=prompts(count)[i])):
             for token in ids[:at] if chain is not None else ():
                 llama_cpp.llama_sampler_accept(chain.sampler, token)
             return {top_two(each, chain, sampling.coupling, len(text)).first for each in moved}
@@ -85,14 +91,14 @@ def likely(open_plain, tiny_target):
 
 @pytest.mark.parametrize("kind", ["lookup", "model", "lookup+model", "eagle3"])
 def test_no_draft_changes_a_text(
-    open_llama, likely, tiny_target, tiny_draft, tiny_eagle3, plain, kind
+    open_llama, likely, tiny_target, tiny_draft, tiny_eagle3, plain, kind, count
 ):
     """By lookup, a model, both, a head that reads the target's states; one to eight tokens a round."""
     file = tiny_eagle3 if kind == "eagle3" else tiny_draft
     draft = kind.replace("model", str(file)).replace("eagle3", str(file))
     llm = open_llama(tiny_target, draft=draft)
     accepted, ties = Counter(), {}
-    for k, (i, prompt) in product(range(1, 9), enumerate(prompts())):
+    for k, (i, prompt) in product(range(1, 9), enumerate(prompts(count))):
         ids, _ = plain[i]
         how = Speculation(length=f"fixed:{k}")
         found = ask(llm, prompt, N_TOKENS, drawn(i), speculation=how).ids
@@ -112,7 +118,7 @@ def test_drafts_of_one_candidate_are_greedy(open_llama, tiny_target, tiny_draft,
     """There the target takes its argmax at any temperature; a draft that drew would be refused for nothing."""
     llm, drafted = open_llama(tiny_target, draft=tiny_draft), Speculation(length="fixed:3")
     one = Sampling(temperature=2.0, **options)
-    for prompt in prompts()[:5]:
+    for prompt in prompts(5):
         cold = ask(llm, prompt, N_TOKENS, speculation=drafted)
         found = ask(llm, prompt, N_TOKENS, one, speculation=drafted)
         assert (found.ids, found.flags) == (cold.ids, cold.flags)
@@ -142,7 +148,7 @@ def test_a_first_token_that_fills_top_p_is_drafted(open_llama, open_plain, tiny_
     """With its probability, as greedy drafts are; elsewhere drafts draw."""
     llm, one = open_llama(tiny_target, draft=tiny_draft), drawn(1)
     how = replace(one, top_p=0.3, temperature=2.0)
-    kept, prompt = Kept(llm.assembly.engine), prompts()[0]
+    kept, prompt = Kept(llm.assembly.engine), prompts(1)[0]
     text = [*prompt, *ask(llm, prompt, 60, how, policy=kept).ids]
     draft = open_plain(tiny_draft, logits_all=True)
     draft.eval(text)
@@ -161,7 +167,7 @@ def test_a_first_token_that_fills_top_p_is_drafted(open_llama, open_plain, tiny_
 
 
 @pytest.mark.parametrize("kind", ["none", "lookup", "model"])
-def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kind):
+def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kind, count):
     """One at a time and eight together, in either order: each text is the one that was made alone, without drafts."""
     settings = Settings(max_tokens=N_TOKENS, raw=True)
     ties = {}
@@ -175,7 +181,7 @@ def test_no_neighbour_changes_a_text(tiny_target, tiny_draft, likely, plain, kin
             n_threads=1,
             n_threads_batch=1,
         ) as batch:
-            texts = {result.id: result.text for result in batch.run(records()[::step])}
+            texts = {result.id: result.text for result in batch.run(records(count)[::step])}
             tokens = [batch.target.detokenize([token]).decode() for token in range(32)]
         for i, (ids, text) in enumerate(plain):
             if texts[str(i)] != text:
@@ -194,10 +200,10 @@ def parted_text(text, ids, tokens):
     raise AssertionError(f"{text!r} follows the whole answer")
 
 
-def records():
+def records(count):
     """The prompts as records of a batch."""
     made = []
-    for i, prompt in enumerate(prompts()):
+    for i, prompt in enumerate(prompts(count)):
         how = drawn(i)
         made.append(
             Record(

