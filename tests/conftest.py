@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+# Tests run in several processes at once: a thread that waits must not keep a core. OpenMP reads this when llama.cpp is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # No test asserts a time: by default hypothesis fails an example of over 200 ms.
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
@@ -23,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Helpers such as store/make_gguf.py are imported from here, whatever pytest's import mode.
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ["processor_time"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
