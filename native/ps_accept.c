@@ -189,7 +189,7 @@ static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     const int32_t matched = out->n_foreseen;
     if (ps_reads_states(engine)) {
         /* rows with the target's states replace what it drafted with its own */
-        if (engine->role[PS_DRAFT].n_kv[index] > before) engine->counters.refed += out->n - 1;
+        if (engine->role[PS_DRAFT].n_kv[index] > before) ps_count(&engine->tally.refed, out->n - 1);
         ps_ctx_roll_back(engine, PS_DRAFT, index, before);
         ps_draft_keep_states(engine, index, before - 1, seq->row, out->n);
     }

@@ -43,11 +43,12 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
         float *const embd = realloc(rows->embd, (size_t)cap * (size_t)width * sizeof *embd);
         PS_FAIL_UNLESS(embd, PS_E_NOMEM);
         rows->embd = embd;
+        rows->n_vectors = cap;
     }
     if (cap <= rows->cap) return PS_OK;
     PS_FAIL_IF(rows->embd && width == 0, PS_E_STATE); /* read states last: vectors are sized with the rows */
     const size_t n = (size_t)cap;
-    ps_rows next = {.cap = cap, .embd = rows->embd};
+    ps_rows next = {.cap = cap, .embd = rows->embd, .n_vectors = rows->n_vectors};
     rows->embd = NULL;
     next.token = malloc(n * sizeof *next.token);
     next.pos = malloc(4 * n * sizeof *next.pos);
@@ -71,12 +72,14 @@ ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width) {
     return PS_OK;
 }
 
-void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted) {
+ps_status ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted) {
+    PS_FAIL_IF(rows->n >= rows->cap, PS_E_ARG);
     const int32_t i = rows->n++;
     rows->token[i] = token;
     rows->pos[i] = pos;
     rows->seq[i] = seq;
     rows->wanted[i] = wanted;
+    return PS_OK;
 }
 
 /* Time since some moment; changing the machine's clock does not affect it. */
@@ -166,8 +169,8 @@ static ps_status run(ps_engine *engine, int32_t role, int32_t (*function)(struct
     const int64_t start = now_us();
     const int32_t answer = function(ctx, batch);
     if (answer == 0) ps_api.synchronize(ctx);
-    engine->counters.us[role] += now_us() - start;
-    if (answer != 0) engine->counters.last_decode = answer;
+    ps_count(&engine->tally.us[role], now_us() - start);
+    if (answer != 0) atomic_store_explicit(&engine->tally.last_decode, answer, memory_order_relaxed);
     return decode_status(answer);
 }
 
@@ -184,12 +187,12 @@ static ps_status decode(ps_engine *engine, int32_t role, bool tokens, bool vecto
     PS_FAIL_IF(rows->n < 1 || rows->n > ctx->n_batch, PS_E_ARG);
     replace_unknown(ctx, rows);
     const ps_status status = run(engine, role, ps_api.decode, batch_of(rows, tokens, vectors));
-    engine->counters.decodes[role]++;
+    ps_count(&engine->tally.decodes[role], 1);
     if (status != PS_OK) {
         resync(ctx, rows);
         return status;
     }
-    engine->counters.rows[role] += rows->n;
+    ps_count(&engine->tally.rows[role], rows->n);
     for (int32_t i = 0; i < rows->n; i++) ctx->tail[rows->seq[i]] = rows->pos[i] - ctx->n_kv[rows->seq[i]];
     for (int32_t i = 0; i < rows->n; i++) ctx->n_kv[rows->seq[i]] = rows->pos[i] + 1;
     return PS_OK;

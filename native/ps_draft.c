@@ -97,22 +97,29 @@ static ps_status take_token(ps_engine *engine, ps_slot *step, const ps_stop *sto
     return PS_OK;
 }
 
+/* How many rows add_missing adds. */
+static int32_t n_missing(const ps_engine *engine, const ps_slot *step) {
+    const ps_seq *const seq = &engine->seq[step->seq];
+    const ps_ctx *const ctx = &engine->role[PS_DRAFT];
+    return ctx->shared && seq->draft.n > 0 ? 1 : seq->n + seq->draft.n - ctx->n_kv[step->seq];
+}
+
 /* Add the rows that a sequence's draft context lacks; the last of them is wanted. */
-static void add_missing(ps_engine *engine, const ps_slot *step) {
+static ps_status add_missing(ps_engine *engine, const ps_slot *step) {
     const ps_seq *const seq = &engine->seq[step->seq];
     const int32_t from = engine->role[PS_DRAFT].n_kv[step->seq];
     const int32_t end = seq->n + seq->draft.n;
     if (engine->role[PS_DRAFT].shared && seq->draft.n > 0) {
-        ps_inputs_own_row(engine, step->seq, seq->n - 1, seq->draft.n - 1, true);
-        return;
+        return ps_inputs_own_row(engine, step->seq, seq->n - 1, seq->draft.n - 1, true);
     }
     for (int32_t pos = from; pos < end; pos++) {
         const bool wanted = pos == end - 1 || ps_inputs_wants_all(engine);
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
-        if (!ps_reads_states(engine)) ps_rows_add(&engine->rows, step->seq, pos, token, wanted);
-        else if (pos < seq->n) ps_inputs_true_row(engine, step->seq, pos, wanted);
-        else ps_inputs_own_row(engine, step->seq, pos, pos - seq->n, wanted);
+        if (!ps_reads_states(engine)) PS_TRY(ps_rows_add(&engine->rows, step->seq, pos, token, wanted));
+        else if (pos < seq->n) PS_TRY(ps_inputs_true_row(engine, step->seq, pos, wanted));
+        else PS_TRY(ps_inputs_own_row(engine, step->seq, pos, pos - seq->n, wanted));
     }
+    return PS_OK;
 }
 
 static int32_t longest(const ps_reading *reading) {
@@ -151,8 +158,8 @@ static ps_status fill_one(ps_engine *engine, int32_t seq, int32_t end, int32_t h
     ps_inputs_ask(engine, head);
     engine->rows.n = 0;
     for (int32_t pos = from; pos < upto; pos++) {
-        if (ps_reads_states(engine)) ps_inputs_true_row(engine, seq, pos, false);
-        else ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false);
+        if (ps_reads_states(engine)) PS_TRY(ps_inputs_true_row(engine, seq, pos, false));
+        else PS_TRY(ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], false));
     }
     return ps_inputs_decode(engine);
 }
@@ -200,26 +207,43 @@ static void drop_drafted(ps_engine *engine, int32_t seq) {
     if (ps_chains(engine)) ps_ctx_roll_back(engine, PS_DRAFT, seq, engine->seq[seq].n - 1);
 }
 
-/* One decode over all sequences still drafting, one more token for each, the i-th. *active is how many took part. */
-static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t i_token,
-                          int32_t *active) {
+/*
+ * One decode over the leading sequences that are still drafting and fit into it, one more token for each, the i-th. *done is how
+ * many sequences that were, *active grows by how many took part.
+ */
+static ps_status step_some(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t i_token,
+                           int32_t *active, int32_t *done) {
+    const int32_t room = engine->role[PS_DRAFT].n_batch;
     engine->rows.n = 0;
-    *active = 0;
-    for (int32_t i = 0; i < n; i++) {
-        steps[i].row = -1;
-        if (!goes_on(engine, &steps[i], stop)) continue;
-        add_missing(engine, &steps[i]);
-        steps[i].row = engine->rows.n - 1;
+    for (*done = 0; *done < n; ++*done) {
+        ps_slot *const step = &steps[*done];
+        step->row = -1;
+        if (!goes_on(engine, step, stop)) continue;
+        const int32_t more = n_missing(engine, step);
+        PS_FAIL_IF(more > room, PS_E_ARG);
+        if (engine->rows.n + more > room) break;
+        PS_TRY(add_missing(engine, step));
+        step->row = engine->rows.n - 1;
         ++*active;
     }
-    if (*active == 0) return PS_OK;
+    if (engine->rows.n == 0) return PS_OK;
     ps_inputs_ask(engine, i_token);
     PS_TRY(ps_inputs_decode(engine));
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < *done; i++) {
         if (steps[i].row < 0) continue;
         ps_ctx_save(engine, PS_DRAFT, steps[i].seq);
         PS_TRY(take_token(engine, &steps[i], stop, keep));
         drop_drafted(engine, steps[i].seq);
+    }
+    return PS_OK;
+}
+
+/* The same for all sequences, in as many decodes as it takes. */
+static ps_status step_all(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t i_token,
+                          int32_t *active) {
+    *active = 0;
+    for (int32_t i = 0, done = 0; i < n; i += done) {
+        PS_TRY(step_some(engine, n - i, steps + i, stop, keep, i_token, active, &done));
     }
     return PS_OK;
 }
@@ -235,11 +259,13 @@ static bool lacks_row(const ps_seq *seq) {
 static ps_status run_blocks(ps_engine *engine, int32_t n, ps_slot *steps, const ps_stop *stop, bool keep, int32_t *done) {
     const ps_reading *const c = &engine->reading;
     const int32_t limit = steps[0].limit, n_rows = limit + c->first, room = engine->role[PS_DRAFT].n_batch;
+    *done = 0;
+    PS_FAIL_IF(n_rows > room, PS_E_ARG); /* reading.block is at most a batch, and the limit at most a block */
     engine->rows.n = 0;
     for (*done = 0; *done < n && steps[*done].limit == limit && engine->rows.n + n_rows <= room; ++*done) {
         if (limit == 0) continue;
         steps[*done].row = engine->rows.n + c->first;
-        ps_inputs_block(engine, steps[*done].seq, n_rows);
+        PS_TRY(ps_inputs_block(engine, steps[*done].seq, n_rows));
     }
     if (limit == 0) return PS_OK;
     PS_TRY(ps_inputs_decode(engine));
@@ -267,7 +293,7 @@ static ps_status draft_run(ps_engine *engine, int32_t n, const int32_t *seqs, co
         if (steps[i].limit > 0) PS_TRY(catch_up(engine, seqs[i], room));
     }
     int32_t active = n;
-    for (int32_t i = 0, done; engine->reading.kind == PS_DFLASH && i < n; i += done) {
+    for (int32_t i = 0, done = 0; engine->reading.kind == PS_DFLASH && i < n; i += done) {
         PS_TRY(run_blocks(engine, n - i, steps + i, stop, keep, &done));
         active = 0;
     }

@@ -126,7 +126,14 @@ void ps_engine_cancel(ps_engine *engine, int32_t raised) {
 
 ps_status ps_counters_get(const ps_engine *engine, ps_counters *out) {
     PS_FAIL_UNLESS(engine && out, PS_E_ARG);
-    *out = engine->counters;
+    const ps_tally *const t = &engine->tally;
+    for (int32_t r = 0; r < PS_N_ROLES; r++) {
+        out->decodes[r] = atomic_load_explicit(&t->decodes[r], memory_order_relaxed);
+        out->rows[r] = atomic_load_explicit(&t->rows[r], memory_order_relaxed);
+        out->us[r] = atomic_load_explicit(&t->us[r], memory_order_relaxed);
+    }
+    out->refed = atomic_load_explicit(&t->refed, memory_order_relaxed);
+    out->last_decode = atomic_load_explicit(&t->last_decode, memory_order_relaxed);
     return PS_OK;
 }
 

@@ -84,17 +84,20 @@ ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading) {
     return PS_OK;
 }
 
-/* Where the next row's vector goes. */
+/* Where the next row's vector goes, NULL if there is no room for one. */
 static float *next_input(const ps_engine *engine) {
+    if (engine->rows.n >= engine->rows.n_vectors || engine->rows.n >= engine->rows.cap) return NULL;
     return engine->rows.embd + (size_t)engine->rows.n * (size_t)width_of(&engine->reading);
 }
 
-void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
+ps_status ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted) {
     const ps_reading *const c = &engine->reading;
     const float *const state = ps_states_at(engine, seq, pos - 1);
+    float *const input = next_input(engine);
+    PS_FAIL_UNLESS(input, PS_E_ARG);
     engine->rows.state[engine->rows.n] = c->kind == PS_EAGLE3 ? state : NULL; /* to be encoded */
-    if (c->kind != PS_EAGLE3) memcpy(next_input(engine), state, (size_t)c->width * sizeof *state);
-    ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
+    if (c->kind != PS_EAGLE3) memcpy(input, state, (size_t)c->width * sizeof *state);
+    return ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].token[pos], wanted);
 }
 
 /* The state from which token i was drafted: the last one, or with several heads that of token i. */
@@ -102,11 +105,13 @@ static float *own_state(const ps_engine *engine, int32_t seq, int32_t i) {
     return engine->seq[seq].own + (ps_chains(engine) ? (size_t)i * (size_t)engine->reading.width : 0);
 }
 
-void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t i, bool wanted) {
+ps_status ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t i, bool wanted) {
     const float *const own = own_state(engine, seq, i);
+    float *const input = next_input(engine);
+    PS_FAIL_UNLESS(input, PS_E_ARG);
     engine->rows.state[engine->rows.n] = NULL;
-    memcpy(next_input(engine), own, (size_t)engine->reading.width * sizeof *own);
-    ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].draft.token[i], wanted);
+    memcpy(input, own, (size_t)engine->reading.width * sizeof *own);
+    return ps_rows_add(&engine->rows, seq, pos, engine->seq[seq].draft.token[i], wanted);
 }
 
 ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row) {
@@ -126,11 +131,11 @@ static ps_status encode_some(ps_engine *engine, int32_t *at) {
     const int32_t accepted = engine->role[PS_DRAFT].n_ubatch, most = accepted < ENCODED_ROWS ? accepted : ENCODED_ROWS;
     int32_t place[ENCODED_ROWS], *const next = at;
     encoded->n = 0;
-    for (; *next < rows->n && encoded->n < most; ++*next) {
+    for (; *next < rows->n && encoded->n < most; ++*next) { /* encoded has room for ENCODED_ROWS */
         if (!rows->state[*next]) continue;
         memcpy(encoded->embd + (size_t)encoded->n * n_hidden, rows->state[*next], n_hidden * sizeof(float));
         place[encoded->n] = *next;
-        ps_rows_add(encoded, 0, first + encoded->n, 0, true);
+        PS_TRY(ps_rows_add(encoded, 0, first + encoded->n, 0, true));
     }
     if (encoded->n == 0) return PS_OK;
     PS_TRY(ps_ctx_encode(engine, encoded));
@@ -182,8 +187,10 @@ ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq) {
         const int32_t from = draft->n_kv[seq], n = end - from < draft->n_batch ? end - from : draft->n_batch;
         engine->rows.n = 0;
         for (int32_t pos = from; pos < from + n; pos++) {
-            memcpy(next_input(engine), ps_states_at(engine, seq, pos), width * sizeof(float));
-            ps_rows_add(&engine->rows, seq, pos, 0, false);
+            float *const input = next_input(engine);
+            PS_FAIL_UNLESS(input, PS_E_ARG);
+            memcpy(input, ps_states_at(engine, seq, pos), width * sizeof(float));
+            PS_TRY(ps_rows_add(&engine->rows, seq, pos, 0, false));
         }
         PS_TRY(ps_ctx_inject(engine));
     }
@@ -191,9 +198,11 @@ ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq) {
 }
 
 /* Add a block of n rows. */
-void ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n) {
+ps_status ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n) {
     const ps_seq *const s = &engine->seq[seq];
     for (int32_t i = 0; i < n; i++) {
-        ps_rows_add(&engine->rows, seq, s->n - 1 + i, i == 0 ? s->token[s->n - 1] : engine->reading.mask, true);
+        const int32_t token = i == 0 ? s->token[s->n - 1] : engine->reading.mask;
+        PS_TRY(ps_rows_add(&engine->rows, seq, s->n - 1 + i, token, true));
     }
+    return PS_OK;
 }

@@ -35,7 +35,8 @@ typedef struct ps_rows {
     int32_t *pos; /* [4][cap]: rows of vectors need four where positions have sections (M-RoPE) */
     int32_t **seq_id;
     int8_t *wanted; /* non-zero: logits of this row are read */
-    float *embd;         /* [n_batch of the draft][width of an input], only for a draft that reads states */
+    float *embd;         /* [n_vectors][width of an input], only for a draft that reads states */
+    int32_t n_vectors;   /* the draft's n_batch; other models' batches may be larger */
     const float **state; /* [cap] EAGLE-3: the target's state to be encoded for this row, or NULL */
 } ps_rows;
 
@@ -71,6 +72,14 @@ typedef struct ps_slot {
     float survival; /* product of calibrated acceptance over its draft */
 } ps_slot;
 
+/* ps_counters, which other threads may read while one decodes. */
+typedef struct ps_tally {
+    _Atomic int64_t decodes[PS_N_ROLES], rows[PS_N_ROLES], us[PS_N_ROLES], refed;
+    atomic_int last_decode;
+} ps_tally;
+
+static inline void ps_count(_Atomic int64_t *tally, int64_t n) { atomic_fetch_add_explicit(tally, n, memory_order_relaxed); }
+
 struct ps_engine {
     int32_t n_seq, n_vocab;
     ps_ctx role[PS_N_ROLES];
@@ -81,7 +90,7 @@ struct ps_engine {
     ps_rows encoded;      /* of an EAGLE-3 draft's encoder */
     ps_reading reading; /* kind 0 when the draft is independent */
     struct llama_token_data *candidates; /* [n_vocab] for the sampler chain */
-    ps_counters counters;
+    ps_tally tally;
     atomic_int cancelled;
     atomic_flag busy;
 };
@@ -105,7 +114,7 @@ void ps_begin(ps_engine *engine);
 ps_status ps_grow(void *pointer, int32_t *cap, int32_t need, size_t size); /* doubles; overflow is PS_E_NOMEM */
 ps_status ps_rows_reserve(ps_rows *rows, int32_t cap, int32_t width);
 void ps_rows_free(ps_rows *rows);
-void ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted);
+ps_status ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bool wanted); /* PS_E_ARG if they are full */
 ps_status ps_ctx_decode(ps_engine *engine, int32_t role);
 ps_status ps_ctx_inject(ps_engine *engine); /* rows of vectors only, on the draft */
 ps_status ps_ctx_encode(ps_engine *engine, const ps_rows *rows); /* on the draft */
@@ -135,12 +144,12 @@ bool ps_inputs_wants_all(const ps_engine *engine); /* whether logits of every ro
 bool ps_inputs_begin(ps_engine *engine, int32_t seq);
 ps_status ps_inputs_read(ps_engine *engine, const ps_reading *reading);
 void ps_inputs_end(ps_engine *engine);
-void ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
-void ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t i, bool wanted); /* drafted token i's */
+ps_status ps_inputs_true_row(ps_engine *engine, int32_t seq, int32_t pos, bool wanted);
+ps_status ps_inputs_own_row(ps_engine *engine, int32_t seq, int32_t pos, int32_t i, bool wanted); /* drafted token i's */
 ps_status ps_inputs_keep_own(ps_engine *engine, int32_t seq, int32_t row);
 ps_status ps_inputs_decode(ps_engine *engine);
 ps_status ps_inputs_catch_up(ps_engine *engine, int32_t seq);
-void ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n);
+ps_status ps_inputs_block(ps_engine *engine, int32_t seq, int32_t n);
 void ps_inputs_ask(ps_engine *engine, int32_t head); /* which head the next decode runs */
 
 #endif /* PS_INTERNAL_H */

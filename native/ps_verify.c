@@ -11,7 +11,7 @@ static ps_status prefill(ps_engine *engine, int32_t role, int32_t index, int32_t
     const int32_t end = least(least(upto, seq->n - 1), from + least(chunk, ctx->n_batch));
     if (end <= from) return PS_OK;
     engine->rows.n = 0;
-    for (int32_t pos = from; pos < end; pos++) ps_rows_add(&engine->rows, index, pos, seq->token[pos], false);
+    for (int32_t pos = from; pos < end; pos++) PS_TRY(ps_rows_add(&engine->rows, index, pos, seq->token[pos], false));
     PS_TRY(ps_ctx_decode(engine, role));
     if (role == PS_TARGET && ps_reads_states(engine)) ps_draft_keep_states(engine, index, from, 0, end - from);
     return PS_OK;
@@ -43,7 +43,7 @@ static int32_t rows_needed(const ps_engine *engine, const ps_work *work) {
     return missing + work->n_draft;
 }
 
-static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
+static ps_status add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
     ps_seq *const seq = &engine->seq[work->seq];
     const int32_t from = engine->role[PS_TARGET].n_kv[work->seq];
     const int32_t first = work->n_draft == ALL_ROWS ? from : seq->n - 1; /* wanted row */
@@ -51,10 +51,11 @@ static void add_work(ps_engine *engine, const ps_work *work, int32_t n_rows) {
         const int32_t token = pos < seq->n ? seq->token[pos] : seq->draft.token[pos - seq->n];
         const bool wanted = work->n_draft != -1 && pos >= first;
         if (pos == first) seq->row = engine->rows.n;
-        ps_rows_add(&engine->rows, work->seq, pos, token, wanted);
+        PS_TRY(ps_rows_add(&engine->rows, work->seq, pos, token, wanted));
     }
     seq->rows = from + n_rows - first;
     seq->verified = work->n_draft < 0 ? -1 : work->n_draft;
+    return PS_OK;
 }
 
 /* Keep the states of committed rows before the last one; later ones wait for acceptance. */
@@ -93,7 +94,7 @@ static ps_status verify(ps_engine *engine, int32_t n, const ps_work *work) {
     for (int32_t s = 0; s < engine->n_seq; s++) engine->seq[s].row = -1;
     for (int32_t i = 0; i < n; i++) {
         slots[i].row = engine->rows.n;
-        add_work(engine, &work[i], slots[i].n_rows);
+        PS_TRY(add_work(engine, &work[i], slots[i].n_rows));
     }
     const ps_status status = ps_ctx_decode(engine, PS_TARGET);
     for (int32_t i = 0; status != PS_OK && i < n; i++) engine->seq[work[i].seq].row = -1;

@@ -330,6 +330,7 @@ typedef struct ps_counters {
     int32_t last_decode;         /* last non-zero result of llama_decode */
 } ps_counters;
 
+/* Safe from any thread; each number is whole, and they may be of different moments. */
 ps_status ps_counters_get(const ps_engine *engine, ps_counters *out);
 
 /* Where the KV of a role stands for a sequence: tokens held, and committed tokens. */

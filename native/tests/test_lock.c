@@ -1,5 +1,5 @@
-/* Threads that meet in one engine: one at a time works, the others are told PS_E_BUSY, and any may cancel. Built with
-   ThreadSanitizer, so that a race in the lock or the flag is fatal. */
+/* Threads that meet in one engine: one at a time works, the others are told PS_E_BUSY, and any may cancel or read the counters. Built
+   with ThreadSanitizer, so that a race in the lock, the flag or the counters is fatal. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -31,13 +31,26 @@ static void *cancel(void *at) {
     return NULL;
 }
 
+static void *count(void *at) {
+    fixture *const w = at;
+    ps_counters before = {0}, counters;
+    for (int32_t i = 0; i < N_CALLS; i++) {
+        if (ps_counters_get(w->engine, &counters) != PS_OK || counters.rows[PS_TARGET] < before.rows[PS_TARGET]) {
+            atomic_fetch_add(&failed, 1);
+        }
+        before = counters;
+    }
+    return NULL;
+}
+
 static void test_meeting_threads(void) {
     fixture w = make(0);
     begin(&w);
-    pthread_t threads[N_THREADS + 1];
+    pthread_t threads[N_THREADS + 2];
     for (int32_t i = 0; i < N_THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, &w) == 0);
     CHECK(pthread_create(&threads[N_THREADS], NULL, cancel, &w) == 0);
-    for (int32_t i = 0; i <= N_THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(pthread_create(&threads[N_THREADS + 1], NULL, count, &w) == 0);
+    for (int32_t i = 0; i <= N_THREADS + 1; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(worked > 0 && worked + busy == N_THREADS * N_CALLS && failed == 0);
     const mode plain = {.length = 0};
     check_answer(&w, 1, &plain); /* the lock is free again */

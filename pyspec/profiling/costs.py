@@ -72,7 +72,8 @@ def measure_costs(
     engine.cancel(raised=False)
     depths = [d for d in depths if d + kmax + 1 < llm.n_ctx()] or [max(1, llm.n_ctx() // 2)]
     long = (list(text) * (1 + (max(depths) + N_MAX) // max(1, len(text))))[: max(depths) + N_MAX]
-    rows = range(1, min(kmax, full.longest) + 2)
+    longest = max(1, min(kmax, full.longest, llm.n_batch - 1))
+    rows = range(1, longest + 2)
     seen: dict[int, dict[int, list[float]]] = {}
     start = perf_counter()
     ready(engine, long, depths[0])
@@ -87,7 +88,7 @@ def measure_costs(
     companion: dict[int, float] = {}
     draft: dict[int, float] = {}
     if full.draft_model:
-        step, companion = _side(engine, long, depths[0], kmax, full.companion, 0.15 * budget_s)
+        step, companion = _side(engine, long, depths[0], longest, full.companion, 0.15 * budget_s)
         draft = _reading(engine, long, depths[0], 0.05 * budget_s)
     report(1.0)
     engine.set_tokens(0, [])
@@ -124,7 +125,7 @@ def _side(
     engine: Engine, text: Sequence[int], depth: int, kmax: int, companion: bool, budget_s: float
 ) -> tuple[float, dict[int, float]]:
     """Milliseconds of a draft's step, and of the companion's scoring by number of rows."""
-    widths = sorted({1, 2, 4, 8, kmax})
+    widths = sorted({n for n in (1, 2, 4, 8) if n < kmax} | {kmax})
     steps, scores = ({n: list[float]() for n in widths} for _ in range(2))
     engine.set_stop([0.0], None)
     # read again: a draft that reads states needs those of the tokens read last

@@ -12,7 +12,7 @@ import pytest
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="is built as GCC and the GNU linker do it")
-@pytest.mark.parametrize("name", ["kernels", "engine", "faults", "index", "inputs", "lock"])
+@pytest.mark.parametrize("name", ["kernels", "engine", "rows", "faults", "index", "inputs", "lock"])
 def test_c_tests_pass(native: Path, name: str) -> None:
     """The program is built without a warning, checks something and finds nothing."""
     run = subprocess.run(

@@ -122,3 +122,13 @@ def test_costs_without_any_time_to_spare(recorded: Any) -> None:
     costs = measure_costs(llm, PROMPT, kmax=2, depths=(8, 200), budget_s=0.0)
     assert {depth: set(rows) for depth, rows in costs.target_ms.items()} == {8: {1, 2}}
     assert costs.draft_step_ms > 0
+
+
+def test_drafts_that_are_timed_fit_a_batch(
+    open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path, tiny_companion: Path
+) -> None:
+    """However long drafts may be, none is longer than what one decode verifies."""
+    llm = open_llama(tiny_target, draft=str(tiny_draft), companion=tiny_companion, n_batch=8)
+    costs = measure_costs(llm, PROMPT, kmax=32, depths=(8,), budget_s=0.0)
+    assert max(costs.companion_ms) < 8
+    assert max(costs.target_ms[8]) <= 8
