@@ -6,14 +6,14 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from running import Done, run
 
 import pyspec.cli.chat as module
 from pyspec.cli.options import open_model
@@ -34,10 +34,15 @@ SHELL = 'trap : INT TERM; "$@"; echo "rc=$?"; stty -a'
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
-def command(target: str, *options: str) -> list[str]:
+def words(target: str, *options: str) -> list[str]:
     """How the chat is started."""
-    chat = [sys.executable, "-m", "pyspec", "chat", "-m", target, "--trust-model"]
-    return [*chat, "-t", "1", "-c", "1024", "--temp", "0", "--draft", "lookup", "--stats", *options]
+    chat = ["chat", "-m", target, "--trust-model", "-t", "1", "-c", "512", "--temp", "0"]
+    return [*chat, "--draft", "lookup", "--stats", *options]
+
+
+def command(target: str, *options: str) -> list[str]:
+    """The same in an interpreter of its own."""
+    return [sys.executable, "-m", "pyspec", *words(target, *options)]
 
 
 class Terminal:
@@ -95,8 +100,16 @@ def cooked(state: str) -> bool:
 
 @pytest.fixture
 def terminal(smollm2: str) -> Iterator[Terminal]:
-    """A chat with answers of at most 24 tokens."""
-    made = Terminal(smollm2, "-n", "24")
+    """A chat with answers of at most 8 tokens."""
+    made = Terminal(smollm2, "-n", "8")
+    yield made
+    made.child.close(force=True)
+
+
+@pytest.fixture
+def tiny_terminal(tiny_ascii: Path) -> Iterator[Terminal]:
+    """A chat at its first prompt, with a model that takes no time to load."""
+    made = Terminal(str(tiny_ascii), "-n", "24")
     yield made
     made.child.close(force=True)
 
@@ -105,21 +118,21 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     """Two turns, Ctrl-C and a further turn, /regen, /undo, /save, /load, /compare, Ctrl-D."""
     path = tmp_path / "talk.json"
     first, prompt, kept = counts(terminal.say("What is the capital of France?"))
-    assert (first, kept) == (24, 0)
+    assert (first, kept) == (8, 0)
     _, longer, kept = counts(terminal.say("And of Italy?"))
     # all but the last token of the first turn: its answer ran into the limit
     assert kept == prompt + first - 1
     assert longer - kept < prompt
 
     terminal.say("/set max_tokens 900")
-    terminal.type("And of Spain?")
+    terminal.type("Tell a very long story of Spain.")
     terminal.child.expect(r"\w+ \w+")
     terminal.child.sendintr()
     shown = terminal.wait_for_prompt()
     assert "(stopped; its text is kept)" in shown
     stopped, before, _ = counts(shown)
     assert 0 < stopped < 900
-    terminal.say("/set max_tokens 24")
+    terminal.say("/set max_tokens 8")
     _, _, kept = counts(terminal.say("Thank you."))
     assert kept >= before + stopped - 1
 
@@ -144,64 +157,57 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     assert cooked(state)
 
 
-def test_ctrl_c_twice(terminal: Terminal) -> None:
+def test_ctrl_c_twice(tiny_terminal: Terminal) -> None:
     """At the prompt the second one leaves, with 130 and a sound terminal."""
-    terminal.child.sendintr()
-    terminal.child.expect("quits")
-    terminal.wait_for_prompt()
-    terminal.child.sendintr()
-    code, state = terminal.left()
+    tiny_terminal.child.sendintr()
+    tiny_terminal.child.expect("quits")
+    tiny_terminal.wait_for_prompt()
+    tiny_terminal.child.sendintr()
+    code, state = tiny_terminal.left()
     assert code == 130
     assert cooked(state)
 
 
-def test_sigterm(terminal: Terminal) -> None:
+def test_sigterm(tiny_terminal: Terminal) -> None:
     """Told to end at the prompt, it ends with 143 and leaves the terminal as it was."""
-    os.killpg(terminal.child.pid, signal.SIGTERM)
-    terminal.child.expect_exact("\x1b[?2004l")  # bracketed paste is switched off
-    code, state = terminal.left()
+    os.killpg(tiny_terminal.child.pid, signal.SIGTERM)
+    tiny_terminal.child.expect_exact("\x1b[?2004l")  # bracketed paste is switched off
+    code, state = tiny_terminal.left()
     assert code == 143
     assert cooked(state)
 
 
-def filtered(target: str, data: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+def filtered(target: str, data: bytes, *options: str) -> Done:
     """The chat with lines on stdin, each as typed."""
-    return subprocess.run(
-        command(target, "--script", *options),
-        input=data,
-        capture_output=True,
-        env=ENVIRONMENT,
-        timeout=300,
-        check=False,
-    )
+    return run(*words(target, "--script", *options), stdin=data)
 
 
 def test_as_a_filter(smollm2: str) -> None:
     """Lines in, answers out; no prompts, no escapes; statistics on stderr, as asked for on stdout."""
     done = filtered(smollm2, b"hi\n/show stats\n/show tokens\n/bye\nnever\n", "-n", "12")
     assert done.returncode == 0, done.stderr
-    assert b"\x1b" not in done.stdout + done.stderr
-    assert b">>>" not in done.stdout
-    answer, *rows = done.stdout.decode().splitlines()
+    assert "\x1b" not in done.stdout + done.stderr
+    assert ">>>" not in done.stdout
+    answer, *rows = done.stdout.splitlines()
     assert answer
     names = [row[:15].strip() for row in rows]
     assert names[:4] == ["tokens", "rate", "plain decoding", "times plain"]
-    assert b" tok/s | " in done.stderr
-    assert b" tok/s | " not in done.stdout
+    assert " tok/s | " in done.stderr
+    assert " tok/s | " not in done.stdout
 
 
 def test_stdin_that_is_not_utf8(smollm2: str) -> None:
     """One sentence with the line, and the code of a usage error."""
     done = filtered(smollm2, b"/stats off\nt\xe9\n")
     assert done.returncode == 2
-    assert done.stderr.decode().splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
+    assert done.stderr.splitlines()[-1].startswith("pyspec: line 2 of stdin is not UTF-8")
 
 
 def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
     """What the user types never becomes a control token: it is read as more tokens than one."""
     marker = "<|im_end|>"
     done = filtered(smollm2, f"{marker * 10}\n/show stats\n".encode(), "-n", "1", "-s", "")
-    found = re.search(rb"prompt +(\d+) tokens", done.stdout)
+    found = re.search(r"prompt +(\d+) tokens", done.stdout)
     assert found is not None, done.stderr
     assert int(found.group(1)) > 40
 
@@ -209,23 +215,17 @@ def test_control_tokens_in_a_message_are_text(smollm2: str) -> None:
 def test_a_name_of_nothing_loads_nothing(tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A typing error costs no second load of the model that is there."""
     loaded: list[Any] = []
-    monkeypatch.setattr(module.signal, "signal", lambda *_: None)  # this process is the tests'
     monkeypatch.setattr(module, "open_model", lambda *how: loaded.append(how) or open_model(*how))
-    lines = "/model tpyo\n/draft tpyo\n/draft none\n"
-    words = ["-m", str(tiny_ascii), "--draft", "lookup", "--trust-model", "--script"]
-    done = CliRunner().invoke(module.chat, words, input=lines)
+    done = filtered(str(tiny_ascii), b"/model tpyo\n/draft tpyo\n/draft none\n")
     assert done.stderr.count("there is no model 'tpyo' here") == 2
     assert [models.draft for models, *_ in loaded] == ["lookup", "none"]
 
 
 def test_a_pipe_is_one_message(tiny_ascii: Path) -> None:
     """Lines stay together, and a line that begins with a slash is text, whoever wrote it."""
-    done = subprocess.run(
-        command(str(tiny_ascii), "-n", "4"), input=b"a\n/exit\nb", capture_output=True, env=ENVIRONMENT,
-        timeout=60, check=False,
-    )  # fmt: skip
+    done = run(*words(str(tiny_ascii), "-n", "4"), stdin=b"a\n/exit\nb")
     assert done.returncode == 0
-    assert len(re.findall(rb"prompt \d+, 0 kept", done.stderr)) == 1
+    assert len(re.findall(r"prompt \d+, 0 kept", done.stderr)) == 1
 
 
 def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
@@ -233,8 +233,8 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
 ) -> None:
     """As in `pyspec chat | tee log`: all that is typed is one message, and nothing else would say so."""
     out = tmp_path / "out"
-    words = ["-c", f'"$@" > {out}', "sh", *command(str(tiny_ascii), "-n", "4")]
-    child = pexpect.spawn("/bin/sh", words, env=ENVIRONMENT, encoding="utf-8", timeout=60)
+    line = ["-c", f'"$@" > {out}', "sh", *command(str(tiny_ascii), "-n", "4")]
+    child = pexpect.spawn("/bin/sh", line, env=ENVIRONMENT, encoding="utf-8", timeout=60)
     child.expect_exact("reading one message from stdin; Ctrl-D ends it")
     child.sendline("hi")
     child.sendeof()
@@ -244,36 +244,30 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
 
 def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
     """A chat is in the log without being saved; -c goes on with it, here and in generate."""
-    environment = {**ENVIRONMENT, "PYSPEC_CHATS": str(tmp_path)}
-
-    def run(words: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            words, input=data, capture_output=True, env=environment, timeout=120, check=False
-        )
-
-    first = run(command(smollm2, "-n", "8"), b"Say one.")
+    chat = partial(run, *words(smollm2, "-n", "4"), PYSPEC_CHATS=str(tmp_path))
+    first = chat(stdin=b"Say one.")
     assert first.returncode == 0, first.stderr
     (path,) = tmp_path.iterdir()
-    again = run(command(smollm2, "-n", "8", "-c"), b"Say two.")
-    assert b">>> Say one." in again.stderr
+    again = chat("-c", stdin=b"Say two.")
+    assert ">>> Say one." in again.stderr
     more = [
-        sys.executable,
-        "-m",
-        "pyspec",
         "generate",
         "-m",
         smollm2,
         "-t",
         "1",
         "-n",
-        "8",
+        "4",
+        "-c",
+        "512",
         "--temp",
         "0",
         "-c",
+        "Say three.",
     ]
-    done = run([*more, "Say three."])
+    done = run(*more, PYSPEC_CHATS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     talk = [m["content"] for m in json.loads(path.read_text())["messages"]]
     assert talk[::2] == ["Say one.", "Say two.", "Say three."]
-    assert talk[-1] == done.stdout.decode().removesuffix("\n")
+    assert talk[-1] == done.stdout.removesuffix("\n")
     assert list(tmp_path.iterdir()) == [path]

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import running
 import scripted
 import tiny
-from waiting import DEADLINE_S
+from running import start
+from waiting import wait
 
 from pyspec.cli.generate import NEXT
 
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
 
-
-NO_LOG = {**os.environ, "PYSPEC_CHATS": ""}
-
-
-def run(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "pyspec", "generate", *args]
-    return subprocess.run(
-        command, input=stdin, capture_output=True, timeout=120, check=False, env=NO_LOG
-    )
+run = partial(running.run, "generate", stdin=b"")
 
 
 def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2: str) -> None:
@@ -36,7 +29,7 @@ def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2: str) -> None:
     done = run("Say hello.", "-m", smollm2, *COMMON)
     assert done.returncode == 0
     assert done.stdout.strip()
-    cut, sentence = done.stderr.decode().splitlines()
+    cut, sentence = done.stderr.splitlines()
     assert cut == "stopped at 12 tokens; -n 24 allows more, -n -1 has no limit"
     assert re.match(r"[0-9.]+ tokens/s", sentence)
 
@@ -44,7 +37,7 @@ def test_answer_on_stdout_and_one_sentence_on_stderr(smollm2: str) -> None:
 def test_statistics_are_a_line_more_or_nothing(tiny_ascii: Path) -> None:
     """--stats adds the counts, --no-stats leaves what a user must know."""
     common = ["x", "-m", str(tiny_ascii), "--trust-model", "-t", "1", "-n", "3", "--temp", "0"]
-    full = run(*common, "--stats").stderr.decode().splitlines()
+    full = run(*common, "--stats").stderr.splitlines()
     assert len(full) == 3
     assert " | prompt 1, 0 kept | " in full[2]
     assert len(run(*common, "--no-stats").stderr.splitlines()) == 1
@@ -54,15 +47,12 @@ def test_the_next_step_is_named_once(
     tmp_path: Path, tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the first answer of the default model, on stderr; not where only answers are wanted, or of another model."""
-    monkeypatch.setitem(NO_LOG, "PYSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+    stand_in(monkeypatch, tiny_ascii)
     common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
-    chosen = [sys.executable, "-c", STAND_IN.format(model=str(tiny_ascii)), "generate", *common]
 
     def last_line(*more: str) -> str:
-        done = subprocess.run(
-            [*chosen, *more], capture_output=True, timeout=120, check=True, env=NO_LOG
-        )
-        return done.stderr.decode().splitlines()[-1]
+        return run(*common, *more).stderr.splitlines()[-1]
 
     assert last_line("-m", str(tiny_ascii)) != NEXT
     assert last_line("--no-stats") != NEXT
@@ -73,28 +63,20 @@ def test_another_model_that_goes_on_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the file of the last one is gone, and the default takes its place."""
-    monkeypatch.setitem(NO_LOG, "PYSPEC_CHATS", str(tmp_path / "chats"))
     common = ["x", "--trust-model", "-t", "1", "-n", "3", "--temp", "0", "--draft", "none"]
     stays, gone = scripted.write(tmp_path), tmp_path / "gone.gguf"
     tiny.write(gone, tokens=tiny.ASCII, template=scripted.CHATML, noise=0.2)
-    assert run("-m", str(gone), *common).returncode == 0
+    chats = str(tmp_path / "chats")
+    assert run("-m", gone, *common, PYSPEC_CHATS=chats).returncode == 0
     gone.unlink()
-    code = STAND_IN.format(model=str(stays))
-    done = subprocess.run(
-        [sys.executable, "-c", code, "generate", "-c", *common],
-        capture_output=True, timeout=120, check=False, env=NO_LOG,
-    )  # fmt: skip
-    assert b"this conversation was held with gone, not with scripted" in done.stderr
+    stand_in(monkeypatch, stays)
+    done = run("-c", *common, PYSPEC_CHATS=chats)
+    assert "this conversation was held with gone, not with scripted" in done.stderr
 
 
-STAND_IN = """
-import pyspec.cli.options as options
-from pathlib import Path
-options.resolve = lambda *_: Path({model!r})
-from pyspec.cli.main import main
-main()
-"""
-"""The command line where the default model is another file."""
+def stand_in(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    """The default model is another file."""
+    monkeypatch.setattr("pyspec.cli.options.resolve", lambda *_: model)
 
 
 def test_json_is_one_object(smollm2: str) -> None:
@@ -125,7 +107,7 @@ def test_tokens_name_their_source(smollm2: str) -> None:
     """--tokens ends with a legend that is readable without colour."""
     done = run("Count to five.", "-m", smollm2, *COMMON, "--tokens", "--color", "never", "--draft", "lookup",
                "--length", "fixed:3")  # fmt: skip
-    *_, legend = done.stdout.decode().splitlines()
+    *_, legend = done.stdout.splitlines()
     assert legend.startswith("target: ")
 
 
@@ -138,14 +120,10 @@ def test_no_color_is_heard(
     tiny_ascii: Path, color: str, variables: dict[str, str], coloured: bool
 ) -> None:
     """NO_COLOR means none, unless the option says otherwise."""
-    command = [sys.executable, "-m", "pyspec", "generate", "abcabcabc", "-m", str(tiny_ascii), "--trust-model",
-               "-t", "1", "-n", "40", "--temp", "0", "--draft", "lookup", "--length", "fixed:3", "--tokens",
-               "--color", color]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, env={**NO_LOG, **variables}, timeout=60, check=False
-    )
+    done = run("abcabcabc", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "40", "--temp", "0", "--draft", "lookup",
+               "--length", "fixed:3", "--tokens", "--color", color, **variables)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (b"\x1b[32m" in done.stdout) is coloured
+    assert ("\x1b[32m" in done.stdout) is coloured
 
 
 def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
@@ -154,7 +132,7 @@ def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbfSay\r\nhello.")
     by_file = run("-f", str(file), "-m", smollm2, *COMMON).stdout
     by_stdin = run("-", "-m", smollm2, *COMMON, stdin=b"Say\nhello.").stdout
-    assert by_file == by_stdin != b""
+    assert by_file == by_stdin != ""
 
 
 def test_no_tokens_at_all(smollm2: str) -> None:
@@ -207,9 +185,9 @@ def test_expected_errors_are_one_sentence(
     model = [] if "-m" in args else ["-m", smollm2]
     done = run(*args, *model, "-t", "1")
     assert done.returncode == code
-    assert done.stdout == b""
-    assert says in done.stderr.decode(errors="replace")
-    assert b"Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_draft_behind_lookup_is_checked_too(smollm2: str, tmp_path: Path) -> None:
@@ -219,34 +197,34 @@ def test_draft_behind_lookup_is_checked_too(smollm2: str, tmp_path: Path) -> Non
     by_itself = run("x", "-m", smollm2, "--draft", str(damaged), "-t", "1")
     behind = run("x", "-m", smollm2, "--draft", f"lookup+{damaged}", "-t", "1")
     assert (behind.returncode, behind.stderr) == (by_itself.returncode, by_itself.stderr)
-    assert b"not a GGUF" in behind.stderr
+    assert "not a GGUF" in behind.stderr
 
 
 def test_bad_utf8_on_stdin_is_named(smollm2: str) -> None:
     """Bytes that are not UTF-8 are refused with their place."""
     done = run("-", "-m", smollm2, stdin=b"ab\ncd\xff")
     assert done.returncode == 2
-    assert b"byte 5, line 2" in done.stderr
+    assert "byte 5, line 2" in done.stderr
 
 
 def test_too_much_input_is_refused(smollm2: str) -> None:
     """More than --max-input bytes are not read."""
     done = run("-", "-m", smollm2, "--max-input", "10", stdin=b"x" * 11)
     assert done.returncode == 2
-    assert b"--max-input" in done.stderr
+    assert "--max-input" in done.stderr
 
 
 def test_prompt_longer_than_the_context(smollm2: str) -> None:
     """A prompt that does not fit fails before anything is decoded, with both sizes."""
     done = run("word " * 300, "-m", smollm2, "-c", "64", "-t", "1")
     assert done.returncode == 1
-    assert b"the context holds" in done.stderr
+    assert "the context holds" in done.stderr
 
 
-def test_closed_pipe_is_quiet(smollm2: str) -> None:
+def test_closed_pipe_is_quiet(tiny_ascii: Path) -> None:
     """A reader that goes away ends the command without a traceback."""
     command = (
-        f"{sys.executable} -m pyspec generate 'Count to ten.' -m '{smollm2}' -t 1 --temp 0 -n 24"
+        f"{sys.executable} -m pyspec generate 'Count to ten.' -m '{tiny_ascii}' -t 1 --temp 0 -n 24"
         " | head -c 1; exit ${PIPESTATUS[0]}"
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
@@ -254,27 +232,16 @@ def test_closed_pipe_is_quiet(smollm2: str) -> None:
     assert done.returncode == 141
 
 
-def test_ctrl_c_keeps_the_partial_answer(smollm2: str) -> None:
+@pytest.mark.parametrize("new", [False, True])
+def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
     """One Ctrl-C ends the answer with what there is; the exit code is 130."""
-    command = [
-        sys.executable,
-        "-m",
-        "pyspec",
-        "generate",
-        "Tell a very long story.",
-        "-m",
-        smollm2,
-        "-t",
-        "1",
-    ]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert child.stdout is not None
-    first = os.read(child.stdout.fileno(), 64)
-    child.send_signal(signal.SIGINT)
-    rest, errors = child.communicate(timeout=DEADLINE_S)
-    assert first + rest
-    assert child.returncode == 130
-    assert b"tokens/s" in errors
+    words = ["Tell a very long story.", "-m", tiny_ascii, "-t", "1", "-c", "0", "-n", "-1"]
+    with start("generate", *words, "--draft", "none", new=new) as child:
+        wait(lambda: child.stdout or child.poll() is not None)
+        child.send(signal.SIGINT)
+        code, stdout, stderr = child.ended()
+    assert (code, stdout == "") == (130, False)
+    assert "tokens/s" in stderr
 
 
 def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path: Path) -> None:
@@ -288,9 +255,9 @@ def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path: Path) -> None:
         "--trust-model",
     ]
     done = run("x", *said, *COMMON[:4], "-n", "60", "--no-stats")
-    assert done.stdout.decode() == "Yes.\n"
+    assert done.stdout == "Yes.\n"
     report = json.loads(run("x", *said, *COMMON[:4], "-n", "60", "--json").stdout)
     assert (report["text"], report["reasoning"]) == ("Yes.", "Hm.")
     cut = run("x", *said, *COMMON[:4], "-n", "9", "--no-stats")
-    assert cut.stdout == b"\n"
-    assert b"stopped at 9 tokens inside its reasoning" in cut.stderr
+    assert cut.stdout == "\n"
+    assert "stopped at 9 tokens inside its reasoning" in cut.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from running import Done, run
 
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import next_command
@@ -25,15 +25,11 @@ def profile(tiny_ascii: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question_id": 1, "category": "a", "turns": ["abc abc"]}\n')
 
-    def call(*more: object) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable, "-m", "pyspec", "profile", "-m", tiny_ascii, "--draft", tiny_ascii,
-            "--trust-model", "-c", 256, "-t", 1, "-n", 12, "--draft-max", 3, "--seconds", 1,
-            "--questions", questions, *more,
-        ]  # fmt: skip
-        return subprocess.run(
-            list(map(str, command)), capture_output=True, timeout=120, check=False, text=True
-        )
+    def call(*more: object) -> Done:
+        return run(
+            "profile", "-m", tiny_ascii, "--draft", tiny_ascii, "--trust-model", "-c", 256, "-t", 1, "-n", 12,
+            "--draft-max", 3, "--seconds", 1, "--questions", questions, *more,
+        )  # fmt: skip
 
     return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -11,17 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import run, start
 from systems import full_device
 from waiting import DEADLINE_S, wait
 
 from pyspec.cli.streams import interruptible, prompt_text
 from pyspec.errors import OptionError
-
-ENVIRONMENT = {**os.environ, "PYSPEC_CHATS": ""}
 
 
 @pytest.fixture
@@ -72,43 +73,53 @@ def test_nothing_is_no_prompt(piped) -> None:
         prompt_text(None, None, 1000)
 
 
-def shell(line: str, target: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """A line of bash in which $P is the command and $M a tiny model's options."""
-    environment = {
-        **ENVIRONMENT,
-        "P": f"{sys.executable} -m pyspec",
-        "M": f"-m {target} --trust-model -t 1 -n 4 --temp 0",
-        **variables,
-    }
+def options(target: Path) -> list[object]:
+    """A tiny model, and a short answer."""
+    return ["-m", target, "--trust-model", "-t", 1, "-n", 4, "--temp", 0]
+
+
+def shell(line: str, target: Path) -> subprocess.CompletedProcess[bytes]:
+    """A line of bash in which $P is the command, in an interpreter of its own, and $M a tiny model's options."""
+    words = " ".join(map(str, options(target)))
+    environment = {**os.environ, "PYSPEC_CHATS": "", "P": f"{sys.executable} -m pyspec", "M": words}
     return subprocess.run(
         ["bash", "-c", line], env=environment, capture_output=True, timeout=120, check=False
     )
 
 
+BAD = "\udcff"
+"""A byte that is not UTF-8, as Python has it from the command line."""
+
+
 @pytest.mark.parametrize(
-    "line",
+    "words",
     [
-        r"$P generate x -m $'\xff.gguf'", r"$P generate x -f $'\xff'", r"$P generate x --draft $'\xff' $M",
-        r"$P models path $'\xff'", r"$P models info $'\xff'", r"$P models rm $'\xff'", r"$P $'\xff'",
-        r"$P generate --$'\xff' x", r"$P chat --load $'\xff' $M", r"$P chat -s $'\xff' $M",
+        ["generate", "x", "-m", f"{BAD}.gguf"], ["generate", "x", "-f", BAD], ["generate", "x", "--draft", BAD],
+        ["models", "path", BAD], ["models", "info", BAD], ["models", "rm", BAD], [BAD], ["generate", f"--{BAD}", "x"],
+        ["chat", "--load", BAD], ["chat", "-s", BAD],
     ],
 )  # fmt: skip
-def test_words_that_are_not_utf8(tiny_ascii: Path, line: str) -> None:
+def test_words_that_are_not_utf8(tiny_ascii: Path, words: list[str]) -> None:
     """A sentence that shows them escaped, and a failure."""
-    done = shell(f"{line} </dev/null", tiny_ascii)
-    assert done.returncode in (1, 2)
-    assert done.stdout == b""
-    assert b"Traceback" not in done.stderr
+    model = options(tiny_ascii) if words[0] in ("generate", "chat") and "-m" not in words else []
+    code, stdout, stderr = run(*words, *model)
+    assert code in (1, 2)
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    assert stderr.isascii()
+
+
+def test_words_that_are_not_utf8_in_a_shell(tiny_ascii: Path) -> None:
+    """As a process gets them."""
+    done = shell(r"$P generate x --draft $'\xff' $M </dev/null", tiny_ascii)
+    assert (done.returncode, done.stdout, b"Traceback" in done.stderr) == (1, b"", False)
     done.stderr.decode("ascii")
 
 
-@pytest.mark.parametrize("arguments", ["x $M", "x $M --json", "x $M --tokens"])
-@pytest.mark.parametrize("redirection", [pytest.param(">/dev/full", marks=full_device), ">&-"])
-def test_an_answer_that_cannot_be_written(
-    tiny_ascii: Path, arguments: str, redirection: str
-) -> None:
-    """A full disk or a closed stdout is one sentence and a failure."""
-    done = shell(f"$P generate {arguments} {redirection}", tiny_ascii)
+@full_device
+def test_an_answer_on_a_full_disk(tiny_ascii: Path) -> None:
+    """One sentence and a failure, and nothing from Python at its exit."""
+    done = shell("$P generate x $M >/dev/full", tiny_ascii)
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
     assert b"Traceback" not in done.stderr
@@ -116,27 +127,52 @@ def test_an_answer_that_cannot_be_written(
 
 
 @full_device
-@pytest.mark.parametrize("line", ["$P models list", "$P info", "echo hi | $P chat $M", "$P --help"])
-def test_other_commands_on_a_full_disk(tiny_ascii: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["generate", "x"], ["generate", "x", "--json"], ["generate", "x", "--tokens"], ["models", "list"], ["info"],
+     ["chat"], ["--help"]],
+)  # fmt: skip
+def test_every_command_on_a_full_disk(tiny_ascii: Path, words: list[str]) -> None:
     """The same for lists and chats."""
-    done = shell(f"{line} >/dev/full", tiny_ascii)
+    model = options(tiny_ascii) if words[0] in ("generate", "chat") else []
+    done = run(*words, *model, stdin=b"hi", stdout="/dev/full")
     assert done.returncode == 1
-    assert b"cannot write to stdout" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
+
+
+def close(*fds: int) -> None:
+    """Take descriptors away, as `>&-` does; Python has no stream there then."""
+    for fd in fds:
+        os.close(fd)
+        setattr(sys, ("stdin", "stdout", "stderr")[fd], None)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--tokens"]])
+def test_an_answer_for_a_closed_stdout(tiny_ascii: Path, more: list[str]) -> None:
+    """One sentence and a failure."""
+    words = ["generate", "x", *options(tiny_ascii), *more]
+    with start(*words, before=partial(close, 1)) as child:
+        code, _, stderr = child.ended()
+    assert code == 1
+    assert stderr.splitlines()[-1].startswith("pyspec: cannot write to stdout: ")
+    assert "Traceback" not in stderr
 
 
 def test_stdin_that_is_closed(tiny_ascii: Path) -> None:
     """With a prompt nobody misses it."""
-    done = shell("$P generate x $M <&-", tiny_ascii)
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
-    assert done.stdout
+    with start("generate", "x", *options(tiny_ascii), before=partial(close, 0)) as child:
+        code, stdout, stderr = child.ended()
+    assert (code, "Traceback" in stderr) == (0, False)
+    assert stdout
 
 
 def test_stderr_that_is_closed(tiny_ascii: Path) -> None:
     """The answer comes all the same, and no note gets into it."""
-    done = shell("$P generate x $M 2>&-", tiny_ascii)
-    assert done.returncode == 0
-    assert b"tokens/s" not in done.stdout
+    with start("generate", "x", *options(tiny_ascii), before=partial(close, 2)) as child:
+        code, stdout, _ = child.ended()
+    assert code == 0
+    assert stdout
+    assert "tokens/s" not in stdout
 
 
 def test_no_descriptor_at_all(tiny_ascii: Path) -> None:
@@ -152,26 +188,23 @@ def wait_for_handlers(pid: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
+@pytest.mark.parametrize("new", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["generate", "chat"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_the_prompt_is_read(smollm2: str, number: int, code: int, name: str) -> None:
+def test_a_signal_while_the_prompt_is_read(
+    smollm2: str, number: int, code: int, name: str, new: bool
+) -> None:
     """It ends the command in a moment, with llama.cpp's own log lines kept out, however long the prompt is."""
-    command = [sys.executable, "-m", "pyspec", name, "-m", smollm2, "-t", "1", "-c", "8192"]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    )  # fmt: skip
-    assert child.stdin is not None
-    child.stdin.write(b"word " * 7000)
-    child.stdin.close()
-    child.stdin = None
-    wait_for_handlers(child.pid)
-    time.sleep(1)  # some of the prompt is read
-    child.send_signal(number)
-    out, errors = child.communicate(timeout=DEADLINE_S)
-    assert child.returncode == code
-    assert b"graph" not in errors
-    assert b"decode" not in errors
-    assert out.strip() == b""
+    words = [name, "-m", smollm2, "-t", "1", "-c", "8192"]
+    with start(*words, stdin=b"word " * 7000, new=new) as child:
+        wait_for_handlers(child.pid)
+        time.sleep(0.3)  # some of the prompt is read
+        child.send(number)
+        ended, stdout, stderr = child.ended()
+    assert ended == code
+    assert "graph" not in stderr
+    assert "decode" not in stderr
+    assert stdout.strip() == ""
 
 
 def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,25 +223,21 @@ def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPat
     assert signals == [signal.SIGTERM]
 
 
-STUCK = """
-import ctypes
-from pyspec.cli.streams import interruptible
-libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-with interruptible(lambda: None):
-    libc.pthread_mutex_lock(mutex)
-    print("in", flush=True)
-    libc.pthread_mutex_lock(mutex)
-"""
+def stuck(_words: list[str]) -> None:
+    """Waits in C for ever."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+    with interruptible(lambda: None):
+        libc.pthread_mutex_lock(mutex)
+        print("in", flush=True)  # noqa: T201
+        libc.pthread_mutex_lock(mutex)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_what_never_leaves_c(number: int, code: int) -> None:
     """Python's own handlers do not run there; the first one only asks the work to end."""
-    words = [sys.executable, "-c", STUCK]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
+    with start(begin=stuck) as child:
+        wait(lambda: child.stdout)
         for _ in range(2):
-            child.send_signal(number)
+            child.send(number)
             time.sleep(0.4)
-        assert child.wait(DEADLINE_S) == code
+        assert child.wait() == code
