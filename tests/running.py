@@ -218,7 +218,6 @@ def _fork(
         return pid
     try:
         os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _change({**QUIET, **variables}, cwd)
         _stand(files)
         before()

@@ -209,17 +209,18 @@ def write(
     template: str = "",
     bos: int | None = 1,
     adds: tuple[bool, bool] = (False, False),
+    n_ctx: int = 4096,
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
     n_heads: next-token heads (MTP), qwen35 only; without `trunk` they are all that the file has. marks: control tokens behind the
     others. template: the chat template.
-    bos: None for no key. adds: whether texts get a BOS and an EOS token.
+    bos: None for no key. adds: whether texts get a BOS and an EOS token. n_ctx: tokens of context that it was trained for.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
     """
     tokens = tokens or TOKENS
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(4096)
+    writer.add_context_length(n_ctx)
     writer.add_embedding_length(N_EMBD)
     writer.add_block_count(n_layer + n_heads)
     writer.add_feed_forward_length(0 if arch == "mamba" else N_FF)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from running import Done, Started, run, start
 from systems import limits
-from waiting import DEADLINE_S, wait
+from waiting import wait
 
 from pyspec.batch import Batch
 from pyspec.batch.output import RunProgress
@@ -44,25 +43,25 @@ PLAIN = [
 ]
 
 
+class Command(NamedTuple):
+    """`pyspec batch` with the tiny model, in a folder of its own."""
+
+    words: list[object]
+    folder: Path
+
+    def __call__(self, *arguments: object) -> Done:
+        """How it ends."""
+        return run("batch", *self.words, *arguments, cwd=self.folder)
+
+    def start(self, *arguments: object, **how: Any) -> Started:
+        """A process of it."""
+        return start("batch", *self.words, *arguments, cwd=self.folder, **how)
+
+
 @pytest.fixture
 def pyspec(tmp_path, tiny_target):
-    """Runs `pyspec batch ARGUMENTS` with the tiny model in a process of its own, in tmp_path."""
-
-    def command(*arguments):
-        return [sys.executable, "-m", "pyspec", "batch", "-m", str(tiny_target), *PLAIN, *arguments]
-
-    environment = {**os.environ, "PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-
-    def run(*arguments, start=False, **options):
-        options = {"cwd": tmp_path, "env": environment, **options}
-        if start:
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            return subprocess.Popen(command(*arguments), **pipes, **options)
-        return subprocess.run(
-            command(*arguments), capture_output=True, text=True, check=False, **options
-        )
-
-    return run
+    """Runs `pyspec batch ARGUMENTS` in tmp_path."""
+    return Command(["-m", tiny_target, *PLAIN], tmp_path)
 
 
 @pytest.fixture
@@ -177,12 +176,12 @@ def test_other_options_are_refused_on_resume(pyspec, prompts, tmp_path):
 
 # -- interruptions -------------------------------------------------------------------------------------
 
-RECORDS, TOKENS = 200, 100
+RECORDS, TOKENS = 80, 40
 
 
 @pytest.fixture
 def many(tmp_path):
-    """many.txt: prompts for a second or two of work."""
+    """many.txt: prompts for half a second of work."""
     rng = random.Random(1)  # noqa: S311
     texts = [
         "".join(rng.choices("abcdefghij ", k=rng.randint(1, 60))).strip() or "a"
@@ -218,29 +217,30 @@ def test_kill_at_random_moments_loses_and_doubles_nothing(
     kills = 0
     for i in range(moments):
         out = tmp_path / f"out{i // 5}.jsonl"  # five kills to a run
-        process = pyspec(*many, "-o", out.name, start=True)
         journal = out.with_name(out.name + ".journal")
         held = journal.read_bytes().count(b"\n") if journal.exists() else 0
-        wait_for(journal, held + rng.randint(0, 40), process)
-        time.sleep(rng.random() * 0.02)
-        process.kill()
-        kills += process.wait() == -signal.SIGKILL
-        process.communicate()
+        with pyspec.start(*many, "-o", out.name) as process:
+            wait_for(journal, held + rng.randint(0, RECORDS // 5), process)
+            time.sleep(rng.random() * 0.02)
+            process.send(signal.SIGKILL)
+            kills += process.wait() == -signal.SIGKILL
     for out in {tmp_path / f"out{i // 5}.jsonl" for i in range(moments)}:
         assert pyspec(*many, "-o", out.name).returncode == 0
         assert out.read_bytes() == undisturbed
     assert kills > 0
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, status):
+@pytest.mark.parametrize(
+    ("number", "status", "new"), [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)]
+)
+def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, status, new):
     """Finished records are kept, stderr says how to go on, and going on gives the same file."""
-    process = pyspec(*many, "-o", "out.jsonl", start=True)
     journal = tmp_path / "out.jsonl.journal"
-    wait_for(journal, 10, process)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == status
+    with pyspec.start(*many, "-o", "out.jsonl", new=new) as process:
+        wait_for(journal, 10, process)
+        process.send(number)
+        code, _, stderr = process.ended()
+    assert code == status
     assert "Run the same command again to resume." in stderr
     assert "Traceback" not in stderr
     assert not re.search(r"llama_|ggml|graph_compute|decode:", stderr)  # nor llama.cpp's own lines
@@ -251,15 +251,14 @@ def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, 
 
 def test_second_process_is_refused(pyspec, many, tmp_path):
     """Two runs into one output: the second is told so, the first is not disturbed."""
-    first = pyspec(*many, "-o", "out.jsonl", start=True)
-    wait_for(tmp_path / "out.jsonl.journal", 1, first)
-    first.send_signal(signal.SIGSTOP)
-    second = pyspec(*many, "-o", "out.jsonl")
-    first.send_signal(signal.SIGCONT)
-    first.communicate(timeout=DEADLINE_S)
+    with pyspec.start(*many, "-o", "out.jsonl") as first:
+        wait_for(tmp_path / "out.jsonl.journal", 1, first)
+        first.send(signal.SIGSTOP)
+        second = pyspec(*many, "-o", "out.jsonl")
+        first.send(signal.SIGCONT)
+        assert first.wait() == 0
     assert second.returncode == 1
     assert "another process is writing" in second.stderr
-    assert first.returncode == 0
 
 
 def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
@@ -267,12 +266,13 @@ def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
     resource = limits()
 
     def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))
 
-    full = pyspec(*many, "-o", "out.jsonl", preexec_fn=limit)
-    assert full.returncode == 1
-    assert "records are kept" in full.stderr
-    assert "Traceback" not in full.stderr
+    with pyspec.start(*many, "-o", "out.jsonl", before=limit) as full:
+        code, _, stderr = full.ended()
+    assert code == 1
+    assert "records are kept" in stderr
+    assert "Traceback" not in stderr
     assert pyspec(*many, "-o", "out.jsonl").returncode == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 from collections.abc import Callable
@@ -11,15 +10,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import running
 import tiny
 from click.testing import CliRunner, Result
 from rich.console import Console
 
 from pyspec.cli.draft import draft, trial_sentence
-from pyspec.cli.main import cli
 from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
 from pyspec.llama import SpeculativeLlama
 from pyspec.profiles import load_profile
+from pyspec.profiling.profile import measure
 from pyspec.store import devices
 from pyspec.store.drafts import suggestion
 from pyspec.store.header import Facts, facts_of
@@ -39,6 +39,15 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
         made.append(tiny.write(tmp_path / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
         add(made[-1])
     return made[0], made[1]
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft is measured for half a second, whatever is asked for."""
+    brief = {"budget_s": 0.5}
+    monkeypatch.setattr(
+        "pyspec.profiling.profile.measure", lambda *pair, **how: measure(*pair, **{**how, **brief})
+    )
 
 
 def spoil(model: Path) -> None:
@@ -66,15 +75,14 @@ def test_the_draft_and_the_command() -> None:
 
 
 def test_the_command_works_as_it_stands(
-    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Path, Path],
 ) -> None:
     """Every word of it is taken by the command that it names, as is `-m` of this one."""
     last = run("-m", "target").stdout.splitlines()[-1]
     words = shlex.split(last.removeprefix("use: "))
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert words[:2] == ["pyspec", "chat"]
-    result = CliRunner().invoke(cli, [*words[1:], "-c", "128"], input="")
-    assert result.exit_code == 0, result.output
+    result = running.run(*words[1:], "-c", "128", stdin=b"")
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_draft_to_fetch_is_one_command(
@@ -150,7 +158,7 @@ def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("pair")
+@pytest.mark.usefixtures("pair", "briefly")
 def test_its_own_head_is_measured(tmp_path: Path) -> None:
     """By its name: it has no file."""
     add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
@@ -205,7 +213,7 @@ def test_no_draft_is_said() -> None:
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
 
 
-@pytest.mark.usefixtures("pair")
+@pytest.mark.usefixtures("pair", "briefly")
 def test_measured_verdict() -> None:
     """With --measure each draft has a sentence with its factor, and JSON has it too."""
     result = run("target", "--measure", "--seconds", "5", "-t", "1", "--json")
@@ -216,6 +224,7 @@ def test_measured_verdict() -> None:
     assert "times as fast as without drafts" in row["verdict"]
 
 
+@pytest.mark.usefixtures("briefly")
 def test_what_was_measured_is_known_to_the_next_start(
     pair: tuple[Path, Path],
     open_llama: Callable[..., SpeculativeLlama],

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
-import os
-import subprocess
-import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+from running import Done, run
 
 from pyspec.llama import SpeculativeLlama
 from pyspec.tokens import Source, Step, Token
@@ -25,13 +25,25 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "llm"
 
 
-def llm(home: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs `llm ARGUMENTS` with this plugin alone."""
-    return subprocess.run(
-        [sys.executable, "-m", "llm", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=180, check=False,
-        env={**os.environ, "LLM_USER_PATH": str(home), "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once() -> Iterator[None]:
+    """The plugin keeps its model while this file is tested, and no longer."""
+    from pyspec.llm_plugin import _held
+
+    yield
+    while _held:
+        _held.popitem()[1].close()
+
+
+def llm(home: Path, *arguments: str) -> Done:
+    """Runs `llm ARGUMENTS`."""
+    from llm.cli import cli
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own, of files that it leaves open
+        done = run(*arguments, begin=cli, LLM_USER_PATH=str(home))
+        gc.collect()
+    return done
 
 
 GREEDY = (
@@ -75,6 +87,8 @@ def test_an_answer_is_streamed_and_logged(home: Path, smollm2: str) -> None:
 
 def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
     """Lists as JSON; the log tells whose random numbers drew."""
+    from pyspec.llm_plugin import SpeculativeModel
+
     more = {
         "temperature": "0.8", "sampling": "llama.cpp", "seed": "5", "dry_multiplier": "0.8", "dry_sequence_breakers": '["\\n"]',
         "xtc_probability": "0.5", "dynatemp_range": "0.3",
@@ -85,8 +99,10 @@ def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
     (logged,) = json.loads(llm(home, "logs", "-n", "0", "--json").stdout)
     block = logged["response_json"]["speculation"]
     assert (block["sampling"], block["seed"]) == ("llama.cpp", 5)
-    wrong = llm(home, "-m", "pyspec", "x", *GREEDY, "-o", "dry_sequence_breakers", "[1]")
+    wrong = llm(home, "-m", "pyspec", "x", *GREEDY, "-o", "dry_sequence_breakers", "{}")
     assert wrong.returncode == 1
+    with pytest.raises(ValueError, match="dry_sequence_breakers"):
+        SpeculativeModel.Options(dry_sequence_breakers="[1]")
 
 
 def test_a_schema_is_followed(home: Path, smollm2: str) -> None:

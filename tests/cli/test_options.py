@@ -250,10 +250,7 @@ def test_commands_are_suggested(name: str, says: str, capsys: pytest.CaptureFixt
 
 def complete(words: str) -> list[str]:
     """What bash is offered after these words."""
-    script = subprocess.run(
-        [sys.executable, "-m", "pyspec", "completion", "bash"],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+    script = CliRunner().invoke(cli, ["completion", "bash"]).output
     line = words.split(" ")
     commands = f"""
         PATH={Path(sys.executable).parent}:$PATH

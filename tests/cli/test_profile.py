@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from time import process_time
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,9 @@ from pyspec.profiling.simulate import load_rounds
 
 @pytest.fixture
 def profile(tiny_ascii: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Calls the command with a tiny pair and a cache of its own."""
+    """Calls the command with a tiny pair and a cache of its own, for a second of this process's own time."""
+    for name in ("profile", "costs"):
+        monkeypatch.setattr(f"pyspec.profiling.{name}.perf_counter", process_time)
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question_id": 1, "category": "a", "turns": ["abc abc"]}\n')
