@@ -1,14 +1,12 @@
-"""The control words of a vocabulary, and how to keep user text from becoming control tokens."""
+"""The control words of a vocabulary."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping
 from functools import cached_property
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import llama_cpp
 
@@ -97,8 +95,19 @@ class Words(dict[str, int]):
         return re.compile(f"[{''.join(map(re.escape, sorted(firsts)))}]" if firsts else r"(?!)")
 
     @cached_property
-    def _inner(self) -> set[str]:
-        return {word[1:-1] for word in self if word[2:]}
+    def edges(self) -> frozenset[str]:
+        """Characters other than letters, digits and spaces with which words begin and end that have such ones at both ends."""
+        return frozenset(chain.from_iterable((word[0], word[-1]) for word in self if _closed(word)))
+
+    @cached_property
+    def open_ended(self) -> Words:
+        """Words that begin or end otherwise."""
+        return Words({word: i for word, i in self.items() if not _closed(word)})
+
+    @cached_property
+    def joined(self) -> str:
+        """All words, to look for parts of them."""
+        return "\0".join(self)
 
     def found_in(self, text: str) -> list[tuple[int, str]]:
         """Return the position and text of each word in a text, overlapping ones included."""
@@ -109,8 +118,8 @@ class Words(dict[str, int]):
         return found
 
     def joins(self, text: str) -> list[int]:
-        """Return where neighbouring text could complete a word: 0 (before), the text's length (after), or 1 (on both sides)."""
-        places = [1] if text in self._inner else []
+        """Return where neighbouring text could complete a word: 0 (before) or the text's length (after)."""
+        places = []
         tail = text[-_LONGEST:]
         for match in self._firsts.finditer(tail):
             if begins(self._sorted, tail[match.start() :]):
@@ -127,98 +136,12 @@ class Words(dict[str, int]):
         return {word[-1] for word in self}
 
 
+def _closed(word: str) -> bool:
+    return not any(end.isalnum() or end.isspace() for end in (word[0], word[-1]))
+
+
 def _any_of(words: list[str]) -> str:
     """Return a pattern for words with a common beginning."""
     head = os.path.commonprefix(words)  # noqa: RUF071 - it is for any strings
     rest = sorted((word[len(head) :] for word in words), key=len, reverse=True)
     return re.escape(head) + f"(?:{'|'.join(map(re.escape, rest))})"
-
-
-# -- signs in messages -------------------------------------------------------------------------------------------------
-
-
-DEFAULT_SIGNS = ("\uf8d0", "\uf8d1")
-
-
-def unused_signs(text: str, asked: Any) -> tuple[str, str]:
-    """Return two characters that occur neither in the text nor in the request."""
-    written = text + json.dumps(asked, ensure_ascii=False)
-    private = chain(range(0xF8D0, 0xF900), range(0xF0000, 0xFFFFE))
-    first, second = islice((chr(code) for code in private if chr(code) not in written), 2)
-    return first, second
-
-
-class Spot(NamedTuple):
-    """A word in the messages of a role; an empty role means tools and other variables."""
-
-    word: str
-    role: str
-
-
-class Hider:
-    """Inserts a sign into words: the first into control words, the second into defined words that users and tools wrote.
-
-    spots: words that the last full `hide` broke or spared. spared: words to leave whole.
-    """
-
-    def __init__(self, control: Words, defined: Mapping[str, int], signs: tuple[str, str]) -> None:
-        self.signs = signs
-        self.spared: set[Spot] = set()
-        self.spots: set[Spot] = set()
-        self._control, self._defined = control, defined
-        self._only: set[Spot] | None = None
-
-    def bare(self, text: str) -> str:
-        """Return a text without signs."""
-        return text.replace(self.signs[0], "").replace(self.signs[1], "")
-
-    def hide(self, asked: Mapping[str, Any], only: set[Spot] | None = None) -> dict[str, Any]:
-        """Return the template's input with a sign in each word, or only in those of the given spots."""
-        self._only = only
-        if only is None:
-            self.spots = set()
-        return {
-            key: [self._part(turn, turn["role"]) for turn in part]
-            if key == "messages"
-            else self._part(part, "")
-            for key, part in asked.items()
-        }
-
-    def _part(self, part: Any, role: str, *, name: bool = False) -> Any:
-        if isinstance(part, str):
-            return self._text(part, role, name=name)
-        if isinstance(part, Mapping):
-            return {
-                self._text(key, role, name=True): self._part(each, role, name=key == "role")
-                for key, each in part.items()
-            }
-        if isinstance(part, (list, tuple)):
-            return [self._part(each, role) for each in part]
-        return part
-
-    def _text(self, text: str, role: str, *, name: bool) -> str:
-        """Insert a sign into each word, and, except in a role or a key, where a neighbour could complete one."""
-        places: dict[int, str] = {}
-        for at, word in self._control.found_in(text):
-            self._put(places, at + 1, 0, Spot(word, role))
-        for word in () if role in _OWN else self._defined:
-            at = text.find(word)
-            while at >= 0:
-                self._put(places, at + 1, 1, Spot(word, role))
-                at = text.find(word, at + 1)
-        for at in () if name else self._control.joins(text):
-            self._put(places, at, 0, Spot(text[-8:] if at else text[:8], role))
-        if not places:
-            return text
-        cuts = sorted(places)
-        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
-        return pieces[0] + "".join(places[at] + piece for at, piece in zip(cuts, pieces[1:]))
-
-    def _put(self, places: dict[int, str], at: int, sign: int, spot: Spot) -> None:
-        self.spots.add(spot)
-        if spot not in self.spared and (self._only is None or spot in self._only):
-            places.setdefault(at, self.signs[sign])
-
-
-_OWN = ("", "system", "developer", "assistant")
-"""Roles whose marks are meant as marks; the empty one stands for tools."""

@@ -42,6 +42,15 @@ class Rendering:
             )
         return replace(self, text=self.text[:at], shown=self.shown[:place])
 
+    def find(self, opening: str, answer: str, at: int) -> int:
+        """Return where the template, not a text, opens this answer, from `at` on; -1 if nowhere."""
+        while (at := self.text.find(opening + answer, at)) >= 0:
+            place = self.place(at)
+            if self.shown.startswith(opening, place):
+                return at
+            at += 1
+        return -1
+
     def place(self, at: int) -> int:
         """Convert a position in `text` to one in `shown`, past the signs there."""
         if not self.is_signed:
@@ -98,7 +107,7 @@ class PromptTokenizer:
         for answer in answers:
             for ids in (list(answer), self.without_end(answer, space=True)):
                 text = self.text(ids)
-                start = rendering.text.find(opening + text, at) if text else -1
+                start = rendering.find(opening, text, at) if text else -1
                 if start >= 0:
                     begin, at = start + len(opening), start + len(opening) + len(text)
                     found.append((rendering.place(begin), rendering.place(at), ids))
@@ -108,6 +117,14 @@ class PromptTokenizer:
     def text(self, ids: Iterable[int]) -> str:
         """Return the text of tokens, control tokens included."""
         return b"".join(map(self.vocabulary.piece, ids)).decode("utf-8", "replace")
+
+    @cached_property
+    def ends(self) -> frozenset[str]:
+        """Control words that end an answer."""
+        control = self.vocabulary.control.items()
+        return frozenset(
+            word for word, i in control if llama_cpp.llama_vocab_is_eog(self._vocab, i)
+        )
 
     def without_end(self, ids: Iterable[int], *, space: bool = False) -> list[int]:
         """Return the tokens without end-of-generation tokens at the end, and with `space` without white space there."""

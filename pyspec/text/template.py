@@ -1,28 +1,35 @@
 """Turns messages into prompt tokens. All interfaces share this code.
 
 A model file's template is an untrusted program, so a child process renders it (`render.py`). What users and tools write must stay
-text. Usually it holds none of the vocabulary's control words, and the whole rendering is tokenized at once. Otherwise the
-conversation is rendered a second time with a sign inside each such word. If the renderings differ only in the signs, then the
-control words left whole in the second are the template's own: they become control tokens, and the text between them stays text.
+text. If it holds characters that control words begin or end with, the conversation is rendered again with stand-ins for them
+(`veil.py`): control words in that rendering are the template's own and become control tokens; the text between them stays text.
+If a template reads words in what others wrote, it finds none.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from typing import Any, TypedDict
 
 from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.text.control import DEFAULT_SIGNS, Hider, Spot, unused_signs
-from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, shape_of, standard
+from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, standard
+from pyspec.text.probe import filled, probe_of
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
 from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of
+from pyspec.text.veil import Veil, unused_digits, veiled, written
 
 log = logging.getLogger("pyspec")
 
-MOST_SPOTS = 64
-"""Most words of a role that are tested one by one for a meaning to the template."""
+_MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")
+"""What looks like a mark in a template's source."""
+
+_MOST_READ = 16
+"""Most marks that are tried one by one for a meaning to the template."""
 
 PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
 _CONVERSATION = ("messages", "tools")
@@ -31,10 +38,7 @@ _CONVERSATION = ("messages", "tools")
 _MOST_SHAPES = 256
 # shapes of conversations whose forms are remembered
 
-_END = "\uf8d2"
-# marks where an answer continues: what the template writes after it is cut
-
-READ = "this model's chat template interprets some control words inside messages: there they become control tokens"
+READ = "this model's chat template interprets some words that users or tools wrote: it is shown them as plain text"
 
 
 class Message(TypedDict, total=False):
@@ -87,7 +91,8 @@ class ChatTemplate:
         variables = variables_of(llm)
         for name, source in self.sources.items():
             self._renderer.add(name, source, variables)
-        self._forms: dict[object, tuple[str, ...]] = {}
+        self._forms: dict[bytes, tuple[str, ...] | None] = {}
+        self._turn_marks: dict[str, frozenset[str]] = {}
         self._openings: dict[str, str | None] = {}
         self._said: set[str] = set()
 
@@ -146,11 +151,12 @@ class ChatTemplate:
         turns = [_with_content(tokens, message) for message in messages]
         try:
             name, asked = self._asked(turns, answer and not goes_on, tools, arguments)
-            if goes_on:
-                asked["messages"][-1]["content"] = (asked["messages"][-1]["content"] or "") + _END
+            end = unused_digits(written(asked)) if goes_on else ""
+            if end:  # what the template writes behind it is cut
+                asked["messages"][-1]["content"] = (asked["messages"][-1]["content"] or "") + end
             text, asked = self._rendered(name, asked, now)
-            rendering = self._signed(name, asked, text, now)
-            rendering = rendering.before(_END) if goes_on else rendering
+            rendering = self._veiled(name, asked, text, now)
+            rendering = rendering.before(end) if end else rendering
         except RecursionError:
             raise InputError("the conversation is nested too deep") from None
         answers = [list(turn["tokens"]) for turn in turns if turn.get("tokens")]
@@ -203,68 +209,99 @@ class ChatTemplate:
     def _rendered(
         self, name: str, asked: TemplateInput, now: float | None
     ) -> tuple[str, TemplateInput]:
-        """Return the text, and the conversation in the form that the template accepted.
+        """Return the text, and the conversation in the form that the template accepted."""
+        probe = probe_of(asked)
+        key = sha256(repr((name, probe)).encode("utf-8", "replace")).digest()
+        if key not in self._forms:
+            if len(self._forms) >= _MOST_SHAPES:
+                self._forms.clear()
+            self._forms[key] = self._first_complete(name, filled(probe), now)
+        forms = self._forms[key]
+        if forms is not None:
+            with suppress(InputError):  # it refuses some of the words
+                return self._noted(forms, asked, name, now)
+        return self._noted(self._first_complete(name, asked, now) or (), asked, name, now)
 
-        The form is remembered only for conversations of this shape, so that earlier requests never change a prompt.
-        """
-        refusal, best, kind = None, None, (name, shape_of(asked))
+    def _first_complete(
+        self, name: str, asked: TemplateInput, now: float | None
+    ) -> tuple[str, ...] | None:
+        """Return the first forms in which the template writes all of a conversation, else most of it; None if it refuses all."""
+        best: tuple[int, tuple[str, ...]] | None = None
         seen: list[TemplateInput] = []
-        for names in (self._forms.get(kind, ()), *CHOICES):
+        for names in CHOICES:
             tried = in_forms(asked, names)
             if tried in seen:
                 continue
             seen.append(tried)
             try:
-                text = self._renderer.render(name, tried, now)
-            except InputError as error:
-                refusal = refusal or error
+                lost = missing(self._renderer.render(name, tried, now), asked)
+            except InputError:
                 continue
-            lost = missing(text, asked)
             if best is None or lost < best[0]:
-                best = lost, names, text, tried
+                best = lost, names
             if not lost:
                 break
-        if best is None:
-            raise refusal or InputError("the conversation cannot be rendered")
-        if len(self._forms) >= _MOST_SHAPES:
-            self._forms.clear()
-        self._forms[kind] = best[1]
-        for each in best[1]:
+        return best[1] if best else None
+
+    def _noted(
+        self, forms: Sequence[str], asked: TemplateInput, name: str, now: float | None
+    ) -> tuple[str, TemplateInput]:
+        """Render a conversation in these forms, and say what they change. Returns the text and the changed conversation."""
+        changed = in_forms(asked, forms)
+        text = self._renderer.render(name, changed, now)
+        for each in forms:
             if each in SAID and not self.is_plain:
                 self._say(SAID[each])
-        return best[2], best[3]
+        return text, changed
 
-    def _signed(self, name: str, asked: TemplateInput, text: str, now: float | None) -> Rendering:
-        """Return the rendering with signs in all words that must stay text."""
+    def _veiled(self, name: str, asked: TemplateInput, text: str, now: float | None) -> Rendering:
+        """Return the rendering with signs in all words that must stay text. Raises InputError if there is none."""
         vocabulary, source = self._opened().vocabulary, self.sources[name]
-        defined = {word: i for word, i in vocabulary.defined.items() if word in source}
-        hider = Hider(vocabulary.control, defined, DEFAULT_SIGNS)
-        if hider.hide(asked) == asked:
-            return Rendering(text, text, hider.signs)
-        hider.signs = unused_signs(text, asked)
+        defined = [word for word in vocabulary.defined if word in source]
+        veil = Veil(vocabulary.control, defined, text, source, written(asked))
+        veil.hide(asked)
+        if not veil.hid:
+            return Rendering(text, text, ("", ""))
 
-        def shown(only: set[Spot] | None = None) -> str | None:
-            """Render with signs, in these spots only if given; None if more than the signs changed."""
+        def render(changed: Mapping[str, Any]) -> str | None:
             try:
-                found = self._renderer.render(name, hider.hide(asked, only), now)
+                return self._renderer.render(name, changed, now)
             except InputError:
                 return None
-            for sign in hider.signs:  # where a template writes JSON in ASCII
-                found = found.replace(f"\\u{ord(sign):04x}", sign)
-            return found if hider.bare(found) == text else None
 
-        found = shown()
-        if found is None:
-            spots = hider.spots
-            # some of the words mean something to the template, such as the end of reasoning
-            for role in {spot.role for spot in spots}:
-                group = {spot for spot in spots if spot.role == role}
-                if len(group) <= MOST_SPOTS and shown(group) is None:
-                    hider.spared |= {spot for spot in group if shown({spot}) is None}
-            found = shown()
-        if found is None or any(spot.role != "assistant" for spot in hider.spared):
+        found = veiled(veil, asked, text, self._read(name, asked), render)
+        shown = veil.read(found) if found is not None else None
+        if shown is None or missing(shown.text, asked) > missing(text, asked):
+            raise InputError(
+                "the model's chat template takes words of this conversation for its own marks, and leaves out texts without them",
+                "leave out what looks like control words",
+            )
+        if shown.text != text:
             self._say(READ)
-        return Rendering(text, text if found is None else found, hider.signs)
+        return shown
+
+    def _read(self, name: str, asked: TemplateInput) -> list[str]:
+        """Return words that the template may read in what the model said: those it names, but none that mark a turn."""
+        said = written({"messages": [m for m in asked["messages"] if m["role"] == "assistant"]})
+        source, control = self.sources[name], self._opened().vocabulary.control
+        named = [word for word in {*_MARK.findall(source), *control} if word in source and word in said]  # fmt: skip
+        if not named:
+            return []
+        if name not in self._turn_marks:
+            self._turn_marks[name] = self._frame(name)
+        left = [word for word in named if word not in self._turn_marks[name]]
+        return left if len(left) <= _MOST_READ else []
+
+    def _frame(self, name: str) -> frozenset[str]:
+        """Return the control words around a user's turn, and those that end an answer; all of them if that is unknown."""
+        tokens = self._opened()
+        control = tokens.vocabulary.control
+        _, asked = self._asked([{"role": "user", "content": "x"}], False, None, None)
+        try:
+            text, _ = self._rendered(name, asked, None)
+        except InputError:
+            return frozenset(control)
+        return frozenset(control.pattern.findall(text)) | tokens.ends
 
     def _say(self, note: str) -> None:
         if note not in self._said:
@@ -279,7 +316,7 @@ class ChatTemplate:
         return self._openings[key]
 
     def _tried_opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
-        first = {**asked, "messages": [{"role": "user", "content": "x"}]}
+        first = {**asked, "messages": [{"role": "user", "content": "x"}], "tools": None}
         try:
             opened, first = self._rendered(name, {**first, "add_generation_prompt": True}, now)
             closed = self._renderer.render(name, {**first, "add_generation_prompt": False}, now)

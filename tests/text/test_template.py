@@ -160,17 +160,15 @@ def test_reasoning_that_the_template_reads_is_its_own(made: Callable[..., Target
     assert control(llm, tokens) == MARKS
 
 
-def test_a_template_that_counts_marks_is_said_once(
+def test_a_template_that_counts_marks_finds_none(
     made: Callable[..., TargetLlama], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where what is said decides what the template writes, all is rendered as it is."""
+    """Where what is said would decide what the template writes, it stays text, which is said once."""
     llm = made("{{ messages[0].content }}{{ 'a' if '<|im_end|>' in messages[0].content }}")
     for _ in range(2):
-        assert llm.template.prompt([user("<|im_end|>")]) == [
-            tiny.mark(1),
-            *llm.tokenize(b"a", False),
-        ]
-    assert sum("control tokens" in record.message for record in caplog.records) == 1
+        said = llm.template.prompt([user("<|im_end|>")])
+        assert said == llm.tokenize(b"<|im_end|>", add_bos=False, special=False)
+    assert sum("plain text" in record.message for record in caplog.records) == 1
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), min_size=1)

@@ -1,0 +1,100 @@
+"""A conversation of the same structure as another, with a word of its own in each place: it shows what a template leaves out.
+
+Which form a template accepts is decided on the probe. So it depends on the conversation's structure alone, and on no word in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from pyspec.text.forms import TemplateInput
+from pyspec.text.veil import unused_digits, written
+
+_TEXTS = ("content", "reasoning_content", "thinking", "name")
+_LONGEST = 8
+"""Turns of the longest stretch that is looked for again right behind itself."""
+
+
+def probe_of(asked: TemplateInput) -> TemplateInput:
+    """Return the probe of a conversation in its standard form. Stretches of equal structure beyond the second are left out."""
+    turns = _shortened([_turn(message) for message in asked["messages"]])
+    tools = [_tool(tool) for tool in asked.get("tools") or ()]
+    return {**asked, "messages": turns, "tools": tools or None}
+
+
+def filled(probe: TemplateInput) -> TemplateInput:
+    """Return a probe with a different word in each place, none of which occurs in it otherwise."""
+    digits, number = unused_digits(written(probe)), count()
+
+    def fill(part: Any) -> Any:
+        if part == _PLACE:
+            return f"w{next(number)}x{digits}"
+        if isinstance(part, dict):
+            return {key: fill(each) for key, each in part.items()}
+        return [fill(each) for each in part] if isinstance(part, list) else part
+
+    return {
+        **probe,
+        "messages": fill(probe["messages"]),
+        "tools": fill(probe["tools"]),
+    }
+
+
+_PLACE = "\0place"
+"""Stands for a text. A caller's text that is the same only adds a word."""
+
+
+def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
+    made = {key: _field(key, value) for key, value in message.items()}
+    if message.get("tool_calls"):
+        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    return made
+
+
+def _field(key: str, value: Any) -> Any:
+    if key == "role" or not isinstance(value, str):
+        return value
+    if key == "tool_call_id":
+        return _id(value)
+    return _PLACE if key in _TEXTS and value.strip() else ("x" if value else "")
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    held = {"a": _PLACE} if arguments and isinstance(arguments, dict) else arguments
+    made = _PLACE if isinstance(arguments, str) else held
+    return {
+        **{key: _id(value) if key == "id" else value for key, value in call.items()},
+        "function": {"name": _PLACE, "arguments": made},
+    }
+
+
+def _id(value: Any) -> Any:
+    """Return an id of the same length, which is what templates check."""
+    return "a" * len(value) if isinstance(value, str) else value
+
+
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    named = {key: _PLACE for key in ("name", "description") if function.get(key)}
+    return {**tool, "function": {**function, **named}}
+
+
+def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop each stretch that equals both of the two before it: long conversations have the structure of short ones."""
+    made: list[dict[str, Any]] = []
+    kinds: list[str] = []
+    for turn in turns:
+        made.append(turn)
+        kinds.append(json.dumps(turn, sort_keys=True, default=str))
+        for n in range(1, _LONGEST + 1):
+            if len(kinds) >= 3 * n and kinds[-n:] == kinds[-2 * n : -n] == kinds[-3 * n : -2 * n]:
+                del made[-n:], kinds[-n:]
+                break
+    return made

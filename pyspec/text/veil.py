@@ -1,0 +1,268 @@
+"""Keeps what users and tools wrote apart from what a template writes, by random digits in place of the characters at words' ends.
+
+A control word begins and ends with brackets or the like. Where no text of a request has these characters, no rendering of it can
+have a control word that is not the template's own, however the template cuts and joins texts. So they are replaced by stand-ins
+before rendering and put back after it. Digits are what templates and escapes leave alone: JSON, Python's notation and
+percent-encoding all write them as they are. Their prefix is drawn at random for each prompt and occurs nowhere in the request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+from typing import Any
+
+from pyspec.errors import InputError
+from pyspec.text.control import Words
+from pyspec.text.prompts import Rendering
+
+_DIGITS = 16
+_LEFTOVER = 9
+"""So many digits of the prefix show that a template has cut a stand-in."""
+
+_ROLES = frozenset(
+    ["system", "developer", "user", "assistant", "tool", "function", "model", "ipython", "observation", "context", "documents"]
+)  # fmt: skip
+_OWN = ("", "system", "developer", "assistant")
+"""Roles whose marks are meant as marks; the empty one stands for tools and template variables."""
+_TYPES = frozenset(["function", "text", "object", "array", "string", "number", "integer", "boolean", "null"])  # fmt: skip
+_KINDS = {"role": _ROLES, "type": _TYPES}
+"""Words that a template knows, by the key that they stand under."""
+_SAYS = ("content", "reasoning_content", "thinking", "text")
+"""Keys of what a template may split at marks in the model's own turns."""
+
+
+def unused_digits(*written: str) -> str:
+    """Return random digits that occur in none of these texts, and of which no beginning is an end: so none overlap."""
+    while True:
+        made = "".join(secrets.choice("0123456789") for _ in range(_DIGITS))
+        borders = any(made.startswith(made[n:]) for n in range(1, _DIGITS))
+        if not borders and not any(map(_cut_of(made).search, written)):
+            return made
+
+
+def _cut_of(digits: str) -> re.Pattern[str]:
+    """Return a pattern for pieces of these digits."""
+    return re.compile("|".join(digits[i : i + _LEFTOVER] for i in range(_DIGITS - _LEFTOVER + 1)))
+
+
+def unused_signs(text: str) -> tuple[str, str]:
+    """Return two characters that a text does not have. Raises InputError if it has them all."""
+    held = set(text)
+    free = list(islice((chr(c) for c in range(0xE000, 0x110000) if chr(c) not in held), 2))
+    if len(free) < 2:
+        raise InputError("the conversation has every character there is", "leave some out")
+    return free[0], free[1]
+
+
+class Veil:
+    """Hides one request's characters from its template. control: words that are tokens only if a template writes them.
+
+    defined: words that are tokens in any text, if not broken. written: what the prefix must not occur in.
+    """
+
+    def __init__(self, control: Words, defined: Collection[str], *written: str) -> None:
+        self._control = control
+        self._prefix = unused_digits(*written)
+        self._cut = _cut_of(self._prefix)
+        self._edges = control.edges | {word[0] for word in defined}
+        self._open_ended, self._parts = control.open_ended, control.joined
+        self._defined = re.compile("|".join(map(re.escape, defined)) or r"(?!)")
+        chars = re.escape("".join(sorted(self._edges)))
+        self._pattern = re.compile(f"[{chars}]") if chars else re.compile(r"(?!)")
+        self._codes = [(char, own) for char in sorted(self._edges) for own in (False, True)]
+        self._standing = {
+            key: f"{self._prefix}{code:03d}" for code, key in enumerate(self._codes, 1)
+        }
+        self._seam = f"{self._prefix}000"
+        self._found = re.compile(self._prefix + r"(\d{3})")
+        self.seams = False
+        """Whether the last request had texts that could be the inside of a word, and were broken."""
+        self.hid = False
+        """Whether anything was hidden in the last request."""
+
+    def hide(
+        self,
+        asked: Mapping[str, Any],
+        spared: Collection[str] = (),
+        *,
+        but: str | None = None,
+        seams: bool = True,
+    ) -> dict[str, Any]:
+        """Return a template's input with stand-ins.
+
+        Args:
+            asked: The input.
+            spared: Words to leave whole in what the assistant said.
+            but: A role whose messages are left as they are.
+            seams: Whether texts that could be the inside of a control word are broken too.
+        """
+        self.hid = self.seams = False
+        pattern = re.compile("|".join(sorted(map(re.escape, spared), key=len, reverse=True)) or r"(?!)")  # fmt: skip
+        walk = _Walk(self, pattern, seams)
+        return {
+            key: [turn if turn["role"] == but else walk.turn(turn) for turn in part]
+            if key == "messages"
+            else walk.part(part, "")
+            for key, part in asked.items()
+        }
+
+    def text(self, text: str, role: str, spared: re.Pattern[str], *, seams: bool) -> str:
+        """Return a text with stand-ins."""
+        own = role in _OWN
+        pieces, at = [], 0
+        for match in spared.finditer(text):
+            pieces += [self._replaced(text[at : match.start()], own), match[0]]
+            at = match.end()
+        made = "".join([*pieces, self._replaced(text[at:], own)])
+        made = self._broken(made)
+        core = text.strip()
+        if seams and core and made == text and core in self._parts:
+            self.seams = self.hid = True
+            at = text.find(core) + 1
+            made = text[:at] + self._seam + text[at:]
+        return made
+
+    def _replaced(self, text: str, own: bool) -> str:
+        made = self._pattern.sub(lambda found: self._standing[found[0], own], text)
+        self.hid |= made != text
+        return made
+
+    def _broken(self, text: str) -> str:
+        """Break words that begin or end with a letter, and what a neighbour could complete to one."""
+        words = self._open_ended
+        if not words:
+            return text
+        places = {at + 1 for at, _ in words.found_in(text)} | set(words.joins(text))
+        self.hid |= bool(places)
+        for at in sorted(places, reverse=True):
+            text = text[:at] + self._seam + text[at:]
+        return text
+
+    def frame(self, shown: str) -> list[str]:
+        """Return the control words that a rendering with stand-ins has: they are the template's own."""
+        return self._control.pattern.findall(shown)
+
+    def bare(self, shown: str) -> str:
+        """Return a rendering with all characters put back. Raises InputError if its template has cut stand-ins."""
+        made = self._found.sub(lambda found: self._char(found)[0], shown)
+        if self._cut.search(made):
+            raise InputError(
+                "the model's chat template cuts this conversation's texts where they have control words' characters",
+                "leave out brackets such as < and [",
+            )
+        return made
+
+    def read(self, shown: str) -> Rendering:
+        """Return a rendering with characters put back and signs that tell what was hidden."""
+        text = self.bare(shown)
+        signs = unused_signs(text)
+        pieces, at, put = [], 0, 0  # `put` is how many characters of `text` there are so far
+        for found in self._found.finditer(shown):
+            between, (char, own) = shown[at : found.start()], self._char(found)
+            at, put = found.end(), put + len(between)
+            breaks = not own and bool(char) and self._defined.match(text, put)
+            pieces += [between, signs[0], char, signs[1] if breaks else signs[0]]
+            put += len(char)
+        return Rendering(text, "".join([*pieces, shown[at:]]), signs)
+
+    def _char(self, found: re.Match[str]) -> tuple[str, bool]:
+        code = int(found[1])
+        return self._codes[code - 1] if 0 < code <= len(self._codes) else ("", True)
+
+
+class _Walk:
+    """One way through a request."""
+
+    def __init__(self, veil: Veil, spared: re.Pattern[str], seams: bool) -> None:
+        self._veil, self._spared, self._seams = veil, spared, seams
+
+    def turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a message with stand-ins."""
+        role = turn["role"]
+        return {key: self._field(key, each, role, turn=True) for key, each in turn.items()}
+
+    def part(self, part: Any, role: str, *, says: bool = False, given: bool = False) -> Any:
+        """Return a part with stand-ins. says: whether it is what a turn says. given: whether its keys are a caller's."""
+        if isinstance(part, str):
+            return self._text(part, role, spares=says and role == "assistant")
+        if isinstance(part, Mapping):
+            return {
+                self._text(key, role, seams=given): self._field(key, each, role, says=says, given=given)
+                for key, each in part.items()
+            }  # fmt: skip
+        if isinstance(part, (list, tuple)):
+            return [self.part(each, role, says=says, given=given) for each in part]
+        return part
+
+    def _field(
+        self, key: str, value: Any, role: str, *, turn: bool = False, says: bool = False, given: bool = False
+    ) -> Any:  # fmt: skip
+        if key in _KINDS and isinstance(value, str) and value in _KINDS[key] and not given:
+            return value
+        says = key in _SAYS and (turn or says)
+        return self.part(value, role, says=says, given=given or key == "arguments")
+
+    def _text(self, text: str, role: str, *, spares: bool = False, seams: bool = True) -> str:
+        spared = self._spared if spares else _NOTHING
+        return self._veil.text(text, role, spared, seams=seams and self._seams)
+
+
+_NOTHING = re.compile(r"(?!)")
+
+Render = Callable[[Mapping[str, Any]], "str | None"]
+"""Renders a template's input; None if the template refuses it."""
+
+
+def veiled(veil: Veil, asked: Mapping[str, Any], plain: str, read: Collection[str], render: Render) -> str | None:  # fmt: skip
+    """Render a request behind a veil, as like its plain rendering as is safe.
+
+    A template may read marks in what the model said, such as the end of reasoning: as few of the words `read` as this takes are
+    left whole there. What others wrote is never left whole: a template that reads marks in it finds none.
+
+    Args:
+        veil: The veil.
+        asked: The template's input.
+        plain: Its rendering without a veil.
+        read: Words that a template may read in the assistant's messages.
+        render: Renders an input.
+
+    Returns:
+        The rendering with stand-ins, or None if the template refuses it.
+    """
+
+    def shown(spared: Collection[str] = (), *, seams: bool = True, but: str | None = None) -> str | None:  # fmt: skip
+        return render(veil.hide(asked, spared, seams=seams, but=but))
+
+    def bare(rendering: str | None) -> str | None:
+        return None if rendering is None else veil.bare(rendering)
+
+    seams, found = True, shown()
+    if bare(found) == plain:
+        return found
+    if veil.seams:  # they may be names that the template knows, rather than insides of words
+        without = shown(seams=False)
+        if without is not None and _words(veil, without) == _words(veil, found):
+            seams, found = False, without
+    wanted = bare(shown(seams=seams, but="assistant"))
+    if wanted is None or bare(found) == wanted:
+        return found
+    whole = set(read)
+    if bare(shown(whole, seams=seams)) != wanted:
+        return found
+    for word in sorted(whole):
+        if bare(shown(whole - {word}, seams=seams)) == wanted:
+            whole.discard(word)
+    return shown(whole, seams=seams)
+
+
+def _words(veil: Veil, shown: str | None) -> list[str] | None:
+    return None if shown is None else veil.frame(shown)
+
+
+def written(asked: Mapping[str, Any]) -> str:
+    """Return all that a request has, for looking things up in it."""
+    return json.dumps(asked, ensure_ascii=False, default=str)

@@ -1,0 +1,90 @@
+"""Whether a template writes everything is a matter of structure: no words in a conversation decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from pyspec.target import TargetLlama
+from pyspec.text.probe import probe_of
+
+IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[], TargetLlama]]:
+    """Opens a model whose template ignores tools."""
+    found: list[TargetLlama] = []
+
+    def make() -> TargetLlama:
+        path = tiny.write_vocabulary(tmp_path / f"{len(found)}.gguf", IGNORES, ["<|im_end|>"])
+        found.append(TargetLlama(str(path), vocab_only=True, trust=True, verbose=False))
+        return found[-1]
+
+    yield make
+    for llm in found:
+        llm.close()
+
+
+def user(text: str) -> dict[str, Any]:
+    """A turn of the user."""
+    return {"role": "user", "content": text}
+
+
+def tool(name: str, description: str | None) -> dict[str, Any]:
+    """A function that may be called."""
+    function = {"name": name, "parameters": {"type": "object", "properties": {}}}
+    return {
+        "type": "function",
+        "function": function | ({"description": description} if description else {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "turns"),
+    [
+        ("get_time", "Get the time", [user("Get the time in Rome.")]),
+        ("get_time", None, [user("Please call get_time.")]),
+        ("u", None, [user("Hello.")]),
+        ("get_time", "Time.", [{"role": "system", "content": "get_time: Time."}, user("Hello.")]),
+    ],
+)
+def test_tools_are_in_the_prompt_whatever_else_is(
+    name: str,
+    description: str | None,
+    turns: list[dict[str, Any]],
+    opened: Callable[[], TargetLlama],
+) -> None:
+    """A message that has a tool's words does not stand for the tool."""
+    text = opened().template.render(turns, tools=[tool(name, description)])
+    assert f'"name": "{name}"' in text
+
+
+def test_prompt_is_the_same_after_any_request(opened: Callable[[], TargetLlama]) -> None:
+    """What others asked before changes nothing."""
+    fresh, used = opened().template, opened().template
+    used.render([user("Get the time in Rome.")], tools=[tool("get_time", "Get the time")])
+    used.render([user("x")])
+    asked = [user("Tell me."), {"role": "assistant", "content": "No."}, user("Get the time.")]
+    tools = [tool("get_time", "Get the time")]
+    assert used.render(asked, tools=tools) == fresh.render(asked, tools=tools)
+
+
+def test_long_conversations_have_short_probes() -> None:
+    """Stretches that come again and again are left out from the third on."""
+    pair = [user("a"), {"role": "assistant", "content": "b"}]
+    asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
+    roles = [turn["role"] for turn in probe_of(asked)["messages"]]
+    assert roles == ["user", "assistant"] * 2 + ["user"]
+
+
+def test_probes_have_no_words_of_a_conversation() -> None:
+    """Two conversations of one structure have one probe."""
+    asked = [
+        {"messages": [user(text)], "tools": [tool(text, text)]} for text in ("Get the time", "x")
+    ]
+    assert probe_of(asked[0]) == probe_of(asked[1])
