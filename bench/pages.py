@@ -27,6 +27,7 @@ import busy
 import msgspec
 import parity
 from agent import AgentResults
+from attention import Attention
 from batch import BatchResults
 from ceiling import Ceilings
 from common import Comparison, Paged, arguments, half_width, write_one, write_page
@@ -102,7 +103,7 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
+    "attention": Attention, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
     "overhead": Overhead, "same_text": SameText, "schedules": Schedules, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""

@@ -157,9 +157,14 @@ _UNQUANTISED = (None, 0, 1, 30)
 # llama.cpp's F32, F16 and BF16
 
 
+def is_quantised(kind: int | None) -> bool:
+    """Whether a type of the KV cache, by ggml's number, is quantised."""
+    return kind not in _UNQUANTISED
+
+
 def check_cache_type(type_v: int | None, flash_attn: bool, name: str = "type_v") -> None:
     """Raise OptionError for a quantised value cache without flash attention, which llama.cpp cannot use."""
-    if type_v not in _UNQUANTISED and not flash_attn:
+    if is_quantised(type_v) and not flash_attn:
         raise OptionError(
             f"{name} is quantised, which needs flash attention, and that is off",
             "turn it on (flash_attn=True, -fa on), or leave the type out",

@@ -74,8 +74,9 @@ class SpeculativeLlama(Generation):
     Args:
         model_path: A file, or a name as on the command line; a model that is not here is fetched.
         n_gpu_layers: Layers on devices: a number, -1 for all, or "auto" for as many as fit into the free memory there.
-        flash_attn: Flash attention, on by default, as in llama.cpp's own programs; on a CPU it decodes 4 to 10 % faster. It
-            rounds differently, so a greedy answer may differ from that of a `Llama` with its default.
+        flash_attn: Flash attention: True, False (the default of a `Llama`), or "auto" for whichever is faster for this model on
+            this machine, measured once. It rounds differently, so where two tokens are almost equally likely a greedy answer
+            may go on with the other one.
         draft: "auto" (a shipped draft that fits, with prompt lookup in front; else lookup alone), "none", "lookup", the name or
             path of a draft GGUF (including EAGLE-3), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec `Drafter`,
             or any `LlamaDraftModel` of llama-cpp-python.
@@ -142,7 +143,7 @@ class SpeculativeLlama(Generation):
         logits_all: bool = False,
         embedding: bool = False,
         offload_kqv: bool = True,
-        flash_attn: bool = True,
+        flash_attn: bool | Literal["auto"] = "auto",
         op_offload: bool | None = None,
         swa_full: bool | None = None,
         no_perf: bool = False,

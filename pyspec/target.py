@@ -7,6 +7,7 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import local
@@ -15,8 +16,9 @@ from typing import Any
 import llama_cpp
 
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
-from pyspec.limits import check_cache_type, check_overrides, check_ranges
+from pyspec.limits import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.offload import asked_layers, context_of, fit_layers, place_on, trial_layers
+from pyspec.store.attention import Use, attention_of
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
 from pyspec.store.files import show, size_of
@@ -52,7 +54,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     trust: read only the file's header instead. extra_buffers: whether llama.cpp may copy weights into its own layouts (AMX,
     repacking): "on", "off", or "auto", which is on unless that crashes on this machine. n_threads and n_threads_batch: if neither
-    is given, as many as this process may really use, and fewer while other programs need the processors.
+    is given, as many as this process may really use, and fewer while other programs need the processors. flash_attn: True,
+    False (llama_cpp.Llama's default), or "auto" for what was measured to be faster here.
 
     snapshots: states that a hybrid model keeps, if llama.cpp can; without them nothing can be drafted for it. head: load the
     next-token head (MTP) that the file may have; `has_head` says whether it did. n_gpu_layers: a number, -1 for all, or "auto"
@@ -100,20 +103,15 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.trust, self._snapshots = trust, snapshots
         self.devices = parse_devices(devices)
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
+        kwargs["flash_attn"] = self._flash(Path(model_path), kwargs)
         self._device_array = device_array(self._chosen)
-        self.loading = Loading(
-            **self._places(model_path, kwargs),
-            n_ctx=kwargs["n_ctx"],
-            n_threads=kwargs["n_threads"],
-            flash_attn=bool(kwargs.get("flash_attn", False)),
+        self.loading = replace(
+            self._loading(model_path, kwargs),
             extra_buffers=extra_buffers,
             vocab_only=vocab_only,
             embedding=embedding,
             head=self.has_head,
-            type_k=kwargs.get("type_k"),
-            type_v=kwargs.get("type_v"),
             overrides=overrides,
-            lora=_adapter_of(kwargs),
         )
         if self.fits_itself:
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
@@ -142,19 +140,34 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._stack.callback(renderer.close)
         return renderer
 
-    def _places(self, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Where layers go in the trial."""
+    def _flash(self, path: Path, kwargs: Mapping[str, Any]) -> bool:
+        """Whether flash attention is on; for "auto" whichever was measured to be faster, on where there is no choice."""
+        asked = kwargs.get("flash_attn", False)
+        must = self._chosen or kwargs.get("embedding") or kwargs.get("vocab_only")
+        if asked != AUTO or must or is_quantised(kwargs.get("type_v")):
+            return bool(asked)
+        use = Use(kwargs["n_ctx"], kwargs["n_threads"], n_ubatch=kwargs.get("n_ubatch", 512))
+        return attention_of(path, use).flash
+
+    def _loading(self, model_path: str, kwargs: Mapping[str, Any]) -> Loading:
+        """What llama_cpp.Llama's own arguments say of the load, and where layers go in the trial."""
         layers = kwargs["n_gpu_layers"]
         if self.fits_itself and self._chosen:
             layers = rough_layers(read_header(model_path), self._chosen)
-        return {
-            "n_gpu_layers": trial_layers(layers, self._chosen),
-            "devices": self.devices,
-            "split_mode": kwargs.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER),
-            "main_gpu": kwargs.get("main_gpu", 0),
-            "tensor_split": tuple(kwargs.get("tensor_split") or ()),
-            "offload_kqv": kwargs.get("offload_kqv", True),
-        }
+        return Loading(
+            n_gpu_layers=trial_layers(layers, self._chosen),
+            devices=self.devices,
+            split_mode=kwargs.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER),
+            main_gpu=kwargs.get("main_gpu", 0),
+            tensor_split=tuple(kwargs.get("tensor_split") or ()),
+            offload_kqv=kwargs.get("offload_kqv", True),
+            n_ctx=kwargs["n_ctx"],
+            n_threads=kwargs["n_threads"],
+            flash_attn=kwargs["flash_attn"],
+            type_k=kwargs.get("type_k"),
+            type_v=kwargs.get("type_v"),
+            lora=_adapter_of(kwargs),
+        )
 
     def _fitting(
         self, model_path: str, kwargs: Mapping[str, Any], room_for: tuple[int, int] | None

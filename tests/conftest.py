@@ -57,6 +57,20 @@ def safe_weights() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def flash_attention() -> Iterator[None]:
+    """What `flash_attn="auto"` means in tests: no measurement decides how the logits that they compare are rounded."""
+    from pyspec.store import attention
+
+    def on(_path: Path, use: Any, _flash: bool | None = None) -> attention.Attention:
+        return attention.Attention(flash=True, below_tile=use.unified and use.n_seq > 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("pyspec.target", "pyspec.batch.contexts"):
+            patch.setattr(f"{module}.attention_of", on)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def on_a_device() -> Iterator[None]:
     """PYSPEC_TEST_OFFLOAD: how many layers of every model go to a graphics card or, if there is none, to an RPC device."""
     import devices

@@ -21,10 +21,12 @@ from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
 from pyspec.errors import EngineError, NoMemory
+from pyspec.limits import is_quantised
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.profiles import Side, beginnings, gpu_layers
-from pyspec.store.devices import parse_devices
+from pyspec.store.attention import TILE, Attention, Use, attention_of
+from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
 from pyspec.target import SNAPSHOTS, TargetLlama
@@ -89,10 +91,6 @@ def best_parallel(times: Sequence[float]) -> int:
 FILL_ROWS = 128
 """Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
 
-_SKIPPING_ROWS = 63
-# under 64 rows ggml's flash attention on a CPU passes by the cells that a row does not see; from there on it computes whole
-# tiles, seen or not: 150 prompt tokens beside 15 answers of 250 cells took 480 ms at once, 271 in decodes of 63 rows (BF16)
-
 _ROWS_A_SEQUENCE = 72
 # the engine gives each sequence n_batch / n rows for its draft, the longest draft aside
 
@@ -113,8 +111,8 @@ class Models:
         at_once: int = 1,
         **kwargs: Any,
     ) -> None:
-        # attention then skips the cells of other sequences; without it each row would look at all of them
-        kwargs = {"verbose": False, "flash_attn": True, **kwargs, "n_ctx": STEP}
+        self._flash = kwargs.get("flash_attn", AUTO)
+        kwargs = {"verbose": False, **kwargs, "flash_attn": bool(self._flash), "n_ctx": STEP}
         self.rows_asked = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
         kwargs["head"] = draft in ("auto", MTP, f"lookup+{MTP}")
         kwargs["snapshots"] = self._snapshots(Path(path), draft, at_once, kwargs)
@@ -126,6 +124,15 @@ class Models:
         except BaseException:
             self.target.close()
             raise
+
+    def attention(self, n_seq: int, n_ctx: int, *, unified: bool) -> Attention:
+        """What kind of attention to use for so many sequences of n_ctx cells, in one pool or in streams of their own."""
+        params = self.target.context_params
+        if not self.on_cpu or not self._flash:
+            return Attention(bool(self._flash))
+        free = self._flash == AUTO and not is_quantised(params.type_v)
+        use = Use(n_ctx, params.n_threads, n_seq, unified, self.rows_asked[1] or params.n_ubatch)
+        return attention_of(Path(self.target.model_path), use, None if free else True)
 
     @staticmethod
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
@@ -209,9 +216,11 @@ class Contexts:
         self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
         self.target = models.target
         self.drafter = models.parts.drafter
-        own = self._replace_context(models.rows_asked)
+        attention = models.attention(n_slots, n_ctx, unified=not layout.each)
+        own = self._replace_context(models.rows_asked, flash=attention.flash)
         self.n_batch = int(llama_cpp.llama_n_batch(own.ctx))
-        self.answering_rows = self._answering_rows(models.on_cpu)
+        fewer = attention.below_tile and n_slots < TILE - 1
+        self.answering_rows = min(TILE - 1, self.n_batch) if fewer else self.n_batch
         self.assembly = Assembly(self.target, models.parts, placement, n_seq=n_slots, n_ctx=n_ctx)
         self.engine, self.loop = self.assembly.engine, self.assembly.loop
 
@@ -230,7 +239,7 @@ class Contexts:
             return 0  # unequal rows of streams fall apart into several passes
         return max(0, (self.answering_rows - filled) // max(1, n_answering) - 1)
 
-    def _replace_context(self, rows_asked: tuple[int, int]) -> Any:
+    def _replace_context(self, rows_asked: tuple[int, int], *, flash: bool) -> Any:
         """Give the target a context for many sequences in place of the small one it was loaded with.
 
         rows_asked: n_batch and n_ubatch, 0 where not given.
@@ -239,6 +248,11 @@ class Contexts:
         params = target.context_params
         params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots
         params.kv_unified = not self.layout.each
+        params.flash_attn_type = (
+            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            if flash
+            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         # llama_cpp made them no larger than the small context
         n_batch, n_ubatch = rows_asked
         params.n_ubatch = n_ubatch or params.n_ubatch
@@ -257,13 +271,6 @@ class Contexts:
             ) from error
         self._adapt()
         return target._ctx  # noqa: SLF001
-
-    def _answering_rows(self, on_cpu: bool) -> int:
-        flash = self.target.context_params.flash_attn_type
-        skips = on_cpu and flash == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED and not self.layout.each
-        if not skips or self.n_slots >= _SKIPPING_ROWS:
-            return self.n_batch
-        return min(_SKIPPING_ROWS, self.n_batch)
 
     def _adapt(self) -> None:
         """Put a LoRA adapter on the new context, as the old one had it."""

@@ -60,7 +60,7 @@ def _override(text: str) -> tuple[str, Any]:
 _CACHE_TYPES = {kind.lower(): number for number, kind in KV_TYPES.items()}
 
 _CACHE = CodedChoice(_CACHE_TYPES)
-_ON_OFF = {"on": True, "off": False, "auto": True, "1": True, "0": False, **_BOOLS}
+_ON_OFF = {"on": True, "off": False, "auto": "auto", "1": True, "0": False, **_BOOLS}
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class EngineOptions:
         help="Largest part that it computes at once, tokens.")
     n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
         type=click.IntRange(1, 4096), help="Threads for reading prompts; if not given, as -t.")
-    flash_attn: bool | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
-        type=CodedChoice(_ON_OFF), help="Flash attention; if not given, on.")
+    flash_attn: bool | str | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
+        type=CodedChoice(_ON_OFF), help="Flash attention; if not given, auto: what is measured to be faster here.")
     type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
         help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")
     type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",

@@ -18,7 +18,7 @@ import pyspec
 from pyspec.errors import EngineBusy, EngineError, InputError, ModelNotFound, OptionError
 from pyspec.llama import SpeculativeLlama
 
-OUR_DEFAULTS = {"flash_attn": True, "verbose": False}
+OUR_DEFAULTS = {"flash_attn": "auto", "verbose": False}
 
 
 @pytest.mark.parametrize(

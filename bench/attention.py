@@ -1,0 +1,154 @@
+"""What flash attention costs or gains, and what "auto" chooses: prompts of several lengths, and 64 tokens behind each.
+
+    python bench/attention.py MODEL [MODEL ...] [--lengths 31,213,1115,4000] [--repeat 5] [--out FOLDER]
+
+Each model answers without drafts, with flash attention, without it, and as "auto" chose, in turns within one process; medians.
+`reading` is prompt tokens a second, `plain` tokens a second of the answer, `whole` of both together. "auto" holds where its whole
+time is at least .97 of the better setting's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import msgspec
+from common import Made, arguments, keep, made_by, page_of
+
+from pyspec.llama import SpeculativeLlama
+from pyspec.measure.records import ModelFile, model_file
+from pyspec.measure.report import table
+from pyspec.sampling import Sampling
+from pyspec.store.locate import resolve
+
+SETTINGS = {"on": True, "off": False, "auto": "auto"}
+TEXT = b"The keeper of the light wrote down each evening which ships had passed, and what the weather had been. "
+TOKENS = 64
+HEAD = (
+    "model",
+    "prompt",
+    "reading on / off",
+    "plain on / off",
+    "whole on / off",
+    "auto is",
+    "of the better",
+)
+OPTIONS = {"lengths": "31,213,1115,4000", "threads": 0, "repeat": 5, "out": None}
+
+
+class Cell(msgspec.Struct):
+    """One model and length: whether "auto" chose flash attention, and by setting the seconds of reading and of answering."""
+
+    model: str
+    length: int
+    chosen: bool
+    read: dict[str, list[float]]
+    answered: dict[str, list[float]]
+
+    def whole(self, setting: str) -> float:
+        """Median seconds of prompt and answer."""
+        return median(map(sum, zip(self.read[setting], self.answered[setting])))
+
+    @property
+    def held(self) -> float:
+        """The better setting's time over that of "auto": the median over turns, in which each has its own neighbours."""
+        whole = {
+            name: list(map(sum, zip(self.read[name], self.answered[name]))) for name in SETTINGS
+        }
+        return median(min(on, off) / auto for on, off, auto in zip(*whole.values()))
+
+    def row(self) -> list[str]:
+        """The cells of the table."""
+        pairs = [
+            [self.length / median(self.read[name]) for name in ("on", "off")],
+            [TOKENS / median(self.answered[name]) for name in ("on", "off")],
+            [(self.length + TOKENS) / self.whole(name) for name in ("on", "off")],
+        ]
+        rates = [" / ".join(f"{rate:.0f}" for rate in pair) for pair in pairs]
+        return [
+            self.model,
+            str(self.length),
+            *rates,
+            "on" if self.chosen else "off",
+            f"{self.held:.2f}",
+        ]
+
+
+class Attention(Made):
+    """Every cell; models by file."""
+
+    models: list[ModelFile]
+    threads: int
+    cells: list[Cell]
+
+    def page(self) -> str:
+        """The title, a description, and the table."""
+        files = "; ".join(f"{one.name}, sha256 {one.sha256}" for one in self.models)
+        made = f"{self.made} {self.threads} threads. Models: {files}."
+        least = min(cell.held for cell in self.cells)
+        said = f'"auto" is at {least:.2f} of the better setting or more.'
+        about = (__doc__ or "").rpartition("\n\n")[2]
+        rows = [cell.row() for cell in self.cells]
+        return page_of("Flash attention and what is chosen", about, made, table(HEAD, rows), said)
+
+
+def time_one(llm: SpeculativeLlama, length: int) -> tuple[float, float]:
+    """Seconds of reading a prompt of so many tokens, and of answering it."""
+    prompt = (llm.tokenize(TEXT) * (length // 16 + 1))[:length]
+    llm.reset()
+    start = perf_counter()
+    steps = llm.steps(prompt, Sampling(temperature=0.0, logit_bias=_no_end(llm)), max_tokens=TOKENS)
+    first = next(step for step in steps if step.tokens)
+    read = perf_counter()
+    n = len(first.tokens) + sum(len(step.tokens) for step in steps)
+    if n != TOKENS:
+        raise RuntimeError(f"the answer has {n} tokens, not {TOKENS}")
+    return read - start, perf_counter() - read
+
+
+def _no_end(llm: SpeculativeLlama) -> dict[int, float]:
+    return {llm.token_eos(): float("-inf")}
+
+
+def measure(path: Path, lengths: Sequence[int], threads: int, repeat: int) -> list[Cell]:
+    """The cells of a model."""
+    options = {"n_ctx": max(lengths) + TOKENS + 1, "n_threads": threads or None, "draft": "none"}
+    llms = {
+        name: SpeculativeLlama(str(path), flash_attn=flash, **options)  # type: ignore[arg-type]
+        for name, flash in SETTINGS.items()
+    }
+    chosen = llms["auto"].loading.flash_attn
+    cells = []
+    for length in lengths:
+        cell = Cell(path.stem, length, chosen, *({name: [] for name in SETTINGS} for _ in range(2)))
+        for turn in range(repeat + 1):
+            for name in list(SETTINGS)[:: 1 if turn % 2 else -1]:
+                read, answered = time_one(llms[name], length)
+                if turn:  # the first one warms up
+                    cell.read[name].append(round(read, 5))
+                    cell.answered[name].append(round(answered, 5))
+        print(*cell.row(), file=sys.stderr, flush=True)
+        cells.append(cell)
+    for llm in llms.values():
+        llm.close()
+    return cells
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure each model, and print the page; with --out, also store it."""
+    options = arguments(__doc__, words, "models*", **OPTIONS)
+    paths = [resolve(name) for name in options.models or [None]]
+    lengths = [int(length) for length in options.lengths.split(",")]
+    cells = [c for path in paths for c in measure(path, lengths, options.threads, options.repeat)]
+    files = [model_file(path) for path in paths]
+    found = Attention(*made_by("attention", words), files, options.threads, cells)
+    print(found.page())
+    if options.out:
+        keep(found, options.out / "attention.json")
+
+
+if __name__ == "__main__":
+    main()

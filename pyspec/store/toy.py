@@ -1,0 +1,98 @@
+"""A model of one layer that costs next to nothing but its attention, which is that of a real model.
+
+llama.cpp's time for attention depends on the number of heads and their widths, not on weights. So a file of a few hundred
+kilobytes, with random weights, tells how long attention takes behind thousands of tokens, which a real model would have to read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+_WIDTH, _WORDS = 32, 32
+_MOST_CONTEXT = 1 << 20
+_ALIGNED = 32
+_STRING, _F32, _U32 = 8, 6, 4  # GGUF's numbers for kinds of values
+
+
+class Heads(NamedTuple):
+    """The shape of a model's attention: query heads, key and value heads, and the width of a key and of a value."""
+
+    query: int
+    key_value: int
+    key_width: int
+    value_width: int
+
+
+def write_toy(path: Path, heads: Heads) -> None:
+    """Write the model as a GGUF of the architecture "llama"."""
+    values, tensors = _header(heads), _tensors(heads)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values))
+    head += b"".join(_text(key) + _value(value) for key, value in values.items())
+    data = bytearray()
+    for name, shape in tensors.items():
+        sizes = struct.pack(f"<{len(shape)}Q", *shape)
+        head += _text(name) + struct.pack("<I", len(shape)) + sizes
+        head += struct.pack("<IQ", 0, len(data))  # type 0 is F32
+        data += _padded(_weights(shape))
+    path.write_bytes(_padded(head) + data)
+
+
+def _header(heads: Heads) -> Mapping[str, str | int | float]:
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "no_vocab",
+        "llama.vocab_size": _WORDS,
+        "llama.block_count": 1,
+        "llama.context_length": _MOST_CONTEXT,
+        "llama.embedding_length": _WIDTH,
+        "llama.feed_forward_length": _WIDTH,
+        "llama.attention.head_count": heads.query,
+        "llama.attention.head_count_kv": heads.key_value,
+        "llama.attention.key_length": heads.key_width,
+        "llama.attention.value_length": heads.value_width,
+        "llama.rope.dimension_count": heads.key_width,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    }
+
+
+def _tensors(heads: Heads) -> Mapping[str, Sequence[int]]:
+    """Shapes of the weights, inner dimension first."""
+    return {
+        "token_embd.weight": (_WIDTH, _WORDS),
+        "output_norm.weight": (_WIDTH,),
+        "blk.0.attn_norm.weight": (_WIDTH,),
+        "blk.0.attn_q.weight": (_WIDTH, heads.query * heads.key_width),
+        "blk.0.attn_k.weight": (_WIDTH, heads.key_value * heads.key_width),
+        "blk.0.attn_v.weight": (_WIDTH, heads.key_value * heads.value_width),
+        "blk.0.attn_output.weight": (heads.query * heads.value_width, _WIDTH),
+        "blk.0.ffn_norm.weight": (_WIDTH,),
+        "blk.0.ffn_gate.weight": (_WIDTH, _WIDTH),
+        "blk.0.ffn_up.weight": (_WIDTH, _WIDTH),
+        "blk.0.ffn_down.weight": (_WIDTH, _WIDTH),
+    }
+
+
+def _weights(shape: Sequence[int]) -> bytes:
+    random = np.random.default_rng(len(shape))
+    return (0.1 * random.standard_normal(int(np.prod(shape)))).astype("<f4").tobytes()
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _value(value: str | float) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", _STRING) + _text(value)
+    kind, code = (_U32, "I") if isinstance(value, int) else (_F32, "f")
+    return struct.pack(f"<I{code}", kind, value)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % _ALIGNED)
