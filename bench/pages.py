@@ -54,9 +54,7 @@ from pyspec.measure.report import Results, table
 from pyspec.measure.speeds import TOTAL, Summary
 
 T = TypeVar("T")
-RULES = (
-    "quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma"
-)  # fmt: skip
+RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
 PAIRS = (
     "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-poor-q4_k_m", "wide-good-bf16", "wide-good-q8_0"
 )  # fmt: skip
@@ -103,8 +101,9 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    "attention": Attention, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads, "noise": NoiseFound,
-    "overhead": Overhead, "same_text": SameText, "schedules": Schedules, "startup": Startup, "truncation": Truncations,
+    "attention": Attention, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads,
+    "noise": NoiseFound, "overhead": Overhead, "same_text": SameText, "schedules": Schedules, "startup": Startup,
+    "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 
