@@ -234,7 +234,7 @@ def test_a_context_that_does_not_fit_is_said_before_it_listens(refused):
         most = pages * resource.getpagesize() + (700 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
-    code, _, stderr = refused("--port", "0", "-c", "200000", "--parallel", "64", before=limit)
+    code, _, stderr = refused("--port", "0", "-c", "60000", "--parallel", "64", before=limit)
     assert code == 1
     assert "no memory for a context" in stderr
     assert "http://" not in stderr

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 import sdist
 
 from pyspec.errors import InputError, TemplateError
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
-from pyspec.text.render import Renderer
 from pyspec.tokens import common_prefix
 
 PARAMETERS = {
@@ -38,15 +36,7 @@ UNREAD = {
 """Templates whose calls stay content, and how they write them."""
 
 
-@pytest.fixture(scope="module")
-def renderer() -> Iterator[Renderer]:
-    """A child that renders."""
-    made = Renderer()
-    yield made
-    made.close()
-
-
-def written(renderer: Renderer, name: str, source: str, turn: dict[str, Any]) -> tuple[str, str]:
+def written(renderer: Any, name: str, source: str, turn: dict[str, Any]) -> tuple[str, str]:
     """A prompt as the template writes it, and the turn of the model behind it."""
     renderer.add(name, source, {"bos_token": "<s>", "eos_token": "</s>"})
     asked = {"tools": [{"type": "function", "function": FUNCTION}], "enable_thinking": True}
@@ -80,8 +70,11 @@ def read(source: str, prompt: str, text: str) -> WholeAnswer:
     return WholeAnswer.of(parser.push(text) + parser.finish())
 
 
-def test_calls_and_reasoning_are_read_as_they_are_written(renderer: Renderer) -> None:
+def test_calls_and_reasoning_are_read_as_they_are_written(
+    shared_renderer: Callable[[], Any],
+) -> None:
     """Of every template that writes them, but for those that are named."""
+    renderer = shared_renderer()
     calls, thoughts = dict.fromkeys(sdist.templates(), None), dict.fromkeys(sdist.templates(), None)
     for name, source in sdist.templates().items():
         for turn in forms():

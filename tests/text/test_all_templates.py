@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
@@ -152,14 +152,24 @@ def expected(name: str, source: str, kind: str) -> str | None:
     return oracle(source, messages, tools)
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TargetLlama]]:
+PARTS = 8
+"""Each test has every eighth template: 62 of them take 5 s."""
+
+
+@pytest.fixture(scope="module", params=range(PARTS))
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+    shared_renderer: Callable[[], Any],
+) -> Iterator[dict[str, TargetLlama]]:  # fmt: skip
     """A vocabulary of bytes and the template's marks for each of them."""
     folder = tmp_path_factory.mktemp("templates")
-    found = {}
-    for name, source in sdist.templates().items():
-        path = tiny.write_vocabulary(folder / f"{name}.gguf", source, marks(source))
-        found[name] = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
+    names, found = sorted(sdist.templates())[request.param :: PARTS], {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspec.target.Renderer", shared_renderer)
+        for name in names:
+            source = sdist.templates()[name]
+            path = tiny.write_vocabulary(folder / f"{name}.gguf", source, marks(source))
+            found[name] = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
     yield found
     for llm in found.values():
         llm.close()
@@ -251,33 +261,20 @@ WORDS_ALONE = ("user", "system", "three turns")
 """Conversations of the doors that give no tools."""
 
 
-@pytest.fixture(scope="module")
-def unequal(opened: dict[str, TargetLlama]) -> dict[str, dict[str, list[str]]]:
-    """By door and template, the conversations whose prompt is another than the one that the file asks for."""
-    found: dict[str, dict[str, list[str]]] = {door: defaultdict(list) for door in DOORS}
-    for name, source in sdist.templates().items():
-        llm = opened[name]
+def test_prompt_is_what_transformers_renders(opened: dict[str, TargetLlama]) -> None:
+    """Token by token, wherever the template can say it at all, by every door."""
+    unequal = []
+    for name, llm in opened.items():
         for kind, (messages, tools) in CONVERSATIONS.items():
-            wanted = expected(name, source, kind)
-            tokens = (
-                None
-                if wanted is None
-                else llm.tokenize(wanted.encode(), add_bos=False, special=True)
-            )
+            wanted = expected(name, sdist.templates()[name], kind)
+            if wanted is None:
+                continue
+            tokens = llm.tokenize(wanted.encode(), add_bos=False, special=True)
             for door, prompt in DOORS.items():
                 asked = kind in WORDS_ALONE or prompt in (by_class, by_batch, by_serve)
-                if asked and tokens is not None and prompt(llm, messages, tools) != tokens:
-                    found[door][name].append(kind)
-        llm.template._renderer.close()
-    return found
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_prompt_is_what_transformers_renders(
-    door: str, unequal: dict[str, dict[str, list[str]]]
-) -> None:
-    """Token by token, wherever the template can say it at all."""
-    assert not unequal[door]
+                if asked and prompt(llm, messages, tools) != tokens:
+                    unequal.append((door, name, kind))
+    assert not unequal
 
 
 def test_an_answer_goes_on_where_it_was_begun(opened: dict[str, TargetLlama]) -> None:
@@ -290,11 +287,16 @@ def test_an_answer_goes_on_where_it_was_begun(opened: dict[str, TargetLlama]) ->
         tools: list[Any] | None = [] if name in TOOLS_ALONE else None
         wanted = oracle(sdist.templates()[name], [*ASKED, said("It is")], tools, **how)
         tokens = llm.template.prompt([*ASKED, said("It is ")], goes_on=True)
-        llm.template._renderer.close()
         found = llm.detokenize(tokens, special=True).decode()
         if found != wanted + " ":
             wrong[name] = found, wanted
     assert not wrong
+
+
+def test_every_template_that_is_named_is_there() -> None:
+    """An exception for a name that is none would hide nothing, and say so to nobody."""
+    named = {*NO_RESULTS, *NO_SYSTEM, *TOOLS_ALONE, *UNUSABLE, *NEITHER}
+    assert named <= sdist.templates().keys()
 
 
 # -- what templates cannot say -----------------------------------------------------------------------------------------
@@ -306,9 +308,9 @@ def test_tools_are_told_in_words_where_a_template_drops_them(
 ) -> None:
     """Tools, calls and answers are in the prompt all the same."""
     lost = []
-    for name in NO_RESULTS if kind == "a tool's answer" else NO_TOOLS:
+    silent = NO_RESULTS if kind == "a tool's answer" else NO_TOOLS
+    for name in silent.keys() & opened:
         text = opened[name].detokenize(prompt_of(opened[name], kind), special=True).decode()
-        opened[name].template._renderer.close()
         wanted = ["get_weather", "Weather of a city."]
         wanted += ['"city": "Paris"', RESULT] if kind == "a tool's answer" else []
         lost += [(name, word) for word in wanted if word not in text]
@@ -324,10 +326,7 @@ def test_control_words_in_contents_are_text(opened: dict[str, TargetLlama]) -> N
         source = sdist.templates()[name]
         dirty = f"Look: {' '.join(marks(source))} <s></s><|im_ start end"
         turns = [[user(text), said("Fine."), user(text)] for text in (dirty, "x")]
-        try:
-            tokens, clean = (llm.template.prompt(each) for each in turns)
-        finally:
-            llm.template._renderer.close()
+        tokens, clean = (llm.template.prompt(each) for each in turns)
         if control(llm, tokens) != control(llm, clean):
             wrong["tokens"].append(name)
         wanted = oracle(source, turns[0], [] if name in TOOLS_ALONE else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from pyspec.serve.messages import MessagesBody
 from pyspec.serve.responses import ResponsesBody
 from pyspec.target import TargetLlama
 from pyspec.text.forms import standard
-from pyspec.text.render import Renderer
 from pyspec.text.template import ChatTemplate
 
 REFUSED = {
@@ -62,11 +61,16 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
-    """Each with its name and its tools: ours, and those of recorded requests."""
+def ours() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
+    """Each with its name and its tools."""
     for name, turns in HISTORIES.items():
         tools = any("tool_calls" in turn for turn in turns)
         yield name, list(turns), recorded.CHAT_TOOLS if tools else None
+
+
+def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
+    """Ours, and those of recorded requests."""
+    yield from ours()
     kinds = {"/v1/responses": ResponsesBody, "/v1/messages": MessagesBody}
     for name, path, _, body in recorded.REQUESTS:
         if path != "/v1/completions":
@@ -91,17 +95,18 @@ def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ChatTemplate]]:
+def templates(
+    tmp_path_factory: pytest.TempPathFactory, shared_renderer: Callable[[], Any]
+) -> Iterator[dict[str, ChatTemplate]]:
     """Every template over one vocabulary."""
     folder = tmp_path_factory.mktemp("histories")
     path = tiny.write_vocabulary(folder / "v.gguf", None, [])
     llm = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
-    made, renderer = {}, Renderer()
+    made = {}
     for name, source in sdist.templates().items():
         (folder / f"{name}.jinja").write_text(source, encoding="utf-8")
-        made[name] = ChatTemplate(llm, str(folder / f"{name}.jinja"), renderer=renderer)
+        made[name] = ChatTemplate(llm, str(folder / f"{name}.jinja"), renderer=shared_renderer())
     yield made
-    renderer.close()
     llm.close()
 
 
@@ -179,13 +184,16 @@ def test_neighbours_are_a_turn_where_roles_must_alternate(
     assert '[TOOL_RESULTS]{"content": It is empty.\n\nThree.' in prompt
 
 
-def test_what_was_asked_before_changes_no_prompt(templates: dict[str, ChatTemplate]) -> None:
+@pytest.mark.parametrize("those", [ours, pytest.param(histories, marks=pytest.mark.slow)])
+def test_what_was_asked_before_changes_no_prompt(
+    templates: dict[str, ChatTemplate], those: Callable[[], Iterator[Any]]
+) -> None:
     """A form that an odd conversation needed is not given to the next one: its prompt is what a fresh process makes."""
     turns = [said("user", "One."), call(WHOLE), RESULT]
     for model, template in templates.items():
         template._forms.clear()
         fresh = told(template, turns, recorded.CHAT_TOOLS)
-        for name, *before in histories():
+        for name, *before in those():
             template._forms.clear()
             told(template, *before)
             assert told(template, turns, recorded.CHAT_TOOLS) == fresh, (model, name)

@@ -14,6 +14,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from pyspec.errors import EngineError, InputError, OptionError, TemplateError
 from pyspec.target import TargetLlama
+from pyspec.text import render
 from pyspec.text.forms import FORMS, in_forms
 from pyspec.text.template import ChatTemplate
 
@@ -360,9 +361,17 @@ def test_what_a_template_raises_is_said(made: Callable[..., TargetLlama]) -> Non
     ],
 )
 def test_hostile_template_is_an_error(
-    source: str, reason: str, made: Callable[..., TargetLlama]
+    source: str,
+    reason: str,
+    made: Callable[..., TargetLlama],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It ends in one sentence; the process lives, and so does the next template."""
+    hasty = render._SCRIPT.read_text().replace("\nSECONDS = 2.0\n", "\nSECONDS = 0.3\n")
+    assert hasty != render._SCRIPT.read_text()
+    (tmp_path / "hasty.py").write_text(hasty)
+    monkeypatch.setattr(render, "_SCRIPT", tmp_path / "hasty.py")
     llm = made(source)
     for _ in range(2):
         with pytest.raises((TemplateError, InputError), match=reason) as caught:

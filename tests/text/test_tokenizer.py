@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fuzz.bases import PRE
+from fuzz.forked import fork
 from hypothesis import given
 from hypothesis import strategies as st
 from store.make_gguf import tiny_words
+from waiting import DEADLINE_S
 
 from pyspec.errors import EngineError, InputError
 from pyspec.target import TargetLlama
@@ -25,22 +27,18 @@ RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
 UNSPELLED = ("gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace")
 """Those that do not spell bytes as the tiny vocabulary does."""
 
-SPLIT = f"""
-import sys
-UNSPELLED = {UNSPELLED}
-from pyspec.errors import InputError
-from pyspec.target import TargetLlama
-pre, path, *runs = sys.argv[1:]
-llm = TargetLlama(path, vocab_only=True, verbose=False, trust=True)
-for text in runs:
-    text = (text * 100_000)[:100_000]
-    try:
-        found = llm.detokenize(llm.tokenize(text.encode(), add_bos=False)).decode()
-    except InputError:
-        assert pre in ("superbpe", "deepseek-llm"), text[:9]
-    else:
-        assert found == text or pre in UNSPELLED, text[:9]
-"""
+
+def split(path: Path, pre: str, _report: int) -> None:
+    """Tokens of long runs, and the texts that they make again."""
+    llm = TargetLlama(str(path), vocab_only=True, verbose=False, trust=True)
+    for text in ((run * 100_000)[:100_000] for run in RUNS):
+        try:
+            found = llm.detokenize(llm.tokenize(text.encode(), add_bos=False)).decode()
+        except InputError:
+            assert pre in ("superbpe", "deepseek-llm"), text[:9]
+        else:
+            assert found == text or pre in UNSPELLED, text[:9]
+    os._exit(0)
 
 
 @contextmanager
@@ -63,10 +61,8 @@ def test_long_runs(pre: str, tmp_path: Path) -> None:
     """100,000 characters of one kind become tokens, where llama.cpp's own call is deeper than the stack."""
     path = tmp_path / "words.gguf"
     path.write_bytes(tiny_words(pre).build())
-    done = subprocess.run(
-        [sys.executable, "-c", SPLIT, pre, str(path), *RUNS], capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-500:]
+    end = fork(partial(split, path, pre), DEADLINE_S)
+    assert end.status == 0, end.where
 
 
 @pytest.mark.parametrize("pre", ["tekken", "qwen2", "default"])
