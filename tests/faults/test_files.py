@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,10 @@ from typing import Any
 import pytest
 import tiny_eagle
 from faults.cases import load
+from running import start
 from store.make_gguf import ARR, F32, STR, U32, U64, Gguf, Tensor, floats, string, tiny_llama
 from systems import make_fifo
+from waiting import wait
 
 from pyspec.errors import (
     DraftMismatch,
@@ -151,32 +151,32 @@ def test_09_file_that_changes_while_open(tmp_path: Path) -> None:
 def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
     """The same for an answer that is being written."""
     path = tmp_path / "m.gguf"
-    options = [
+    words = [
+        "generate",
+        "abcd",
+        "-m",
+        path,
         "-n",
         "-1",
         "-c",
-        "8192",
+        "2048",
         "-t",
         "1",
         "--raw",
         "--temp",
         "0",
         "--no-mmap",
-        "--no-log",
-        "--draft",
-        "none",
     ]
-    words = [sys.executable, "-m", "pyspec", "generate", "abcd", "-m", str(path), *options]
     texts = []
     for is_cut in (False, True):
         path.write_bytes(GOOD.build())
-        with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            first = child.stdout.read(1)
+        with start(*words, "--draft", "none") as child:
+            wait(lambda: child.stdout or child.poll() is not None)
             if is_cut:
+                assert child.poll() is None
                 os.truncate(path, 100)
-            texts.append(first + child.stdout.read())
-        assert child.returncode == 0
+            assert child.wait() == 0
+            texts.append(child.stdout)
     assert texts[0] == texts[1]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+import running
 
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.measure.bench_command import engine_words
@@ -20,10 +20,7 @@ QUESTIONS = """\
 """
 
 
-def run(*args: object) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "pyspec", "bench", *map(str, args)]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+run = partial(running.run, "bench")
 
 
 @pytest.fixture

@@ -132,17 +132,31 @@ QUESTIONS = [
 ]
 
 
+SIZES = [16, pytest.param(48, marks=pytest.mark.slow)]
+"""Tokens of an answer. Greedy ones; of drawn ones half as many."""
+
+
 @pytest.fixture(scope="module")
-def answered(smollm2: str) -> Iterator[tuple[Any, list[RunRecord]]]:
-    """A Q4_1 file, whose rows round otherwise in every width, in three modes; two turns each."""
-    with SpeculativeLlama(smollm2, draft="lookup", n_ctx=1024, n_threads=1, verbose=False) as llm:
-        modes = [
-            Ours(llm, parse_mode(name)) for name in ("plain", "fixed:3+strict", "fixed:7+strict")
-        ]
-        journal = Journal()
-        how = Options(max_tokens=48)
-        Runner(llm, modes, how, journal).run(QUESTIONS)  # type: ignore[arg-type]
-        yield llm, journal.records
+def exact_llm(smollm2: str) -> Iterator[Any]:
+    """A Q8_0 file, whose rows round otherwise in every width; no answer is timed again because of other programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspec.store.watch.Watch.others", lambda _watch: 0.0)
+        how = {"n_ctx": 512, "n_threads": 1, "verbose": False}
+        with SpeculativeLlama(smollm2, draft="lookup", **how) as llm:
+            yield llm
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def answered(
+    request: pytest.FixtureRequest, exact_llm: SpeculativeLlama
+) -> tuple[Any, list[RunRecord]]:
+    """Answers in three modes; two turns each."""
+    names = ("plain", "fixed:3+strict", "fixed:7+strict")
+    modes = [Ours(exact_llm, parse_mode(name)) for name in names]
+    journal = Journal()
+    how = Options(max_tokens=request.param, warm_up=0)
+    Runner(exact_llm, modes, how, journal).run(QUESTIONS)  # type: ignore[arg-type]
+    return exact_llm, journal.records
 
 
 class Journal:
@@ -170,14 +184,15 @@ def test_rounds_are_recorded_whole(answered: Any) -> None:
             assert all(rows >= emitted for rows, emitted in answer.rounds)
 
 
-def test_the_rows_of_each_round_make_every_choice_again(answered: Any) -> None:
+@pytest.mark.parametrize("mode", range(3))
+def test_the_rows_of_each_round_make_every_choice_again(answered: Any, mode: int) -> None:
     """Also behind refused drafts, in whose places other tokens stand, and in a second turn."""
     llm, records = answered
-    assert any(rows > emitted for rows, emitted in records[1].turns[0].rounds)
-    for one in records:
-        turns = asked(llm, one)
-        for number, (_, answer) in enumerate(turns):
-            assert choices(llm, turns[: number + 1]) == answer.tokens
+    rounds = [each for turn in records[mode].turns for each in turn.rounds]
+    assert any(rows > emitted for rows, emitted in rounds) is (mode > 0)
+    turns = asked(llm, records[mode])
+    for number, (_, answer) in enumerate(turns):
+        assert choices(llm, turns[: number + 1]) == answer.tokens
 
 
 def test_a_replay_reads_no_accepted_token_again(
@@ -198,11 +213,12 @@ def test_a_token_that_rounding_does_not_make_is_told(answered: Any) -> None:
     llm, records = answered
     plain, other = records[0], msgspec.convert(msgspec.to_builtins(records[1]), RunRecord)
     wrong = list(plain.turns[0].tokens)
-    wrong[40] = int(rows_of(llm, plain, 40).argsort()[-2])  # the runner-up
+    place = len(wrong) * 5 // 6
+    wrong[place] = int(rows_of(llm, plain, place).argsort()[-2])  # the runner-up
     other.turns[0].tokens = wrong
     other.turns[0].rounds = plain.turns[0].rounds
     (found,) = equality(llm, [plain, other], QUESTIONS)
-    assert (found.place, found.rounding) == (40, False)
+    assert (found.place, found.rounding) == (place, False)
 
 
 def rows_of(llm: Any, record: RunRecord, place: int) -> Any:
@@ -218,38 +234,37 @@ def asked(llm: Any, record: RunRecord) -> list[Any]:
     return [(QUESTIONS[0].prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]
 
 
-HOT = Options(max_tokens=32, temperature=0.8)
-
-
-@pytest.fixture(scope="module")
-def drawn(answered: Any) -> tuple[Any, list[RunRecord]]:
+@pytest.fixture(scope="module", params=SIZES)
+def drawn(
+    request: pytest.FixtureRequest, exact_llm: SpeculativeLlama
+) -> tuple[Any, list[RunRecord], Options]:
     """The same model at temperature 0.8, plainly and with drafts."""
-    llm, journal = answered[0], Journal()
+    journal, hot = Journal(), Options(max_tokens=request.param // 2, warm_up=0, temperature=0.8)
     journal.setup = msgspec.structs.replace(SETUP, temperature=0.8)
-    modes = [Ours(llm, parse_mode(name), 0.8) for name in ("plain", "fixed:7+strict")]
-    Runner(llm, modes, HOT, journal).run(QUESTIONS)  # type: ignore[arg-type]
-    return llm, journal.records
+    modes = [Ours(exact_llm, parse_mode(name), 0.8) for name in ("plain", "fixed:7+strict")]
+    Runner(exact_llm, modes, hot, journal).run(QUESTIONS)  # type: ignore[arg-type]
+    return exact_llm, journal.records, hot
 
 
-def test_the_rows_of_each_round_make_every_draw_again(drawn: Any) -> None:
+@pytest.mark.parametrize("mode", range(2))
+def test_the_rows_of_each_round_make_every_draw_again(drawn: Any, mode: int) -> None:
     """Above temperature 0, from what the chain leaves and with the noise of the token's place."""
-    llm, records = drawn
-    for one in records:
-        turns = asked(llm, one)
-        for number, (prompt, answer) in enumerate(turns):
-            made = choices(llm, turns[: number + 1], HOT.sampling(prompt))
-            assert made == answer.tokens
-            assert choices(llm, turns[: number + 1]) != answer.tokens  # a greedy text is another
+    llm, records, hot = drawn
+    turns = asked(llm, records[mode])
+    for number, (prompt, answer) in enumerate(turns):
+        assert choices(llm, turns[: number + 1], hot.sampling(prompt)) == answer.tokens
+    assert choices(llm, turns) != turns[-1][1].tokens  # a greedy text is another
 
 
 def test_texts_are_compared_above_temperature_0(drawn: Any) -> None:
     """Where they part rounding does it, and a token that it does not make is told, with its gap with noise."""
-    llm, (plain, other) = drawn
+    llm, (plain, other), _ = drawn
     demand_equal(equality(llm, [plain, other], QUESTIONS), set())
     wrong = msgspec.convert(msgspec.to_builtins(plain), RunRecord)
     wrong.who = "strict"
-    wrong.turns[0].tokens[20] += 1
+    place = len(wrong.turns[0].tokens) * 5 // 8
+    wrong.turns[0].tokens[place] += 1
     (found,) = equality(llm, [plain, wrong], QUESTIONS)
-    assert (found.place, found.rounding) == (20, False)
+    assert (found.place, found.rounding) == (place, False)
     assert isinstance(found.gap, float)
     assert found.gap > 0.0

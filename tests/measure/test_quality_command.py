@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from running import Done, run
 
 from pyspec.engine.models import Placement
 from pyspec.measure.bounds import half_of
@@ -24,15 +22,14 @@ QUESTIONS = """\
 """
 
 
-def call(model: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def call(model: Path, tmp_path: Path, *more: str) -> Done:
     """Run the command on two questions."""
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
-    command = [
-        sys.executable, "-m", "pyspec", "quality", "-m", str(model), "--draft", "lookup", "--trust-model",
-        "-c", "256", "-t", "1", "-n", "8", "--questions", str(questions), "--out", str(tmp_path / "out"), *more,
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    return run(
+        "quality", "-m", model, "--draft", "lookup", "--trust-model", "-c", "256", "-t", "1", "-n", "8",
+        "--questions", questions, "--out", tmp_path / "out", *more,
+    )  # fmt: skip
 
 
 def test_variants_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Path) -> None:
@@ -132,16 +129,12 @@ def test_a_verdict_keeps_its_answers_in_the_cache(tiny_ascii: Path, tmp_path: Pa
     path.write_text(
         "".join(f'{{"question_id": {i}, "category": "a", "turns": ["abc"]}}\n' for i in range(120))
     )
-    command = [
-        sys.executable, "-m", "pyspec", "quality", "-m", str(tiny_ascii), "--draft", str(tiny_ascii), "--trust-model",
-        "-c", "128", "-t", "1", "-n", "2", "--questions", str(path), "--verdict",
-        "--variants", "strict+fixed:1,margin+fixed:1",
+    words = [
+        "quality", "-m", tiny_ascii, "--draft", tiny_ascii, "--trust-model", "-c", "128", "-t", "1", "-n", "2",
+        "--questions", path, "--verdict", "--variants", "strict+fixed:1,margin+fixed:1",
     ]  # fmt: skip
-    found = os.environ | {"PYSPEC_CACHE": str(tmp_path / "cache")}
     for _ in range(2):
-        done = subprocess.run(
-            command, capture_output=True, timeout=120, check=False, text=True, env=found
-        )
+        done = run(*words, PYSPEC_CACHE=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr
     (runs,) = (tmp_path / "cache" / "quality").glob("*/runs.jsonl")
     kept = [msgspec.json.decode(line, type=RunRecord) for line in runs.read_bytes().splitlines()]

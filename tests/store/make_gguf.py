@@ -69,15 +69,16 @@ class Gguf:
         out = [self.magic, struct.pack("<IQQ", self.version, n_tensors, n_kv)]
         out += [string(k) + struct.pack("<I", t) + value(t, v) for k, (t, v) in self.kv.items()]
         out.append(self.extra_kv)
-        data = b""
+        data, end = [], 0
         for t in self.tensors:
-            offset = len(data) if t.offset is None else t.offset
+            offset = end if t.offset is None else t.offset
             out.append(string(t.name) + struct.pack("<I", len(t.shape)))
             out.append(struct.pack(f"<{len(t.shape)}Q", *t.shape))
             out.append(struct.pack("<IQ", t.type, offset))
-            data += t.data + b"\0" * (-len(t.data) % self.alignment)
+            data += [t.data, b"\0" * (-len(t.data) % self.alignment)]
+            end += len(data[-2]) + len(data[-1])
         header = b"".join(out)
-        return header + b"\0" * (-len(header) % self.alignment) + data
+        return b"".join([header, b"\0" * (-len(header) % self.alignment), *data])
 
 
 def read(path: Path) -> Gguf:
