@@ -209,12 +209,12 @@ def _fork(
     words: Sequence[str], files: Sequence[IO[bytes]], cwd: Path | None, before: Callable[[], None],
     begin: Main, variables: Mapping[str, str | None],
 ) -> int:  # fmt: skip
+    mine = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a shell's child has no handlers
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of forks beside threads that only wait
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads that only wait do no harm
         pid = os.fork()
     if pid:
+        signal.signal(signal.SIGTERM, mine)
         return pid
     try:
         os.setsid()
