@@ -114,6 +114,7 @@ class Handlers:
     def __init__(self, fleet: Fleet, serving: ServerSettings, told: Metrics) -> None:
         self._fleet, self._serving, self._told = fleet, serving, told
         self._keys = Keys(serving.api_key)
+        self._tokenizing = asyncio.Semaphore()
 
     def routes(self) -> list[Route]:
         """The paths."""
@@ -183,7 +184,8 @@ class Handlers:
         """Tokens of a text, or the text of tokens."""
         data, _ = await self._data(request)
         work = tokenizing.tokenize if request.url.path == "/tokenize" else tokenizing.detokenize
-        async with self._fleet.using(tokenizing.model_of(data)) as service:
+        # one at a time: the threads that there are belong to answers
+        async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
             return _json(await asyncio.to_thread(work, service.batch, data))
 
     async def embeddings(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec._lib import address, check, ffi, lib
+from pyspec.text.splits import tokens_with
 from pyspec.text.stream import begins
 from pyspec.text.tokenizer import piece_reader
 
@@ -19,15 +19,6 @@ _LONGEST = 256
 
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _BRACKETS = tuple("<[{\uff5c|\u2581")
-
-
-def tokens_with(vocab: Any, attributes: int) -> list[int]:
-    """Return the ids of all tokens that have one of these attributes."""
-    pointer, count = ffi.cast("void *", address(vocab)), ffi.new("int32_t *")
-    check(lib.ps_vocab_with(pointer, attributes, ffi.NULL, 0, count))
-    ids = ffi.new("int32_t[]", max(1, count[0]))
-    check(lib.ps_vocab_with(pointer, attributes, ids, count[0], count))
-    return list(ids[0 : count[0]])
 
 
 class Vocabulary:

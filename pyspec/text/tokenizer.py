@@ -14,6 +14,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer
 from pyspec._lib import address
 from pyspec.errors import EngineError, InputEncoding, InputError
 from pyspec.text.deep import call_deep
+from pyspec.text.splits import WordFinder, tokens_by_piece
 from pyspec.text.words import WordSplitter
 
 _PIECE_BYTES = 256
@@ -91,6 +92,8 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._vocab = llama._model.vocab
         self._address = address(self._vocab)
         self._piece = piece_reader(self._vocab)
+        self._special = piece_reader(self._vocab, special=True)
+        self._finder = WordFinder(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
         said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}
         self._words = WordSplitter(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
@@ -114,6 +117,25 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         if self._alphabet is not None:
             self._alphabet.check(text, special)
         text = self._words.mend(text)
+        pieces = self._finder.split(text, special)
+        if pieces is None:
+            return self._deep(text, add_bos, special)
+        head, tail = self._ends if add_bos else ([], [])
+        return [
+            *head,
+            *tokens_by_piece(pieces, lambda piece: self._deep(piece, False, False)),
+            *tail,
+        ]
+
+    @cached_property
+    def _ends(self) -> tuple[list[int], list[int]]:
+        """Tokens that the vocabulary wants before and after each text."""
+        bare, whole = (self._tokens(b"a", begins, False) for begins in (False, True))
+        n = len(whole) - len(bare)
+        at = next(i for i in range(n + 1) if whole[i : i + len(bare)] == bare)
+        return whole[:at], whole[at + len(bare) :]
+
+    def _deep(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
         if not (stack := self._words.stack(text)):
             return self._tokens(text, add_bos, special)
         return call_deep(lambda: self._tokens(text, add_bos, special), stack)
@@ -137,10 +159,6 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         text = b"".join(map(self._special if special else self._piece, tokens))
         begins = len(tokens) > 0 and tokens[0] == llama_cpp.llama_vocab_bos(self._vocab)
         return text[1:] if begins and text[:1] == b" " else text
-
-    def _special(self, token: int) -> bytes:
-        self._piece(token)  # checks the id
-        return _piece(self._vocab, int(token), special=True)
 
 
 class Alphabet:
