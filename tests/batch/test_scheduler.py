@@ -8,6 +8,7 @@ from answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
+from pyspec.batch.kept import LEAST
 from pyspec.batch.output import public
 from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
@@ -364,6 +365,17 @@ def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
     assert all(result.error is None for result in batch.run(prompts))
     own = sum(len(prompt) - 1 for prompt in prompts) - 2 * sum(map(len, groups))
     assert counters(batch._contexts.engine).rows[0] == own + 4 * len(prompts)
+
+
+def test_a_beginning_that_is_just_long_enough_is_waited_for(open_batch):
+    """It is read once by all prompts that have it; one that is a token shorter is read by each."""
+    for shared in (LEAST, LEAST - 1):
+        prompts = ["abcdefgh ijklmnop"[:shared] + letter * 9 for letter in "xyz"]
+        batch = open_batch(parallel=3, max_tokens=4)
+        assert all(result.error is None for result in batch.run(prompts))
+        once = (2 if shared == LEAST else 0) * shared
+        own = sum(len(prompt) - 1 for prompt in prompts) - once
+        assert counters(batch._contexts.engine).rows[0] == own + 4 * len(prompts)
 
 
 def test_an_answer_that_takes_too_long_fails_alone(open_batch):

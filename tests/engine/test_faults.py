@@ -124,6 +124,26 @@ def test_draft_that_fails_is_left_out(
     assert caplog.text.count("the draft failed") == 1
 
 
+def test_what_a_draft_drafted_before_it_failed_is_dropped(open_llama, tiny_target):
+    """The next draft begins anew: nothing says how its tokens came about."""
+    llm = open_llama(tiny_target, draft=tiny_target)
+    engine, kept = llm.assembly.engine, []
+    draft = engine.draft
+
+    def break_after(*arguments, **options):
+        draft(*arguments, **options)
+        kept.append(engine.drafted(0).n)
+        raise EngineError("it broke")
+
+    engine.draft = break_after
+    steps = llm.steps(PROMPT, GREEDY, max_tokens=10)
+    for _ in range(2):
+        next(steps)
+    assert kept == [4]
+    assert engine.drafted(0).n == 0
+    steps.close()
+
+
 def test_draft_that_failed_once_serves_again(open_llama, tiny_target, tiny_draft, reference):
     """One failed decode is not the end of a draft model."""
     llm = open_llama(tiny_target, draft=tiny_draft, length="fixed:2")

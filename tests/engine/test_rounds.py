@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 import tiny
-from answers import GREEDY, Scripted, ask, counters, foretelling
+from answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters, foretelling
 
 from pyspec import Speculation
+from pyspec.batch.contexts import Contexts, Models
 from pyspec.engine import handle
+from pyspec.engine.handle import Gate
+from pyspec.engine.runs import Run
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Outcome, Place, Plan
+from pyspec.rules import Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 
@@ -324,3 +330,31 @@ def test_where_nothing_can_be_drafted_the_policy_is_not_asked(
     assert [token.id for step in steps for token in step.tokens] == reference
     assert policy.heard == ["watch"] * 40
     assert policy.stats()["rounds_by_length"] == {0: 40}
+
+
+# -- at the edges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_ctx", [32, 33, 34, 35])
+def test_no_draft_is_verified_beyond_the_last_position(tiny_target, n_ctx):
+    """Whatever an answer may still have: a draft of three ends where the context does, at every phase of the rounds."""
+    models = Models(str(tiny_target), str(tiny_target), "none", n_threads=1, n_threads_batch=1)
+    run = ask_at_once(models, [PROMPT], [10_000], n_ctx=n_ctx)[0]
+    assert run.finish_reason == "context"
+    assert len(run.tokens) == n_ctx + 1
+    assert run.tally.accepted > 0
+
+
+def test_prompt_rows_beside_an_answer_count_as_rows_of_the_verify(tiny_target):
+    """The policy learns what a decode of all of them cost."""
+    models = Models(str(tiny_target), str(tiny_target), "none", n_threads=1, n_threads_batch=1)
+    with closing(models), closing(Contexts(models, 4, 128, CELLS)) as contexts:
+        answering, reading = (
+            Run(seq, list(PROMPT) * n, Gate(Strict(), False), 20) for seq, n in ((0, 1), (1, 3))
+        )
+        for run in (answering, reading):
+            contexts.loop.begin(run)
+        answering.tally.rounds = 1  # its first round would not draft
+        policy = Cautious()
+        contexts.loop.round([answering], policy, reading=[(reading, 5)])
+    assert [outcome.verify_rows for outcome in policy.outcomes] == [len(PROMPT) + 1 + 5]

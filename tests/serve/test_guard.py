@@ -101,3 +101,15 @@ def test_other_hosts_and_methods(serve):
         connection.request("GET", path, headers={"Host": host})
         assert connection.getresponse().status == status
         connection.close()
+
+
+def test_half_a_body_is_half_a_request(serve):
+    """Its connection is among those that give way to newcomers; one whose request is answered is not."""
+    server = serve()
+    late = socket.create_connection(("127.0.0.1", server.port))
+    late.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
+    )
+    assert post(server, body())[0] == 200  # what came before it has been read by now
+    wait(lambda: len(guard.GuardedProtocol.half()) == 1)
+    late.close()

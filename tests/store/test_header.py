@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from store.make_gguf import ARR, F32, I32, STR, U16, U32, Gguf, Tensor, split, tiny_llama
+from store.make_gguf import ARR, F32, I32, STR, U16, U32, Gguf, Tensor, in_parts, split, tiny_llama
 
 from pyspec.errors import ModelInvalid
 from pyspec.store.gguf import parse_header
@@ -177,6 +177,24 @@ def test_lost_tensors_of_parts_are_noticed(tmp_path: Path) -> None:
     write(tmp_path, made, paths[2].name)
     with pytest.raises(ModelInvalid, match=r"hold 8 tensors .* not 11"):
         read_header(paths[0])
+
+
+def test_one_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
+    """Though there are as many tensors as the first part says: llama.cpp would take either."""
+    whole = tiny_llama()
+    first, *others = whole.tensors
+    paths = in_parts(whole, tmp_path, [[first, *others[:-1]], [first]])
+    with pytest.raises(ModelInvalid, match=r"hold 11 tensors \(10 names\)"):
+        read_header(paths[0])
+
+
+def test_a_groups_two_states_count(tmp_path: Path) -> None:
+    """Each group of a Mamba 2 has an input and an output: with one of them, this state would be just within the limit."""
+    made = tiny_llama()
+    for key, value in (("conv_kernel", 1 << 6), ("state_size", 1 << 10), ("group_count", 1 << 10)):
+        made.kv[f"llama.ssm.{key}"] = (U32, value)
+    with pytest.raises(ModelInvalid, match=f"{1 << 27} numbers"):
+        read_header(write(tmp_path, made))
 
 
 @pytest.mark.parametrize("key", ["split.prefix", "general.name"])
