@@ -258,7 +258,7 @@ class ChatTemplate:
         """Return the rendering with signs in all words that must stay text. Raises InputError if there is none."""
         vocabulary, source = self._opened().vocabulary, self.sources[name]
         defined = [word for word in vocabulary.defined if word in source]
-        veil = Veil(vocabulary.control, defined, text, source, written(asked))
+        veil = Veil(vocabulary.control, defined, self._around(name), text, source, written(asked))
         veil.hide(asked)
         if not veil.hid:
             return Rendering(text, text, ("", ""))
@@ -287,21 +287,20 @@ class ChatTemplate:
         named = [word for word in {*_MARK.findall(source), *control} if word in source and word in said]  # fmt: skip
         if not named:
             return []
-        if name not in self._turn_marks:
-            self._turn_marks[name] = self._frame(name)
-        left = [word for word in named if word not in self._turn_marks[name]]
+        left = [word for word in named if word not in self._around(name)]
         return left if len(left) <= _MOST_READ else []
 
-    def _frame(self, name: str) -> frozenset[str]:
-        """Return the control words around a user's turn, and those that end an answer; all of them if that is unknown."""
-        tokens = self._opened()
-        control = tokens.vocabulary.control
-        _, asked = self._asked([{"role": "user", "content": "x"}], False, None, None)
-        try:
-            text, _ = self._rendered(name, asked, None)
-        except InputError:
-            return frozenset(control)
-        return frozenset(control.pattern.findall(text)) | tokens.ends
+    def _around(self, name: str) -> frozenset[str]:
+        """Return the words around a user's turn, and those that end an answer; all single-token words if that is unknown."""
+        if name not in self._turn_marks:
+            words = self._opened().vocabulary
+            _, asked = self._asked([{"role": "user", "content": "x"}], False, None, None)
+            known = {*words.control, *words.defined}
+            with suppress(InputError):
+                text, _ = self._rendered(name, asked, None)
+                known = {word for word in known if word in text}
+            self._turn_marks[name] = frozenset(known) | self._opened().ends
+        return self._turn_marks[name]
 
     def _say(self, note: str) -> None:
         if note not in self._said:

@@ -26,8 +26,8 @@ _LEFTOVER = 9
 _ROLES = frozenset(
     ["system", "developer", "user", "assistant", "tool", "function", "model", "ipython", "observation", "context", "documents"]
 )  # fmt: skip
-_OWN = ("", "system", "developer", "assistant")
-"""Roles whose marks are meant as marks; the empty one stands for tools and template variables."""
+_OWN = ("system", "developer", "assistant")
+"""Roles whose marks are meant as marks, except those around turns."""
 _TYPES = frozenset(["function", "text", "object", "array", "string", "number", "integer", "boolean", "null"])  # fmt: skip
 _KINDS = {"role": _ROLES, "type": _TYPES}
 """Words that a template knows, by the key that they stand under."""
@@ -61,16 +61,22 @@ def unused_signs(text: str) -> tuple[str, str]:
 class Veil:
     """Hides one request's characters from its template. control: words that are tokens only if a template writes them.
 
-    defined: words that are tokens in any text, if not broken. written: what the prefix must not occur in.
+    defined: words that are tokens in any text, if not broken. around: those around turns. written: what the prefix must not
+    occur in.
     """
 
-    def __init__(self, control: Words, defined: Collection[str], *written: str) -> None:
+    def __init__(
+        self, control: Words, defined: Collection[str], around: Collection[str], *written: str
+    ) -> None:
         self._control = control
         self._prefix = unused_digits(*written)
         self._cut = _cut_of(self._prefix)
         self._edges = control.edges | {word[0] for word in defined}
         self._open_ended, self._parts = control.open_ended, control.joined
-        self._defined = re.compile("|".join(map(re.escape, defined)) or r"(?!)")
+        self._around = frozenset(around)
+        self._defined = re.compile(
+            "|".join(map(re.escape, sorted(defined, key=len, reverse=True))) or r"(?!)"
+        )
         chars = re.escape("".join(sorted(self._edges)))
         self._pattern = re.compile(f"[{chars}]") if chars else re.compile(r"(?!)")
         self._codes = [(char, own) for char in sorted(self._edges) for own in (False, True)]
@@ -164,7 +170,8 @@ class Veil:
         for found in self._found.finditer(shown):
             between, (char, own) = shown[at : found.start()], self._char(found)
             at, put = found.end(), put + len(between)
-            breaks = not own and bool(char) and self._defined.match(text, put)
+            word = self._defined.match(text, put) if char else None
+            breaks = word is not None and (not own or word[0] in self._around)
             pieces += [between, signs[0], char, signs[1] if breaks else signs[0]]
             put += len(char)
         return Rendering(text, "".join([*pieces, shown[at:]]), signs)

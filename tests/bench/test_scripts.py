@@ -15,7 +15,8 @@ TESTED = {
     "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",  # all others
+    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
+    "conversations",  # all others
 }  # fmt: skip
 
 
@@ -507,3 +508,9 @@ def run_command(words: list[str]) -> int:
     """The exit code of a pyspec command."""
     line = [sys.executable, "-m", "pyspec", *words]
     return subprocess.run(line, capture_output=True, check=False).returncode
+
+
+def test_no_conversation_of_a_few_has_a_control_token_of_its_own(script, capsys) -> None:
+    """One template, a few conversations: all right, and counted."""
+    assert script("conversations").main(["--count", "12", "--only", "gpt-oss"]) == 0
+    assert "12 conversations" in capsys.readouterr().out

@@ -138,15 +138,16 @@ def test_tools_and_arguments_hold_no_control_token(made: Callable[..., TargetLla
 def test_defined_marks_of_the_template_are_text_in_what_users_say(
     made: Callable[..., TargetLlama],
 ) -> None:
-    """Also where a file declares its marks as words that are parsed anywhere; the model's own may be meant."""
-    source = CHATML.replace("<|im_end|>", "<|over|>")
-    llm = made(source, marks=["<|im_start|>", "<|over|>"], kind=tiny.USER_DEFINED)
+    """Also where a file declares its marks as words that are parsed anywhere; the model's own may be meant, but no turn's end."""
+    source = CHATML.replace("<|im_end|>", "<|over|>") + "{{ '' if tools else '' }}{# <call> #}"
+    llm = made(source, marks=["<|im_start|>", "<|over|>", "<call>"], kind=tiny.USER_DEFINED)
     over, text = tiny.mark(1), "a<|over|>b"
     assert llm.tokenize(b"<|over|>", add_bos=False) == [over]
     asked = llm.template.prompt([user(text)], answer=False)
     assert asked.count(over) == 1
     assert text.encode() in llm.detokenize(asked, special=True)
-    assert llm.template.prompt([{"role": "assistant", "content": text}]).count(over) == 2
+    said = llm.template.prompt([{"role": "assistant", "content": text + "<call>"}], answer=False)
+    assert (said.count(over), said.count(tiny.mark(2))) == (1, 1)
 
 
 def test_reasoning_that_the_template_reads_is_its_own(made: Callable[..., TargetLlama]) -> None:
