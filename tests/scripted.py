@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from zlib import crc32
 
 import tiny
 
@@ -22,10 +23,16 @@ THINKS = (
 
 
 def write(folder: Path, *marks: str, behind: str = "") -> Path:
-    """A model that speaks ASCII, and in whose template these marks are. behind: what else the template writes."""
-    path = folder / "scripted.gguf"
-    comment = "".join(f"{{# {mark} #}}" for mark in marks)
-    return tiny.write(path, tokens=tiny.ASCII, template=CHATML + behind + comment)
+    """A model that speaks ASCII, and in whose template these marks are. behind: what else the template writes.
+
+    It lies beside `folder`, once for all tests, and is not to be changed: the first load of a file tries it in a child.
+    """
+    template = CHATML + behind + "".join(f"{{# {mark} #}}" for mark in marks)
+    path = folder.parent / f"scripted-{crc32(template.encode()):08x}" / "scripted.gguf"
+    if path.exists():
+        return path
+    path.parent.mkdir()
+    return tiny.write(path, tokens=tiny.ASCII, template=template)
 
 
 def script(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
+from contextlib import contextmanager
 
 import pytest
 import scripted
@@ -57,12 +58,9 @@ class Running:
         self.batch.close()
 
 
-@pytest.fixture
-def serve(tiny_ascii):
-    """Starts a server: greedy, lookup, 4 answers at once, 1,024 positions each, unless said otherwise.
-
-    send_buffer: bytes that the kernel takes from the server before a reader has to read; 0 for as many as it likes.
-    """
+@contextmanager
+def opening(tiny_ascii):
+    """Starts servers, which end together."""
     from pyspec.serve.settings import ServerSettings
 
     running = []
@@ -105,9 +103,26 @@ def serve(tiny_ascii):
 
 
 @pytest.fixture
-def server(serve, tmp_path):
+def serve(tiny_ascii):
+    """Starts a server: greedy, lookup, 4 answers at once, 1,024 positions each, unless said otherwise.
+
+    send_buffer: bytes that the kernel takes from the server before a reader has to read; 0 for as many as it likes.
+    """
+    with opening(tiny_ascii) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def serve_all(tiny_ascii):
+    """As `serve`, for all tests of a file: for those that neither change a server nor count what it did."""
+    with opening(tiny_ascii) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def server(serve_all, tmp_path_factory):
     """A server whose model reasons and calls tools as Hermes does."""
-    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"))
+    return serve_all(scripted.write(tmp_path_factory.mktemp("model"), "<think>", "<tool_call>"))
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from waiting import DEADLINE_S, wait
 
 from pyspec.serve.guard import GuardedProtocol
 
-ROUNDS = 20
 OWN = ("pyspec", "starlette", "uvicorn", "anyio", "asyncio", "_asyncio", "prometheus_client")
 """Packages whose objects are counted."""
 
@@ -91,14 +90,15 @@ def held(server):
     return reached(server.app, server.batch, server.server, GuardedProtocol._half), counted(own)
 
 
-def test_as_much_is_held_after_four_times_as_many_requests(server, ask_all):
+@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_as_much_is_held_after_four_times_as_many_requests(server, ask_all, rounds):
     """What is kept for good grows each time, by an object for each request of a kind; what waits or fills up does not."""
     counts = []
     for _ in range(4):
-        ask_all(ROUNDS)
+        ask_all(rounds)
         counts.append(held(server))
     for series in zip(*counts):
         grown = [after - before for before, after in pairwise(series)]
         assert {
-            kind: n for kind, n in grown[0].items() if min(g[kind] for g in grown) >= ROUNDS
+            kind: n for kind, n in grown[0].items() if min(g[kind] for g in grown) >= rounds
         } == {}

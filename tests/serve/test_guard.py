@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+from contextlib import closing
 
 import pytest
 from asking import body, post
@@ -49,28 +50,67 @@ def half(server):
     return connection
 
 
-def test_half_sent_requests_shut_nobody_out(serve, monkeypatch):
+def is_ended(connection):
+    """Whether a server that has come as far as the requests behind this connection has closed it."""
+    connection.settimeout(1)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def health(server):
+    """The status of a request behind all those that came before."""
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    ) as asking:
+        asking.request("GET", "/health")
+        return asking.getresponse().status
+
+
+@pytest.fixture
+def narrow(serve, monkeypatch):
+    """A server with room for 8 connections that ask half, and for 24 of them that have just come."""
+    monkeypatch.setattr(guard, "MOST_HALF", 8)
+    monkeypatch.setattr(guard, "MOST_NEW", 24)
+    return serve()
+
+
+def test_half_sent_requests_shut_nobody_out(narrow, monkeypatch):
     """More of them than there is room for: the oldest goes."""
     monkeypatch.setattr(guard, "GRACE_S", 0.0)
-    server = serve()
-    dead = [half(server) for _ in range(guard.MOST_HALF + 100)]
-    assert post(server, body())[0] == 200
-    assert len(guard.GuardedProtocol.half()) <= guard.MOST_HALF
+    dead = [half(narrow) for _ in range(20)]
+    assert health(narrow) == 200
+    assert [is_ended(each) for each in (dead[0], dead[-1])] == [True, False]
+    assert len(guard.GuardedProtocol.half()) <= 8
     for connection in dead:
         connection.close()
 
 
-def test_a_client_has_time_to_ask(serve, monkeypatch):
+def test_a_client_has_time_to_ask(narrow, monkeypatch):
     """It does not give way to those that come at once behind it: its request lies in the socket, and nobody has looked yet."""
     monkeypatch.setattr(guard, "GRACE_S", DEADLINE_S)
-    server = serve()
-    asking = half(server)
-    dead = [half(server) for _ in range(guard.MOST_HALF + 100)]
+    asking = half(narrow)
+    dead = [half(narrow) for _ in range(20)]
+    assert health(narrow) == 200
     asking.sendall(b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
     assert asking.recv(12) == b"HTTP/1.1 400"
-    dead += [half(server) for _ in range(guard.MOST_NEW)]
-    wait(lambda: len(guard.GuardedProtocol.half()) == guard.MOST_NEW)
     for connection in (asking, *dead):
+        connection.close()
+
+
+def test_those_that_have_just_come_have_a_bound_too(narrow, monkeypatch):
+    """The oldest gives way, however new it is."""
+    monkeypatch.setattr(guard, "GRACE_S", DEADLINE_S)
+    dead = [half(narrow) for _ in range(24)]
+    assert health(narrow) == 200
+    dead += [half(narrow) for _ in range(10)]
+    assert health(narrow) == 200
+    assert [is_ended(each) for each in (dead[0], dead[-1])] == [True, False]
+    assert len(guard.GuardedProtocol.half()) <= 24
+    for connection in dead:
         connection.close()
 
 

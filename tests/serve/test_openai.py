@@ -11,10 +11,10 @@ import pytest
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
 
-@pytest.fixture
-def server(serve):
+@pytest.fixture(scope="module")
+def server(serve_all):
     """A server."""
-    return serve()
+    return serve_all()
 
 
 @pytest.fixture

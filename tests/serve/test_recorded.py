@@ -17,10 +17,11 @@ DOORS = {
 ENDS = {"stop", "length", "tool_calls", "function_call"}
 
 
-@pytest.fixture
-def server(serve, tmp_path):
+@pytest.fixture(scope="module")
+def server(serve_all, tmp_path_factory):
     """A server whose model reasons and calls tools, with room for an agent's prompt."""
-    return serve(scripted.write(tmp_path, "<think>", "<tool_call>"), n_ctx=3072, parallel=2)
+    path = scripted.write(tmp_path_factory.mktemp("model"), "<think>", "<tool_call>")
+    return serve_all(path, n_ctx=3072, parallel=2)
 
 
 def send(server, path, headers, body):

@@ -10,10 +10,10 @@ from asking import post
 from pyspec.batch import jobs
 
 
-@pytest.fixture
-def server(serve):
+@pytest.fixture(scope="module")
+def server(serve_all):
     """A server."""
-    return serve()
+    return serve_all()
 
 
 MORE = {
