@@ -87,10 +87,64 @@ class PromptFile:
             log.warning("the prompt cache %s is not written: %s", self.path.name, reason)
 
     def _hash(self, tokens: list[int], state: bytes) -> str:
-        own: Any = self._target.context_params
-        layout = own.type_k, own.type_v, own.flash_attn_type, llama_cpp.__version__
-        belongs = msgspec.json.encode([file_sha256(self._target.model_path), layout, tokens])
-        return hashlib.sha256(belongs + state).hexdigest()
+        belongs = [file_sha256(self._target.model_path), settings_of(self._target), tokens]
+        return hashlib.sha256(msgspec.json.encode(belongs) + state).hexdigest()
+
+
+_NO_MATTER = frozenset(
+    [
+        # how much there is room for, and how many sequences and outputs
+        "n_ctx", "n_seq_max", "n_rs_seq", "n_outputs_max", "n_outputs_max_per_seq", "kv_unified",
+        # how many rows a decode may have: below, as far as llama.cpp computes them together
+        "n_batch", "n_ubatch",
+        # who computes when, and who is told
+        "n_threads", "n_threads_batch", "abort_callback", "abort_callback_data", "cb_eval", "cb_eval_user_data", "no_perf",
+        "progress_callback", "progress_callback_user_data",
+        # what comes after the states
+        "samplers", "n_samplers", "embeddings", "pooling_type", "defrag_thold",
+        # how weights come into memory
+        "load_mode", "lazy_mode", "check_tensors", "no_alloc", "no_host", "vocab_only", "load_mtp",
+        # addresses: what they lead to is below
+        "devices", "tensor_split", "tensor_buft_overrides", "kv_overrides",
+    ]
+)  # fmt: skip
+"""Parameters of contexts and models that states do not depend on. What llama.cpp adds counts until it is named here."""
+
+
+def settings_of(target: Any) -> dict[str, Any]:
+    """Return the settings of a `llama_cpp.Llama` that a state depends on besides file and tokens."""
+    context, model = target.context_params, target.model_params
+    told = {
+        f"{kind}.{name}": _plain(getattr(params, name))
+        for kind, params in (("context", context), ("model", model))
+        for name, *_ in params._fields_
+        if name not in _NO_MATTER
+    }
+    adapter = getattr(target, "lora_path", None)
+    return {
+        **told,
+        "llama_cpp": llama_cpp.__version__,
+        "rows": min(context.n_batch, context.n_ubatch),
+        "long": _is_long(target),
+        "devices": [str(device) for device in getattr(target, "devices", None) or ()],
+        "tensor_split": list(target.tensor_split or ()),
+        "overrides": {key: repr(value) for key, value in (target.kv_overrides or {}).items()},
+        "adapter": [file_sha256(Path(adapter)), target.lora_scale] if adapter else None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a number as it is; of an address only whether there is one."""
+    return value if isinstance(value, (bool, int, float)) else bool(value)
+
+
+def _is_long(target: Any) -> bool:
+    """Whether a context is longer than what the model was first trained on: some then turn positions by other factors."""
+    found = [int(v) for k, v in target.metadata.items() if k.endswith(_ORIGINAL) and v.isdigit()]
+    return any(llama_cpp.llama_n_ctx_seq(target.ctx) > n for n in found)
+
+
+_ORIGINAL = ".rope.scaling.original_context_length"
 
 
 def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -13,7 +14,7 @@ from systems import make_fifo
 
 from pyspec.errors import OptionError
 from pyspec.llama import SpeculativeLlama
-from pyspec.prompt_cache import PromptCache
+from pyspec.prompt_cache import _NO_MATTER, PromptCache, settings_of
 
 PROMPT = [tiny.A + n % 20 for n in range(60)]
 Open = Callable[..., SpeculativeLlama]
@@ -126,3 +127,54 @@ def test_without_a_file_nothing_is_done(open_llama: Open, tiny_target: Path) -> 
     cache = PromptCache(open_llama(tiny_target), None)
     assert cache.restore(PROMPT) == 0
     cache.keep(PROMPT)
+
+
+CHANGED: dict[str, Any] = {
+    "rope_freq_base": 20000.0, "rope_freq_scale": 0.5, "rope_scaling_type": 2, "yarn_ext_factor": 0.7, "yarn_attn_factor": 1.5,
+    "yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "yarn_orig_ctx": 128, "type_k": 0, "type_v": 0, "flash_attn": False,
+    "swa_full": False, "offload_kqv": False, "op_offload": False, "n_ubatch": 16, "extra_buffers": "off",
+    "kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 1e-3},
+}  # fmt: skip
+"""Settings that states depend on, each at another value."""
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_cache_of_another_setting_is_not_used(
+    name: str, open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
+) -> None:
+    """The prompt is read under the setting that the answer is made with."""
+    llm = open_llama(tiny_target, **{name: CHANGED[name]})
+    assert PromptCache(llm, kept[0]).restore(PROMPT) == 0
+
+
+@pytest.mark.parametrize(
+    "changed", [{"n_threads": 2}, {"no_perf": False}, {"use_mmap": False}, {"seed": 5}]
+)
+def test_a_cache_outlives_other_changes(
+    changed: dict[str, Any], open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
+) -> None:
+    """Those of time and room."""
+    llm = open_llama(tiny_target, **changed)
+    assert PromptCache(llm, kept[0]).restore(PROMPT) == len(PROMPT)
+
+
+def test_an_adapter_and_its_scale_belong_to_a_cache(
+    open_llama: Open, tiny_target: Path, tmp_path: Path
+) -> None:
+    """One adapter's states are no other's, at no other scale."""
+    llm = open_llama(tiny_target)
+    made = []
+    for path, scale in (("a", 1.0), ("b", 1.0), ("b", 0.5)):
+        (tmp_path / path).write_text(path)
+        llm.lora_path, llm.lora_scale = str(tmp_path / path), scale
+        made.append(settings_of(llm))
+    llm.lora_path = None
+    assert len({repr(each) for each in (*made, settings_of(llm))}) == 4
+
+
+def test_a_parameter_that_llama_cpp_adds_counts(open_llama: Open, tiny_target: Path) -> None:
+    """All that is not named as harmless is in the key."""
+    llm = open_llama(tiny_target)
+    found = {name.partition(".")[2] for name in settings_of(llm) if "." in name}
+    known = {name for params in (llm.context_params, llm.model_params) for name, *_ in params._fields_}  # fmt: skip
+    assert found | _NO_MATTER == known
