@@ -92,7 +92,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
 
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[Any]:
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
-        from pyspec.grammar.gbnf import Constraint, schema_grammar  # noqa: PLC0415
+        from pyspec.grammar.schemas import of_schema  # noqa: PLC0415
         from pyspec.pieces import stream_text  # noqa: PLC0415
         from pyspec.text.template import ChatTemplate  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
         functions = {tool["name"]: tool["parameters"] for tool in tools}
         offered = [{"type": "function", "function": tool} for tool in tools]
         tokens = template.prompt(_turns(prompt, conversation), tools=offered or None)
-        wanted = schema_grammar(prompt.schema) if prompt.schema else None
+        wanted = of_schema(prompt.schema) if prompt.schema else None
         shape = loaded.speech.shape(tokens, wanted, functions)
         sampler = SamplerOptions(noise=o.sampling, **_named(SamplerOptions, o))
         reason, emitted = None, 0
@@ -117,7 +117,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
                 o.verify, gap=o.gap, confirm=o.confirm, length=o.length
             ).speculation,
             chat=True,
-            grammar=Constraint(*shape) if shape else None,
+            grammar=shape,
             functions=functions,
         ):
             emitted, reason = emitted + len(piece.tokens), piece.finish_reason

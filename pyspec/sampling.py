@@ -11,8 +11,8 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec.errors import EngineError, OptionError
-from pyspec.grammar.gbnf import bounded, check_grammar
-from pyspec.grammar.masks import ISOLATED, GrammarHost, MaskHook
+from pyspec.grammar.gbnf import constraint_of
+from pyspec.grammar.masks import MaskHook, Masks
 from pyspec.limits import RANGES, check_bias, check_breakers, check_ranges
 from pyspec.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
 from pyspec.samplers import CoupledXtc, Dry, ProcessorHook
@@ -167,15 +167,13 @@ def build_chain(
     llama: Any,
     grammar: Any = None,
     hook: ProcessorHook | None = None,
-    patience: float | None = None,
     tokens: Sequence[int] = (),
 ) -> Any:
     """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None if none is needed; used inside `in_force`.
 
     If noise is coupled, the chain leaves the tokens to draw from, and the engine draws. llama: the `llama_cpp.Llama` whose model
-    and vocabulary the chain needs. hook: logits processors, which come first. patience: seconds that a row waits for the
-    grammar's answer, after which the caller waits for it; None for a caller with no other answers to serve. tokens: the prompt's.
-    Raises InputError for a grammar that llama.cpp cannot use.
+    and vocabulary the chain needs. grammar: a `Constraint` or a `LlamaGrammar`. hook: logits processors, which come first.
+    tokens: the prompt's. Raises InputError for a grammar that cannot be used.
     """
     raw = sampling.greedy or (
         sampling.coupled and sampling.temperature < 0.0 and not sampling.shaped
@@ -199,7 +197,8 @@ def build_chain(
     if sampling.dry:
         _add_dry(chain, sampling, llama, tokens)
     if grammar is not None:
-        _add_grammar(chain, llama, grammar, patience)
+        chain.masks = MaskHook(Masks(constraint_of(grammar), llama))
+        _add_own(chain, chain.masks)
     _add_choice(chain, sampling, llama.n_vocab(), len(tokens))
     return chain
 
@@ -213,7 +212,7 @@ def _add_own(chain: Any, sampler: Any) -> None:
 
 @contextmanager
 def in_force(chain: Any) -> Iterator[None]:
-    """Use a chain, then close it; if its grammar process failed, that error replaces the engine's."""
+    """Use a chain, then close it; if its grammar failed, that error replaces the engine's."""
     try:
         yield
     except EngineError:
@@ -224,24 +223,6 @@ def in_force(chain: Any) -> Iterator[None]:
     finally:
         if chain is not None:
             chain.close()
-
-
-def _add_grammar(chain: Any, llama: Any, grammar: Any, patience: float | None) -> None:
-    """Add a `LlamaGrammar`; one with a `trigger` applies from that text on."""
-    trigger = getattr(grammar, "trigger", None)
-    if ISOLATED:
-        process = GrammarHost.of(llama).open(bounded(grammar._grammar), grammar._root, trigger)
-        chain._exit_stack.callback(process.close)  # llama_cpp has no public way
-        if patience is None:
-            process.begun()
-        chain.masks = MaskHook(process, patience)
-        _add_own(chain, chain.masks)
-        return
-    check_grammar(grammar, llama)
-    if trigger is None:
-        chain.add_grammar(llama._model, grammar)
-    else:
-        chain.add_grammar_lazy_patterns(llama._model, grammar, [trigger], [])
 
 
 def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) -> None:

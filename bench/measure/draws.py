@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import ffi, lib
-from pyspec.grammar._child import CANDIDATES
-from pyspec.grammar.masks import read_candidates
+from pyspec.grammar.masks import CANDIDATES, read_candidates
 from pyspec.noise import Coupling
 
 

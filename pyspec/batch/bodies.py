@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar, TypeVar
 
@@ -18,9 +18,10 @@ from pyspec.batch.custom import as_function_tool, with_function_calls
 from pyspec.batch.fields import REFUSED, UndoneFields, refuse_undone
 from pyspec.batch.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
 from pyspec.errors import InputError
+from pyspec.grammar.languages import Language
 from pyspec.result import Result
 from pyspec.sampling import LEAST_P
-from pyspec.text.formats import format_grammar, tools_left
+from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import content_text
 from pyspec.tokens import Token, TokenLogprobs
 
@@ -32,7 +33,7 @@ PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 class Body(UndoneFields, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
 
-    json_schema is llama-server's, guided_json, structured_outputs and repetition_penalty are vLLM's.
+    json_schema is llama-server's, fields that begin with guided, structured_outputs and repetition_penalty are vLLM's.
     """
 
     refused: ClassVar[tuple[str, ...]] = REFUSED
@@ -49,6 +50,9 @@ class Body(UndoneFields, kw_only=True):
     response_format: dict[str, Any] | None = None
     json_schema: Any = None
     guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     structured_outputs: dict[str, Any] | None = None
     repetition_penalty: float | None = None
     user: str | None = None
@@ -94,32 +98,43 @@ class Body(UndoneFields, kw_only=True):
         if self.top_p == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
-        return {**wanted, "id": name, "stop": stop, "seed": seed, "grammar": self._gbnf()}
+        return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
 
-    def _gbnf(self) -> str | None:
-        """The grammar that `grammar`, `response_format` or what others call that asks for. Raises InputError."""
-        shape = format_grammar(self.response_format) or format_grammar(self._form_elsewhere())
-        if shape is not None and self.grammar is not None:
-            raise InputError("an answer cannot follow both a grammar and a schema", "leave one out")
-        return self.grammar if shape is None else shape
+    def _language(self) -> Language | None:
+        """What `response_format`, or what others call that, asks for. Raises InputError."""
+        forms = [self.response_format, *self._forms_elsewhere()]
+        found = [language for form in forms if (language := format_language(form)) is not None]
+        if len(found) + (self.grammar is not None) > 1:
+            raise InputError("an answer can follow only one schema or grammar", "keep one of them")
+        return found[0] if found else None
 
-    def _form_elsewhere(self) -> dict[str, Any] | None:
-        """What would be the `response_format`, from the fields that llama-server and vLLM have for it. Raises InputError."""
+    def _forms_elsewhere(self) -> Iterator[dict[str, Any]]:
+        """What would be `response_format`, from the fields that llama-server and vLLM have for it. Raises InputError."""
         given = (self.structured_outputs or {}).items()
         outputs = {key: value for key, value in given if value not in (None, False)}
-        if unknown := outputs.keys() - {"json", "json_object"}:
+        if unknown := outputs.keys() - {"json", "json_object", *_GUIDED}:
             raise InputError(
-                f"structured_outputs has {min(unknown)[:40]!r}", "use json or json_object"
+                f"structured_outputs has {min(unknown)[:40]!r}",
+                f"use json, json_object, {', '.join(_GUIDED)}",
             )
         for schema in (self.json_schema, self.guided_json, outputs.get("json")):
             if schema is not None:
                 read = msgspec.json.decode(schema) if isinstance(schema, str) else schema
-                return {"type": "json_schema", "schema": read}
-        return {"type": "json_object"} if outputs else None
+                yield {"type": "json_schema", "schema": read}
+        for kind in _GUIDED:
+            for value in (getattr(self, f"guided_{kind}"), outputs.get(kind)):
+                if value is not None:
+                    yield {"type": kind, kind: value}
+        if "json_object" in outputs:
+            yield {"type": "json_object"}
 
+
+_GUIDED = ("regex", "choice", "grammar")
+"""Forms of answers that are no JSON, as vLLM's fields name them."""
 
 _SHAPING = (
-    "grammar", "response_format", "json_schema", "guided_json", "structured_outputs", "tools", "text",
+    "grammar", "response_format", "json_schema", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "structured_outputs", "tools", "text",
     "output_config", "output_format",
 )  # fmt: skip
 """Fields of which a grammar is made, in any kind of request."""

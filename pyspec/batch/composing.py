@@ -9,7 +9,6 @@ from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob
 from pyspec.engine.handle import Role
 from pyspec.engine.rows import read_one, read_piece, share_rows
-from pyspec.grammar.masks import wait_all
 from pyspec.policy.cost import CostCurve
 
 MOST_MS = 100.0
@@ -30,8 +29,6 @@ BASES_IDLE = 8.0
 LEAST_ROWS = 16
 """Prompt tokens of a decode that are read in any case."""
 
-_GRACE_S = 0.1  # that a round waits for grammars whose masks take less than that
-_POLL_S = 0.1
 _OLD = 0.9  # weight of a decode beside the next one's
 _MOST_TIMES = 3.0  # what was expected: a decode that took longer counts as one that took so long
 _LEAST_SHARE = 0.2  # of a decode's time that is its prompt rows', at least
@@ -63,14 +60,6 @@ class Composer:
         self._many = False
         self._idle = 0.0  # share of the sequences whose prompts wait behind another's
         self._time = ReadingTime()
-
-    def wait(self) -> None:
-        """Wait a little for grammars that work on what they allow next; answers whose grammars are slow sit out rounds."""
-        late = [a.masks for a in self._active.values() if not a.run.missing and not a.ready]
-        if self._exact or len(late) == len(self._active):  # nothing goes on without them
-            wait_all(filter(None, late), _POLL_S)
-        else:
-            wait_all((masks for masks in late if masks and masks.pace < _GRACE_S), _GRACE_S)
 
     @property
     def in_turn(self) -> bool:

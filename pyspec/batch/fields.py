@@ -59,9 +59,6 @@ UNDONE = {
     "mirostat": Undone(),
     "min_tokens": Undone(),
     "ignore_eos": Undone(),
-    "guided_regex": Undone(),
-    "guided_choice": Undone(),
-    "guided_grammar": Undone(),
     "stop_token_ids": Undone(hint="use stop"),
     "bad_words": Undone(hint="use logit_bias"),
     "allowed_token_ids": Undone(hint="use logit_bias"),
@@ -84,9 +81,6 @@ class UndoneFields(RequestFields, kw_only=True):
     mirostat: Any = None
     min_tokens: Any = None
     ignore_eos: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
     stop_token_ids: Any = None
     bad_words: Any = None
     allowed_token_ids: Any = None

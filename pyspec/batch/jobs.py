@@ -12,7 +12,6 @@ from pyspec.batch.custom import as_told
 from pyspec.batch.records import Record
 from pyspec.engine.runs import Run
 from pyspec.errors import PyspecError
-from pyspec.grammar.masks import MaskProcess
 from pyspec.options import AnswerOptions
 from pyspec.result import RecordResult, Usage
 from pyspec.sampling import build_chain
@@ -85,10 +84,6 @@ class Job:
         return result
 
 
-MASK_S = 0.3
-"""A row may wait so long for what a grammar allows there, while others wait for the row."""
-
-
 @dataclass
 class ActiveJob:
     """A job and its answer so far.
@@ -114,7 +109,7 @@ class ActiveJob:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
         options, grammar = job.options, job.options.grammar
         text = job.reader(options.stop)
-        chain = build_chain(options.sampling, target, grammar, patience=MASK_S, tokens=job.tokens)
+        chain = build_chain(options.sampling, target, grammar, tokens=job.tokens)
         answer = cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
         if options.prompt_rows:
             answer.scored = [None]
@@ -129,25 +124,17 @@ class ActiveJob:
         self._tell([AnswerPart("content", self.job.echo)], tokens, scores)
 
     @property
-    def masks(self) -> MaskProcess | None:
-        """Its grammar at work, if it has one."""
-        hook = None if self.chain is None else self.chain.masks
-        return None if hook is None else hook.process
-
-    @property
     def ready(self) -> bool:
-        """Whether it takes a token, it is known what its grammar allows next, and its prompt has been scored."""
-        if self.job.only_read or self.scored is not None:
-            return False
-        masks = self.masks
-        return masks is None or masks.ready
+        """Whether it takes a token, and its prompt has been scored."""
+        return not self.job.only_read and self.scored is None
 
     @property
     def error(self) -> PyspecError | None:
         """Why it cannot go on, if it cannot."""
-        if self.run.error is None or self.masks is None:
+        masks = None if self.chain is None else self.chain.masks
+        if self.run.error is None or masks is None:
             return self.run.error
-        return self.chain.masks.error or self.run.error
+        return masks.error or self.run.error
 
     @property
     def late(self) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 from pyspec.batch.jobs import Job
 from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
-from pyspec.grammar.gbnf import Constraint
+from pyspec.grammar.gbnf import of_grammar
+from pyspec.grammar.languages import Constraint
 from pyspec.limits import check_ranges
 from pyspec.noise import derive_seed
 from pyspec.options import AnswerOptions, Speculation
@@ -126,9 +127,10 @@ class JobMaker:
         is_chat = self._is_chat(record)
         stop = settings.stop if record.stop is None else tuple(record.stop)
         reader: Callable[[Sequence[str]], AnswerReader] = self._speech.plain_reader
-        shape: tuple[str, str | None] | None = None
-        if record.grammar is not None:
-            shape = record.grammar, None
+        content = record.language
+        if content is None and record.grammar is not None:
+            content = of_grammar(record.grammar)
+        grammar = None if content is None else Constraint(content)
         if is_chat:
             stop = (*stop, *self._template.stop)
             reader = partial(
@@ -138,10 +140,9 @@ class JobMaker:
                 name=record.id,
                 goes_on=record.goes_on,
             )
-            shape = self._speech.shape(
-                tokens, record.grammar, functions, record.tool_choice, record.parallel
+            grammar = self._speech.shape(
+                tokens, content, functions, record.tool_choice, record.parallel
             )
-        grammar = None if shape is None else Constraint(*shape)
         return Job(
             index,
             record,

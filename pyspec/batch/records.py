@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from pyspec.errors import InputError, OptionError
+from pyspec.grammar.languages import Language
 from pyspec.limits import check_breakers, check_ranges
 from pyspec.noise import Noise, check_noise
 from pyspec.result import Failure, RecordResult
@@ -109,6 +110,7 @@ class Record(RecordFields, kw_only=True):
         line: Its place there, from 1.
         form: "chat" or "completion" for a line of OpenAI's batch format, which the output then has too.
         tools: OpenAI's functions that may be called.
+        language: What the content must look like, in place of `grammar`.
         custom: Names of those that stand for OpenAI's custom tools, as calls of which they are told.
         tool_choice: Name of the function that must be called, or "required".
         parallel: Whether several functions may be called at once.
@@ -125,6 +127,7 @@ class Record(RecordFields, kw_only=True):
     line: int = 0
     form: str = ""
     tools: list[dict[str, Any]] | None = None
+    language: Language | None = None
     custom: list[str] | None = None
     tool_choice: str | None = None
     parallel: bool | None = None
@@ -138,7 +141,9 @@ class Record(RecordFields, kw_only=True):
         """Whether the answer goes on in the last message: a text of the model's own, and nothing shapes what comes."""
         last = self.messages[-1] if self.messages else {}
         is_text = last.get("role") == "assistant" and not last.get("tool_calls")
-        return is_text and self.grammar is None and self.tool_choice is None
+        return (
+            is_text and self.grammar is None and self.language is None and self.tool_choice is None
+        )
 
     @property
     def sha256(self) -> str:

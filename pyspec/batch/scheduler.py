@@ -40,9 +40,6 @@ from pyspec.text_index import TAIL
 
 log = logging.getLogger("pyspec")
 
-_QUICK_S = 0.03
-# for a mask: beside others, drafted rows wait for no slower ones
-
 
 class Scheduler:
     """Runs jobs over the sequences of `contexts`; `round` returns those that ended in it.
@@ -190,7 +187,6 @@ class Scheduler:
         ended = self._leave()
         ended += self._start_all()
         self._close_gaps()
-        self._composer.wait()
         try:
             ended += self._score_prompts()
         except Cancelled:
@@ -273,9 +269,8 @@ class Scheduler:
         room = self._contexts.draft_rows(len(answers), len(self.active), filled)
         # where none can be, nothing that drafts is asked, and nothing learned
         for answer in answers:
-            most = 0 if self._waits_long(answer) else room
             own = answer.job.options.speculation.longest
-            answer.run.draft_max = min(self._draft_max, own, most)
+            answer.run.draft_max = min(self._draft_max, own, room)
         padding = self.kept.pad(self._pad) if answers and self._exact else ()
         start, before = perf_counter(), self._engine.decode_us()[0]
         steps = self._loop.round(
@@ -294,11 +289,6 @@ class Scheduler:
             plain = self._plain_ms(answers, policy, rows, decode_ms)
         for answer, step in zip(answers, steps, strict=True):
             answer.emitted(step.tokens, plain, took)
-
-    def _waits_long(self, answer: ActiveJob) -> bool:
-        """Whether drafted rows, each of which waits for a mask of its own, would keep others waiting."""
-        masks = answer.masks
-        return masks is not None and len(self.active) > 1 and masks.pace > _QUICK_S
 
     def _plain_ms(
         self, answers: Sequence[ActiveJob], policy: LengthPolicy, rows: int, decode_ms: float

@@ -30,7 +30,9 @@ from pyspec.cli.options import (
 from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text, screen_of
 from pyspec.display import STATS_HELP, Screen, stats_line, verdict
 from pyspec.errors import InputError, OptionError, PyspecError
-from pyspec.grammar.gbnf import Constraint, bounded, schema_grammar
+from pyspec.grammar.gbnf import of_grammar
+from pyspec.grammar.languages import Constraint, Language
+from pyspec.grammar.schemas import of_schema
 from pyspec.llama import SpeculativeLlama
 from pyspec.options import AnswerOptions
 from pyspec.pieces import result_of
@@ -97,8 +99,8 @@ class ShapeOptions:
             hint = "use 0 or more, or -1 for as many as fit"
             raise OptionError(f"-n is {self.max_tokens}", hint)
 
-    def gbnf(self) -> str | None:
-        """Return the answer's grammar, or None. Raises InputError if it is unreadable or too large."""
+    def language(self) -> Language | None:
+        """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""
         named = [name for name in _READERS if getattr(self, name) is not None]
         if len(named) > 1:
             names = ", ".join("--" + name.replace("_", "-") for name in named)
@@ -145,7 +147,7 @@ def generate(
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
     text, screen = asked.text(prompt), screen_of(output.color)
-    sampling, speculation, grammar = sampler.sampling(), drafts.speculation, shape.gbnf()
+    sampling, speculation, content = sampler.sampling(), drafts.speculation, shape.language()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(_opened(asked, models, drafts, engine)) as model:
@@ -157,7 +159,7 @@ def generate(
         conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
-        shaped = _shape(model, tokens, grammar, raw=raw)
+        shaped = _shape(model, tokens, content, raw=raw)
         if shape.max_tokens != 0:
             options = AnswerOptions(
                 sampling, speculation, shape.max_tokens, shape.stop,
@@ -185,13 +187,14 @@ def generate(
 
 
 def _shape(
-    model: LlamaChat, prompt: list[int], grammar: str | None, *, raw: bool
+    model: LlamaChat, prompt: list[int], content: Language | None, *, raw: bool
 ) -> Constraint | None:
     """Return the grammar of the answer; if the model reasons first, it covers only the content after that."""
-    if grammar is None:
+    if content is None:
         return None
-    shape = None if raw else model.llm.speech.shape(prompt, grammar)
-    return Constraint(*(shape or (grammar,)))
+    if raw:
+        return Constraint(content)
+    return model.llm.speech.shape(prompt, content)
 
 
 def _conversation(
@@ -322,7 +325,7 @@ def _report(llm: SpeculativeLlama, answer: Result, with_tokens: bool) -> dict[st
     return report
 
 
-def _schema(text: str) -> str:
+def _schema(text: str) -> Language:
     if not text.lstrip().startswith("{"):
         return _schema_file(Path(text))
     try:
@@ -331,19 +334,19 @@ def _schema(text: str) -> str:
         raise OptionError(
             f"the JSON schema is not valid JSON: {error}", "check its quotes"
         ) from None
-    return schema_grammar(schema)
+    return of_schema(schema)
 
 
-def _schema_file(path: Path) -> str:
+def _schema_file(path: Path) -> Language:
     text = file_text(path)
     if not text.lstrip().startswith("{"):
         raise OptionError(f"{path} does not contain a JSON object", "a schema begins with {")
     return _schema(text)
 
 
-_READERS: dict[str, Callable[[Any], str]] = {
+_READERS: dict[str, Callable[[Any], Language]] = {
     "json_schema": _schema,
     "json_schema_file": _schema_file,
-    "grammar": bounded,
-    "grammar_file": lambda path: bounded(file_text(path)),
+    "grammar": of_grammar,
+    "grammar_file": lambda path: of_grammar(file_text(path)),
 }

@@ -1,1 +1,1 @@
-"""Grammars that constrain answers. They are untrusted, so they are bounded and run in isolated processes."""
+"""Which tokens an answer may consist of, by JSON schemas, regular expressions and grammars. llguidance computes the masks."""

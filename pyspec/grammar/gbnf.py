@@ -1,136 +1,227 @@
-"""Grammars that answers follow: GBNF, and GBNF made from JSON schemas.
+"""llama.cpp's grammars (GBNF), translated rule by rule and character by character.
 
-Both the converter of schemas and llama.cpp's grammar parser recurse. Therefore untrusted input is bounded before it reaches them,
-and grammars run in separate processes (`masks.py`).
+llguidance reads words as long as possible before it looks at rules, and llama.cpp does not. Where every word is one character,
+both take the same texts.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
-
-import llama_cpp
-from llama_cpp.llama_grammar import LlamaGrammar
+from typing import Any, NoReturn
 
 from pyspec.errors import InputError
-from pyspec.grammar._child import MOST_BYTES, schema_converter
-from pyspec.grammar.masks import ISOLATED, GrammarHost, convert_schema
+from pyspec.grammar.languages import MOST_BYTES, MOST_RULES, Constraint, Language, literal, of_lark
 
-MOST_RULES = 10_000
+MOST_CHARACTERS = 50_000
+"""Most characters and classes of all rules."""
+
 MOST_DEPTH = 128
 """Deepest nesting of brackets."""
 
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\n\r]*', re.DOTALL)
-"""Literals, classes, tokens and comments, in which brackets and `::=` do not count. Each alternative may end with the text: if it
-could fail there, the search would restart at every character."""
+MOST_REPEATS = 2000
+"""Most repetitions of a part, as in llama.cpp."""
+
+_SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_SPACES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_LINE = re.compile(r"\r\n|[\r\n]|$")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_TIMES = re.compile(r"[*+?]|\{[ \t]*(\d{1,9})[ \t]*(?:(,)[ \t]*(\d{1,9})?[ \t]*)?\}")
+_TOKEN = re.compile(r"(!?)<(\[\d{1,9}\]|[^>\[\]\s][^>]*)>")
+_CHAR = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([trn\\\"\[\]]))|([^\\])",
+    re.DOTALL,
+)
+_ESCAPES = {"t": "\t", "r": "\r", "n": "\n"}
+_LAST = 0x10FFFF
 
 
-def bounded(text: str) -> str:
-    """Return the GBNF text if it is small and flat enough to be parsed without exhausting the stack. Raises InputError."""
+def of_gbnf(text: Any, root: str = "root") -> Language:
+    """The texts of a grammar in GBNF. Raises InputError for one that cannot be read."""
+    if not isinstance(text, str):
+        raise InputError("the grammar is not a text", "give GBNF")
     if len(text) > MOST_BYTES:
         raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
-    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in set(text)):
-        raise InputError("the grammar is not UTF-8 text", "encode it as UTF-8")
-    bare = _QUOTED.sub("", text)
-    if (rules := bare.count("::=")) > MOST_RULES:
-        raise InputError(f"the grammar has {rules} rules", f"use at most {MOST_RULES}")
-    depth = deepest = 0
-    for bracket in re.findall(r"[()]", bare):
-        depth += 1 if bracket == "(" else -1
-        deepest = max(deepest, depth)
-    if deepest > MOST_DEPTH:
-        raise InputError(f"the grammar nests brackets {deepest} deep", f"use at most {MOST_DEPTH}")
-    return text
+    return _Reader(text).language(root)
 
 
-def is_bounded(text: str) -> bool:
-    """Whether the GBNF text is small and flat enough."""
-    try:
-        bounded(text)
-    except InputError:
-        return False
-    return True
+def constraint_of(grammar: Any) -> Constraint:
+    """Return the constraint of a `Constraint` or a `LlamaGrammar`. Raises InputError."""
+    if isinstance(grammar, Constraint):
+        return grammar
+    return Constraint(of_gbnf(grammar._grammar, grammar._root))
 
 
-def check_grammar(grammar: Any, llama: Any) -> None:
-    """Raise InputError for a `LlamaGrammar` that llama.cpp cannot use; in a sampler chain it would end the process."""
-    text, root = bounded(grammar._grammar), grammar._root
-    if ISOLATED:
-        GrammarHost.of(llama).check(text, root)
-        return
-    vocab = llama._model.vocab
-    sampler = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), root.encode())
-    if not sampler:
+_LARK = re.compile(r"^\s*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
+
+
+def of_grammar(text: Any) -> Language:
+    """The texts of a grammar in Lark, which has a rule `start`, or else in GBNF. Raises InputError."""
+    return of_lark(text) if isinstance(text, str) and _LARK.search(text) else of_gbnf(text)
+
+
+class _Reader:
+    """Reads one text. Each group becomes a rule of its own, since llguidance limits how deep brackets nest."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._depth = text, 0, 0
+        self._names: dict[str, str] = {}
+        self._rules: dict[str, str] = {}
+        self._n_groups = self._n_characters = 0
+
+    def language(self, root: str) -> Language:
+        """Read all rules; the text is one of the rule `root`."""
+        self._match(_SPACES)
+        while self._at < len(self._text):
+            self._rule()
+        for name in (root, *self._names):
+            if self._named(name) not in self._rules:
+                raise InputError(f"the grammar has no rule named {name[:80]!r}", "add it")
+        rules = "".join(f"{name}: {body}\n" for name, body in self._rules.items())
+        return Language(self._named(root), rules, source=self._text)
+
+    def _rule(self) -> None:
+        name = self._match(_NAME) or self._fail("a rule's name")
+        self._match(_SPACE)
+        self._take("::=")
+        self._match(_SPACES)
+        self._add(self._named(name[0]), self._ways(nested=False))
+        if not self._match(_LINE):
+            self._fail("the end of the line")
+        self._match(_SPACES)
+
+    def _add(self, name: str, body: str) -> str:
+        self._rules[name] = body
+        if len(self._rules) > MOST_RULES:
+            raise InputError(f"the grammar has more than {MOST_RULES} rules", "simplify it")
+        return name
+
+    def _named(self, name: str) -> str:
+        return self._names.setdefault(name, f"r{len(self._names)}")
+
+    def _ways(self, *, nested: bool) -> str:
+        """Alternatives; within brackets they may go on in the next line."""
+        space = _SPACES if nested else _SPACE
+        ways = [self._sequence(space)]
+        while self._text.startswith("|", self._at):
+            self._at += 1
+            self._match(_SPACES)
+            ways.append(self._sequence(space))
+        return " | ".join(way or '""' for way in ways)
+
+    def _sequence(self, space: re.Pattern[str]) -> str:
+        parts: list[str] = []
+        while (part := self._part()) is not None:
+            self._match(space)
+            while times := self._match(_TIMES):
+                part = self._repeated(part, times)
+                self._match(space)
+            parts.append(part)
+        return " ".join(filter(None, parts))
+
+    def _part(self) -> str | None:
+        """One part of a sequence, or None where it ends."""
+        readers = {'"': self._literal, "[": self._class, "(": self._group, ".": self._any}
+        reader = readers.get(self._text[self._at : self._at + 1])
+        if reader is not None:
+            self._at += 1
+            return reader()
+        if found := self._match(_NAME):
+            return self._named(found[0])
+        if found := self._match(_TOKEN):
+            banned, name = found.groups()
+            return f"<[^{name[1:-1]}]>" if banned and name[0] == "[" else f"<{name}>"
+        return None
+
+    def _any(self) -> str:
+        return "/(?s:.)/"
+
+    def _group(self) -> str:
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            hint = f"use at most {MOST_DEPTH} levels"
+            raise InputError("the grammar nests brackets too deep", hint)
+        self._match(_SPACES)
+        body = self._ways(nested=True)
+        self._take(")")
+        self._depth -= 1
+        return self._grouped(body)
+
+    def _grouped(self, body: str) -> str:
+        self._n_groups += 1
+        return self._add(f"g{self._n_groups}", body)
+
+    def _repeated(self, part: str, times: re.Match[str]) -> str:
+        least, open_end, most = times.groups()
+        if max(int(least or 0), int(most or 0)) > MOST_REPEATS:
+            hint = f"use at most {MOST_REPEATS}"
+            raise InputError("the grammar repeats a part too many times", hint)
+        if not part:
+            self._fail("something to repeat")
+        one = part if " " not in part and part[-1] not in "*+?}" else self._grouped(part)
+        if least is None:
+            return one + times[0]
+        bounds = least if not open_end else f"{least},{most or ''}"
+        return f"{one}{{{bounds}}}" if most != "0" and bounds != "0" else '""'
+
+    def _literal(self) -> str:
+        chars = []
+        while not self._text.startswith('"', self._at):
+            code = self._char()
+            chars.append(literal(chr(code) if code <= _LAST else "\ud800"))  # which refuses it
+        self._at += 1
+        return " ".join(chars)
+
+    def _class(self) -> str:
+        negated = self._text.startswith("^", self._at)
+        self._at += negated
+        ranges = []
+        while not self._text.startswith("]", self._at):
+            first = last = self._char()
+            if (
+                self._text.startswith("-", self._at)
+                and self._text[self._at + 1 : self._at + 2] != "]"
+            ):
+                self._at += 1
+                last = self._char()
+            ranges += _characters(first, last)
+        self._at += 1
+        inside = "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in ranges)
+        if not inside:
+            return "/(?s:.)/" if negated else ""
+        return f"/[{'^' * negated}{inside}]/"
+
+    def _char(self) -> int:
+        self._n_characters += 1
+        if self._n_characters > MOST_CHARACTERS:
+            hint = f"use at most {MOST_CHARACTERS} characters"
+            raise InputError("the grammar has too many characters in its rules", hint)
+        found = self._match(_CHAR) or self._fail("a character")
+        code = next((int(digits, 16) for digits in found.groups()[:3] if digits), None)
+        if code is None:
+            return ord(_ESCAPES.get(found[4], found[4]) if found[4] else found[5])
+        return min(code, _LAST + 1)
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self._text, self._at)
+        if found:
+            self._at = found.end()
+        return found
+
+    def _take(self, text: str) -> None:
+        if not self._text.startswith(text, self._at):
+            self._fail(text)
+        self._at += len(text)
+
+    def _fail(self, wanted: str) -> NoReturn:
+        line = self._text.count("\n", 0, self._at) + 1
+        rest = ascii(self._text[self._at : self._at + 40])
         raise InputError(
-            "the grammar cannot be parsed",
-            "use GBNF with a rule named root and without left recursion",
+            f"the grammar cannot be parsed: line {line} needs {wanted} before {rest}",
+            "give GBNF with a rule named root",
         )
-    llama_cpp.llama_sampler_free(sampler)
 
 
-SCHEMA_DEPTH = 64
-"""Deepest nesting of a schema."""
-
-SCHEMA_BYTES = 1 << 16
-"""Longest schema, bytes."""
-
-SMALL_SCHEMA = 1024
-"""Size in bytes up to which the converter takes at most some hundredths of a second for any schema."""
-
-MOST_REPEATS = 10_000
-"""Most repetitions in a schema: the converter writes each one out."""
-
-_BOUNDS = {"minItems", "maxItems", "minLength", "maxLength"}
-_REPEATED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
-
-
-class Constraint(LlamaGrammar):  # type: ignore[misc]  # llama_cpp is untyped
-    """A grammar that an answer follows, from the first match of `trigger` if given. Raises InputError as `bounded` does."""
-
-    def __init__(self, grammar: str, trigger: str | None = None) -> None:
-        super().__init__(_grammar=bounded(grammar))
-        self.trigger = trigger
-
-
-def schema_grammar(schema: Any) -> str:
-    """Return the GBNF of a JSON schema. Raises InputError if it is too deep, too large or cannot be converted."""
-    if not isinstance(schema, (dict, bool)):
-        raise InputError("the JSON schema is not an object")
-    _check_depth(schema)
-    text = json.dumps(schema)
-    if len(text) > SCHEMA_BYTES:
-        raise InputError(f"the JSON schema is longer than {SCHEMA_BYTES} bytes")
-    if ISOLATED and len(text) > SMALL_SCHEMA:
-        return convert_schema(text)
-    try:
-        return str(schema_converter()(text))
-    except Exception as error:  # noqa: BLE001 - an untrusted schema may break the converter in any way
-        raise InputError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
-
-
-def _check_bounds(schema: dict[str, Any]) -> None:
-    found = [schema[name] for name in _BOUNDS & schema.keys()]
-    bounds = [bound for bound in found if isinstance(bound, (int, float))]
-    if isinstance(pattern := schema.get("pattern"), str):
-        numbers = (number for pair in _REPEATED.findall(pattern) for number in pair)
-        bounds += [int(number[:9]) for number in numbers if number]
-    if max(bounds, default=0) > MOST_REPEATS:
-        raise InputError(f"the JSON schema repeats something more than {MOST_REPEATS} times")
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > SCHEMA_DEPTH:
-            raise InputError(f"the JSON schema is more than {SCHEMA_DEPTH} levels deep")
-        for outer in level:
-            if isinstance(outer, dict):
-                _check_bounds(outer)
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
+def _characters(first: int, last: int) -> list[tuple[int, int]]:
+    """A range of code points without surrogates, which no text has."""
+    parts = (first, min(last, 0xD7FF)), (max(first, 0xE000), min(last, _LAST))
+    return [part for part in parts if part[0] <= part[1]]

@@ -1,172 +1,268 @@
-"""JSON schemas of tools in a form from which a grammar can always be made.
+"""JSON schemas as languages: those of answers as they are, and those of tools as far as a grammar can hold them.
 
-Agents send whatever schemas their tools have, and most of these were not written for a grammar. A call that a grammar allows need
-not follow the whole schema, since whoever runs the tool checks its arguments. Therefore what a grammar cannot hold is left out
-here, and never refused.
+Agents send whatever schemas their tools have, and most of these were not written for a grammar. Whoever runs the tool checks its
+arguments. Therefore a tool's schema is made looser where it cannot be held, and nowhere else.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pyspec.errors import InputError
-from pyspec.grammar.gbnf import SCHEMA_BYTES, schema_grammar
+from llguidance import LLMatcher, LLParserLimits
 
-ANYTHING: dict[str, Any] = {"type": ["object", "array", "string", "number", "boolean", "null"]}
-"""Any value. The converter takes an empty schema for an object."""
+from pyspec.errors import InputError
+from pyspec.grammar.languages import OWN_BYTES, Language, literal
+from pyspec.text.deep import call_deep
+
+log = logging.getLogger("pyspec")
+
+SCHEMA_DEPTH = 100
+"""Deepest nesting of a schema; llguidance reads 128 levels."""
+
+LIMITS = LLParserLimits(
+    step_max_items=1_000_000,  # a grammar of single characters needs half of it with a large vocabulary
+    initial_lexer_fuel=500_000,
+    max_grammar_size=50_000,
+    verbose_errors=False,  # they would show the whole state
+)
+STACK = 128 << 20
+"""Of the threads that read grammars: llguidance recurses as deep as a grammar nests, and does not check."""
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
-MOST_COUNTED = 1000
-"""Longest text or list whose length a tool's grammar counts, and most places of all of them: each costs a rule."""
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-_MOST_PARTS = 2000
-"""Parts of one schema, those behind references again each time; references of references could be any number."""
+_SPACE = r" |\n[ \t]{0,20}"
+# once in each place: a model that draws from a wide distribution would else write spaces for ever
+_ONE = {
+    "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",
+    "unevaluatedItems", "unevaluatedProperties",
+}  # fmt: skip
+_MANY = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
+_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+_DEFINED = ("$defs", "definitions")
+_FORMATS = {
+    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+}  # fmt: skip
+_TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
+_MOST_TRIED = 1000
+"""Parts of one schema that are tried by themselves."""
 
-_MOST_LEVELS = 20
-"""Deepest nesting; references to themselves end there."""
-
-_HINTS = {
-    "object": ("properties", "additionalProperties", "patternProperties", "required"),
-    "array": ("items", "prefixItems", "minItems", "maxItems"),
-    "string": ("pattern", "minLength", "maxLength", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
-"""Keywords that tell the type of a schema which does not say it."""
-
-_PLAIN = ("boolean", "null", "number", "integer")
-_ESCAPE = re.compile(r"\\[A-Za-z0-9]")
-# classes such as \d, which the converter copies into the grammar, where they mean nothing
+Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def tool_schema(schema: Any) -> Any:
-    """Return a schema that allows what this one allows, if not more, and from which a grammar can be made.
+def of_schema(schema: Any) -> Language:
+    """The JSON texts that are valid under a schema. Raises InputError for one that cannot be held, with what cannot."""
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise InputError("the JSON schema is not an object")
+    _check_depth(schema)
+    text = _written(_rebuilt(schema, _without_formats))
+    if why := _problem(text):
+        raise InputError(f"the JSON schema cannot be used: {why}", "leave that out")
+    return Language(f"%json {text}")
 
-    Raises InputError for what is no schema.
-    """
-    if not schema or schema is True:
-        return {}
-    if not isinstance(schema, Mapping):
-        raise InputError("the JSON schema of a tool is not an object")
-    made = _Loosener(schema).loose(schema)
-    if made.get("type") != "object" or len(json.dumps(made)) > SCHEMA_BYTES // 2:
-        return ANY_OBJECT  # arguments are an object, whatever else is said
+
+def held(schema: Any) -> str:
+    """Return an expression for a schema that `tool_schema` returned, or that is made of such."""
+    return f"%json {_written(schema, lenient=True)}"
+
+
+def _check_depth(schema: Any) -> None:
+    level, depth = [schema], 0
+    while level:
+        depth += 1
+        if depth > SCHEMA_DEPTH:
+            raise InputError(f"the JSON schema is more than {SCHEMA_DEPTH} levels deep")
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for found in inside for each in found if isinstance(each, (dict, list))]
+    if len(json.dumps(schema)) > OWN_BYTES:
+        raise InputError(f"the JSON schema is longer than {OWN_BYTES} bytes")
+
+
+def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
+    """Write a schema with our options; `lenient` has llguidance leave out keywords that it lacks."""
+    options = {"whitespace_pattern": _SPACE, "lenient": lenient}
+    text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    literal(text)  # which refuses what is not Unicode
+    return text
+
+
+@lru_cache(maxsize=512)
+def _problem(text: str) -> str:
+    """Why llguidance does not take a schema; empty if it does."""
+
+    def read() -> str:
+        grammar = LLMatcher.grammar_from_json_schema(text)
+        return LLMatcher.validate_grammar(grammar, limits=LIMITS)
+
+    try:
+        said = call_deep(read, STACK)
+    except ValueError as error:
+        said = str(error)
+    if said.startswith("WARNING"):
+        return ""
+    return " ".join(line.strip() for line in said.splitlines()[:4])[:200]
+
+
+def _rebuilt(schema: Any, change: Change) -> Any:
+    """Change a schema's parts, and then itself."""
+    if not isinstance(schema, dict):
+        return schema
+    return change(_with_parts(schema, lambda part: _rebuilt(part, change)))
+
+
+def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Change the schemas within a schema."""
+    made = dict(schema)
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            made[key] = {name: change(part) for name, part in value.items()}
+        elif key in _MANY and isinstance(value, list):
+            made[key] = [change(part) for part in value]
+        elif key in _ONE and isinstance(value, dict):
+            made[key] = change(value)
     return made
 
 
-class _Loosener:
-    """Makes one schema looser. root: the whole of it, in which references are looked up."""
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left, self._places = root, _MOST_PARTS, MOST_COUNTED
-
-    def loose(self, schema: Any, level: int = 0) -> dict[str, Any]:
-        """A part of it. level: how deep it lies."""
-        self._left -= 1
-        if not isinstance(schema, Mapping) or self._left < 0 or level > _MOST_LEVELS:
-            return ANYTHING
-        if "$ref" in schema:
-            return self.loose(self._referred(schema["$ref"]), level + 1)
-        ways = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-        if schema.get("properties"):
-            ways = None  # they say which of the arguments go together
-        if isinstance(ways, list) and (len(ways) == 1 or "allOf" not in schema):
-            return {"anyOf": [self.loose(way, level + 1) for way in ways]}
-        return self._of_values(schema, level)
-
-    def _of_values(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
-        if "const" in schema:
-            return {"const": schema["const"]}
-        if isinstance(values := schema.get("enum"), list) and values:
-            return {"enum": values}
-        return self._of_types(schema, level)
-
-    def _referred(self, ref: Any) -> Any:
-        """What a reference points to; None if that is elsewhere."""
-        if not isinstance(ref, str) or not ref.startswith("#"):
-            return None
-        found: Any = self._root
-        for step in filter(None, ref[1:].split("/")):
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return found
-
-    def _of_types(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
-        given = schema.get("type") or _hinted(schema)
-        types = [str(each).lower() for each in (given if isinstance(given, list) else [given])]
-        if schema.get("nullable") is True:
-            types.append("null")
-        ways = [self._of_type(kind, schema, level) for kind in dict.fromkeys(types)]
-        if ANYTHING in ways:
-            return ANYTHING
-        return ways[0] if len(ways) == 1 else {"anyOf": ways}
-
-    def _of_type(self, kind: str, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
-        if kind == "object":
-            return self._object(schema, level)
-        if kind == "array":
-            return self._array(schema, level)
-        if kind == "string":
-            return self._string(schema)
-        return {"type": kind} if kind in _PLAIN else ANYTHING
-
-    def _object(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
-        known, others = schema.get("properties"), schema.get("additionalProperties")
-        if not isinstance(known, Mapping) or "allOf" in schema:
-            known = {}
-        made: dict[str, Any] = {"type": "object"}
-        if known:
-            made["properties"] = {
-                k: self.loose(v, level + 1) for k, v in known.items() if v is not False
-            }
-            required = schema.get("required")
-            required = required if isinstance(required, list) else ()
-            made["required"] = [key for key in made["properties"] if key in required]
-        if isinstance(others, Mapping) and others:
-            made["additionalProperties"] = self.loose(others, level + 1)
-        elif others is True or others == {} or "patternProperties" in schema:
-            made["additionalProperties"] = True
-        elif isinstance(schema.get("properties"), Mapping) and not known and "allOf" not in schema:
-            made["properties"] = {}
-        return made
-
-    def _array(self, schema: Mapping[str, Any], level: int) -> dict[str, Any]:
-        items = schema.get("items", schema.get("prefixItems"))
-        made = {"type": "array", **self._counted(schema, "minItems", "maxItems")}
-        if isinstance(items, list) and items:
-            return {"type": "array", "prefixItems": [self.loose(item, level + 1) for item in items]}
-        return {**made, "items": self.loose(items, level + 1)}
-
-    def _string(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        if isinstance(pattern := schema.get("pattern"), str) and _is_usable(pattern):
-            return {"type": "string", "pattern": pattern}
-        made = {"type": "string", **self._counted(schema, "minLength", "maxLength")}
-        form = schema.get("format")
-        return {**made, "format": form} if isinstance(form, str) and len(made) == 1 else made
-
-    def _counted(self, schema: Mapping[str, Any], *names: str) -> dict[str, int]:
-        """Those bounds that a grammar can count beside the others."""
-        given = {name: schema.get(name) for name in names}
-        found = {k: n for k, n in given.items() if type(n) is int and 0 <= n <= self._places}
-        self._places -= max(found.values(), default=0)
-        return found
+def _without_formats(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leave out a format that llguidance does not know. By the standard, a format alone demands nothing."""
+    form = schema.get("format")
+    if isinstance(form, str) and form not in _FORMATS:
+        return {key: value for key, value in schema.items() if key != "format"}
+    return schema
 
 
-def _hinted(schema: Mapping[str, Any]) -> str:
-    """The type of a schema that does not say it; "" for any."""
-    return next((kind for kind, words in _HINTS.items() if schema.keys() & set(words)), "")
+# -- tools -------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _is_usable(pattern: str) -> bool:
-    """Whether a grammar can be made of a pattern."""
-    if _ESCAPE.search(pattern) or len(pattern) > MOST_COUNTED:
-        return False
+def tool_schema(schema: Any) -> dict[str, Any]:
+    """Return the schema of a tool's arguments in a form that can be held. Raises InputError for what is no schema."""
+    if not schema or schema is True:
+        return NO_ARGUMENTS
+    if not isinstance(schema, Mapping):
+        raise InputError("the JSON schema of a tool is not an object")
     try:
-        schema_grammar({"type": "string", "pattern": pattern})
-    except InputError:
-        return False
-    return True
+        _check_depth(schema)
+        return _tool_schema(json.dumps(schema))
+    except InputError as error:
+        log.info("any arguments of a tool are allowed: %s", error)
+        return ANY_OBJECT
+
+
+@lru_cache(maxsize=256)  # an agent sends the same tools with each request
+def _tool_schema(text: str) -> dict[str, Any]:
+    schema = json.loads(text)
+    made = _rebuilt(schema, _usual)
+    if isinstance(ref := made.get("$ref"), str):
+        made = {**made, **_referred(made, ref)}
+        made.pop("$ref", None)
+    if not _merges(made):
+        made = _rebuilt(made, _closed)
+    made = {**made, "type": "object"}
+    return made if _holds(made) else _Loosener(made).loosened()
+
+
+def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
+    """Return an argument's schema by itself, with the definitions that it may refer to."""
+    found = part if isinstance(part, dict) else {}
+    if isinstance(ref := found.get("$ref"), str):
+        found = {**_referred(whole, ref), **{k: v for k, v in found.items() if k != "$ref"}}
+    made = {**found, **{key: whole[key] for key in _DEFINED if key in whole}}
+    return made if _holds(made) else {}
+
+
+def _holds(schema: Mapping[str, Any]) -> bool:
+    return not _problem(_written(schema, lenient=True))
+
+
+def _referred(whole: Mapping[str, Any], ref: str) -> dict[str, Any]:
+    """What a reference points to; any value if that is elsewhere."""
+    found: Any = whole if ref.startswith("#") else None
+    for step in filter(None, ref[1:].split("/")):
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _usual(schema: dict[str, Any]) -> dict[str, Any]:
+    """Write a schema as the standard has it: types in capitals and `nullable` are OpenAPI's."""
+    made = {key: value for key, value in _without_formats(schema).items() if key != "$id"}
+    given = made.get("type")
+    types = given if isinstance(given, list) else [given]
+    known = [str(kind).lower() for kind in types if str(kind).lower() in _TYPES]
+    if known and made.get("nullable") is True:
+        known = list(dict.fromkeys([*known, "null"]))
+        if isinstance(values := made.get("enum"), list) and None not in values:
+            made["enum"] = [*values, None]
+    if known:
+        made["type"] = known[0] if len(known) == 1 else known
+    else:
+        made.pop("type", None)
+    return made
+
+
+def _merges(schema: Any) -> bool:
+    """Whether a part is joined with others of its place: closing one would shut out the others' properties."""
+    found = []
+
+    def look(part: dict[str, Any]) -> dict[str, Any]:
+        joined = part.keys() & {"allOf", "$ref", "anyOf", "oneOf"}
+        sole = not part.get("properties") and len(joined) == 1 and len(part.get("allOf", [0])) == 1
+        found.append(bool(joined) and not sole)
+        return part
+
+    _rebuilt(schema, look)
+    return any(found)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Allow no other properties beside those that are listed: a tool would not know what to do with them."""
+    if not isinstance(schema.get("properties"), dict) or "patternProperties" in schema:
+        return schema
+    return {"additionalProperties": False, **schema}
+
+
+class _Loosener:
+    """Makes one schema looser."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root, self._left = root, _MOST_TRIED
+        self._defined: dict[str, dict[str, Any]] = {}
+
+    def loosened(self) -> dict[str, Any]:
+        """Return the schema with every part that can be held."""
+        given = {key: self._root[key] for key in _DEFINED if isinstance(self._root.get(key), dict)}
+        self._defined = {key: {name: {} for name in found} for key, found in given.items()}
+        for key, found in given.items():
+            for name, part in found.items():
+                self._defined[key][name] = self._of(part)
+        made = self._of({k: v for k, v in self._root.items() if k not in _DEFINED})
+        made = {**made, **self._defined}
+        return made if made.get("type") == "object" and _holds(made) else ANY_OBJECT
+
+    def _of(self, part: Any) -> Any:
+        """A part that can be held: with what can of it, or without the keyword that cannot, or any value."""
+        if not isinstance(part, dict) or not (why := self._why(part)):
+            return part
+        made = _with_parts(part, self._of)
+        if not self._why(made):
+            return made
+        log.info("a part of a tool's schema is left out: %s", why)
+        for key in made:
+            without = {name: value for name, value in made.items() if name != key}
+            if key != "type" and not self._why(without):
+                return without
+        kind = made.get("type")
+        return {"type": kind} if kind else {}
+
+    def _why(self, part: Mapping[str, Any]) -> str:
+        self._left -= 1
+        if self._left < 0:
+            return "it has too many parts"
+        return _problem(_written({**part, **self._defined}, lenient=True))

@@ -36,7 +36,7 @@ from pyspec.errors import (
     ShuttingDown,
     TooManyRequests,
 )
-from pyspec.grammar.gbnf import check_grammar
+from pyspec.grammar.masks import check_constraint
 from pyspec.noise import derive_seed
 from pyspec.result import RecordResult
 from pyspec.serve.pending import AnswerListener, PendingRequest
@@ -263,7 +263,7 @@ class Service:
         """Jobs whose grammar is known to be usable. Raises InputError."""
         jobs = self._jobs(body, name)
         if jobs[0].options.grammar is not None:
-            check_grammar(jobs[0].options.grammar, self.batch.target)
+            check_constraint(jobs[0].options.grammar, self.batch.target)
         return jobs
 
     def _counted(self, body: bodies.Body) -> int:

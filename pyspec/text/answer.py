@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.grammar.gbnf import is_bounded
+from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.schemas import ANY_OBJECT, tool_schema
 from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
 from pyspec.text.notation import Notation
@@ -184,47 +184,44 @@ class Speech:
     def shape(
         self,
         prompt: Sequence[int],
-        grammar: str | None = None,
+        content: Language | None = None,
         functions: Mapping[str, Any] | None = None,
         wanted: str | None = None,
         parallel: bool | None = None,
-    ) -> tuple[str, str | None] | None:
-        """Return the grammar of the answer to a prompt, and a pattern for the text after which it applies (None: from the start).
+    ) -> Constraint | None:
+        """Return what the answer to a prompt has to follow, or None for any text.
 
-        grammar: what the content must look like, if restricted. functions: those that may be called. wanted: the one that
-        must be called, or "required" for any. parallel: False for at most one call; True to allow several if one is required.
-        Raises InputError.
+        content: what the content must look like, if restricted. functions: those that may be called; beside a grammar of the
+        caller's own, only one that must be. wanted: the one that must be called, or "required" for any. parallel: False for at
+        most one call; True to allow several if one is required. Raises InputError.
         """
+        if content is not None and content.source and wanted is None:
+            functions = None
         functions = {name: tool_schema(schema) for name, schema in (functions or {}).items()}
-        if grammar is None and functions and wanted is None:
-            return self._lazy_shape(functions, many=parallel is not False)
-        start = self.start(prompt)
-        if grammar is not None and functions and wanted is None:
-            text = content_or_calls(
-                self.notation, grammar, functions,
-                many=parallel is not False, start=start, token_of=self.token_of,
-            )  # fmt: skip
-            return text, None
-        if grammar is not None and not functions:
-            text = after_reasoning(self.notation, grammar, start=start, token_of=self.token_of)
-            return text, None
+        many = parallel is not False
+        if content is None and functions and wanted is None:
+            return self._lazy_shape(functions, many=many)
+        how: dict[str, Any] = {"start": self.start(prompt), "token_of": self.token_of}
+        if content is not None and wanted is None:
+            if functions:
+                made = [
+                    content_or_calls(self.notation, content, known, many=many, **how)
+                    for known in (functions, dict.fromkeys(functions, ANY_OBJECT))
+                ]
+                return Constraint(made[0], looser=made[1])
+            return Constraint(after_reasoning(self.notation, content, **how))
         if not functions:
             return None
         named = {name: schema for name, schema in functions.items() if name == wanted}
-        text = calls_grammar(
-            self.notation, named or functions,
-            many=parallel is True and not named, start=start, token_of=self.token_of,
-        )  # fmt: skip
-        return text, None
+        many = parallel is True and not named
+        return Constraint(calls_grammar(self.notation, named or functions, many=many, **how))
 
-    def _lazy_shape(
-        self, functions: Mapping[str, Any], *, many: bool
-    ) -> tuple[str, str | None] | None:
-        """The shape of calls that may come; where all schemas together are too much for a grammar, names alone."""
-        found = lazy_grammar(self.notation, functions, many=many)
-        if found is None or is_bounded(found[0]):
-            return found
-        return lazy_grammar(self.notation, dict.fromkeys(functions, ANY_OBJECT), many=many)
+    def _lazy_shape(self, functions: Mapping[str, Any], *, many: bool) -> Constraint | None:
+        """What calls that may come have to follow; if all schemas together are too much for a grammar, names alone."""
+        how: dict[str, Any] = {"many": many, "token_of": self.token_of}
+        found = lazy_grammar(self.notation, functions, **how)
+        names = lazy_grammar(self.notation, dict.fromkeys(functions, ANY_OBJECT), **how)
+        return Constraint(*found, looser=names[0]) if found and names else None
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
         """Return a reader for text outside a chat: everything is content."""

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from llama_cpp import llama_chat_format
+from llama_cpp import LogitsProcessorList, llama_chat_format
 
-from pyspec.grammar.gbnf import Constraint, schema_grammar
+from pyspec.grammar.gbnf import constraint_of
+from pyspec.grammar.languages import Constraint, Language
+from pyspec.grammar.masks import MaskProcessor, Masks
+from pyspec.grammar.schemas import held, tool_schema
 from pyspec.result import Result
-from pyspec.text.formats import format_grammar, tools_left
+from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import from_outside
 from pyspec.text.parts import AnswerPart
 from pyspec.text.template import ChatTemplate
@@ -59,9 +62,8 @@ class ChatHandler:
                 prompt=prompt,
                 stream=stream,
                 stop=answer.stop,
-                grammar=answer.grammar,
                 logprobs=top_logprobs if logprobs else None,
-                **sampling,
+                **_constrained(llama, answer.grammar, sampling),
             )
         return answer.chat(made, stream=stream)
 
@@ -71,6 +73,14 @@ def _may_have_parts(llama: Any, tools: Any) -> bool:
     if not hasattr(llama, "binding") or llama._plain or llama.template.is_plain:  # noqa: SLF001
         return False
     return bool(tools) or bool(llama.speech.notation.marks(tools=False))
+
+
+def _constrained(llama: Any, grammar: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `create_completion` with a grammar; only a `SpeculativeLlama` knows constraints."""
+    if not isinstance(grammar, Constraint) or hasattr(llama, "binding"):
+        return {**options, "grammar": grammar}
+    processors = [*(options.get("logits_processor") or ()), MaskProcessor(Masks(grammar, llama))]
+    return {**options, "logits_processor": LogitsProcessorList(processors)}
 
 
 class _Shape:
@@ -95,10 +105,10 @@ class ContentAnswer:
     def __init__(self, shape: _Shape, stop: Sequence[str]) -> None:
         self.stop = list(stop)
         self._call = shape.name if shape.name in shape.functions else None
-        text = format_grammar(shape.form)
+        content = format_language(shape.form)
         if self._call is not None:
-            text = schema_grammar(shape.functions[self._call] or {"type": "object"})
-        self.grammar = shape.grammar if text is None else Constraint(text)
+            content = Language(held(tool_schema(shape.functions[self._call])))
+        self.grammar = shape.grammar if content is None else Constraint(content)
 
     def hearing(self, llama: Any) -> AbstractContextManager[None]:
         """Return the context in which to start the completion."""
@@ -127,13 +137,10 @@ class PartsAnswer:
             prompt, stop, functions=shape.functions, name=uuid.uuid4().hex
         )
         self._heard: list[AnswerPart] = []
-        text, functions = format_grammar(shape.form), shape.functions
-        if text is None and shape.grammar is not None:
-            text = shape.grammar._grammar  # noqa: SLF001
-            # the caller's own grammar leaves no room for optional calls
-            functions = functions if shape.name else {}
-        made = llama.speech.shape(prompt, text, functions, shape.name)
-        self.grammar = Constraint(*made) if made else None
+        content = format_language(shape.form)
+        if content is None and shape.grammar is not None:
+            content = constraint_of(shape.grammar).language
+        self.grammar = llama.speech.shape(prompt, content, shape.functions, shape.name)
 
     def hearing(self, llama: Any) -> AbstractContextManager[None]:
         """Return the context in which to start the completion, so that its tokens are reported."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from llama_cpp.llama_grammar import JSON_GBNF
-
 from pyspec.errors import InputError
-from pyspec.grammar.gbnf import schema_grammar
+from pyspec.grammar.gbnf import of_grammar
+from pyspec.grammar.languages import Language, of_choice, of_regex
+from pyspec.grammar.schemas import ANY_OBJECT, of_schema
 
 
-def format_grammar(form: Mapping[str, Any] | None) -> str | None:
-    """Return the GBNF of a `response_format`, or None for any text. Raises InputError."""
+def format_language(form: Mapping[str, Any] | None) -> Language | None:
+    """Return the language of a `response_format`, or None for any text. Raises InputError."""
     if not form:
         return None
     if not isinstance(form, Mapping):
@@ -24,12 +24,23 @@ def format_grammar(form: Mapping[str, Any] | None) -> str | None:
         return None
     if kind == "json_object":
         schema = form.get("schema")
-        return str(JSON_GBNF) if schema is None else schema_grammar(schema)
+        return of_schema(ANY_OBJECT if schema is None else schema)
     if kind == "json_schema":
         holder = form.get("json_schema")
         schema = holder.get("schema") if isinstance(holder, Mapping) else None
-        return schema_grammar(schema if schema is not None else form.get("schema"))
-    raise InputError(f"response_format is {kind!r}", "use text, json_object or json_schema")
+        return of_schema(schema if schema is not None else form.get("schema"))
+    if kind not in _OTHERS:
+        hint = f"use text, json_object, json_schema, {', '.join(_OTHERS)}"
+        raise InputError(f"response_format is {kind!r}", hint)
+    return _OTHERS[kind](form.get(str(kind)))
+
+
+_OTHERS: dict[Any, Callable[[Any], Language]] = {
+    "regex": of_regex,
+    "choice": of_choice,
+    "grammar": of_grammar,
+}
+"""Formats that are no JSON; the key of what they demand is named as they are."""
 
 
 def tools_left(

@@ -21,7 +21,8 @@ from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
-from pyspec.grammar.gbnf import Constraint
+from pyspec.grammar.gbnf import of_gbnf
+from pyspec.grammar.languages import Constraint
 from pyspec.policy.simple import FixedPolicy
 from pyspec.rules import Strict
 from pyspec.samplers import xtc_chance
@@ -178,7 +179,7 @@ class Source:
         layout = Layout(padded(64 * n_seq))
         self.contexts = self._stack.enter_context(closing(Contexts(models, n_seq, 64, layout)))
         self.sampling, self.target, self.length = sampling, models.target, length
-        self.grammar = Constraint(grammar) if grammar else None
+        self.grammar = Constraint(of_gbnf(grammar)) if grammar else None
         self.chains = [None] * n_seq
         self.drafted = self.accepted = 0
 
@@ -280,12 +281,8 @@ def draft(tiny_folder):
     ),
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
 )
-def test_texts_have_the_targets_distribution(
-    tiny_target, draft, options, grammar, n_draws, monkeypatch
-):
+def test_texts_have_the_targets_distribution(tiny_target, draft, options, grammar, n_draws):
     """Whatever shapes the distribution, with a draft model that draws, forty sequences in a batch."""
-    for module in ("pyspec.sampling", "pyspec.grammar.gbnf"):
-        monkeypatch.setattr(f"{module}.ISOLATED", False)  # a process each is too slow for so many
     sampling = replace(WIDE, **options)
     expected = pairs(tiny_target, sampling, LETTERS if grammar else None)
     with closing(Source(tiny_target, draft, 40, sampling, grammar)) as source:

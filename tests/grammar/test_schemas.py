@@ -1,159 +1,206 @@
-"""JSON schemas as grammars: lengths are counted, and of a tool's schema there is always one."""
+"""JSON schemas: an answer may be whatever is valid, and nothing else; of a tool's schema there is always a language."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import llama_cpp
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from text.call_examples import FAMILIES
-from text.test_calls import notation_of
+from grammar.conftest import Takes
 
 from pyspec.errors import InputError
-from pyspec.grammar._child import repeated
-from pyspec.grammar.gbnf import Constraint, check_grammar, schema_grammar
-from pyspec.grammar.masks import CANDIDATES
-from pyspec.grammar.schemas import MOST_COUNTED, tool_schema
-from pyspec.text.calls.grammar import calls_grammar
-
-Takes = Callable[[str, str], bool]
+from pyspec.grammar.languages import Constraint, Language
+from pyspec.grammar.masks import check_constraint
+from pyspec.grammar.schemas import ANY_OBJECT, NO_ARGUMENTS, held, of_schema, part_of, tool_schema
 
 
-@pytest.fixture(scope="module")
-def llama(tiny_ascii: Path) -> Iterator[Any]:
-    """A model of 94 characters."""
-    llm = llama_cpp.Llama(str(tiny_ascii), n_ctx=64, verbose=False)
-    yield llm
-    llm.close()
+def of(*required: str, **properties: Any) -> dict[str, Any]:
+    """The schema of an object."""
+    return {"type": "object", "properties": properties, "required": [*required]}
 
 
-@pytest.fixture(scope="module")
-def takes(llama: Any) -> Takes:
-    """Says whether a text follows a grammar and may end."""
-    vocab = llama._model.vocab
+INT, TEXT = {"type": "integer"}, {"type": "string"}
+A = of(a=INT)
+NODE = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}},
+    "required": ["next"],
+}
+ANY = ["1", '"a"', "[]", '{"a":[null]}', "null", "true"]
 
-    def allowed(sampler: Any, token: int) -> bool:
-        row = np.zeros(1, CANDIDATES)
-        row["id"] = token
-        data = row.ctypes.data_as(llama_cpp.llama_token_data_p)
-        array = llama_cpp.llama_token_data_array(data=data, size=1, selected=-1, sorted=False)
-        llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
-        return bool(np.isfinite(row["logit"][0]))
-
-    def taken(grammar: str, text: str) -> bool:
-        sampler = llama_cpp.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
-        assert sampler
-        try:
-            for char in text:
-                token = llama.tokenize(char.encode(), add_bos=False)[-1]
-                if not allowed(sampler, token):
-                    return False
-                llama_cpp.llama_sampler_accept(sampler, token)
-            return allowed(sampler, llama.token_eos())
-        finally:
-            llama_cpp.llama_sampler_free(sampler)
-
-    return taken
-
-
-@pytest.mark.parametrize("n", [1, 2, 127, 300])
-@pytest.mark.parametrize(
-    ("schema", "write"),
-    [
-        (lambda n: {"type": "string", "maxLength": n}, lambda n: json.dumps("a" * n)),
-        (lambda n: {"type": "string", "pattern": f"^[a-c]{{0,{n}}}$"}, lambda n: json.dumps("a" * n)),
-        (lambda n: {"type": "array", "items": {"const": 1}, "maxItems": n}, lambda n: json.dumps([1] * n)),
-    ],
-    ids=["text", "pattern", "list"],
-)  # fmt: skip
-def test_a_greatest_length_is_kept(schema: Any, write: Any, n: int, takes: Takes) -> None:
-    """However long it is: llama-cpp-python's own grammars have a bracket within another for each place."""
-    grammar = schema_grammar(schema(n))
-    assert takes(grammar, write(n).replace(", ", ","))
-    assert not takes(grammar, write(n + 1).replace(", ", ","))
-
-
-@pytest.mark.parametrize("n", [1, 2, 300])
-@pytest.mark.parametrize("key", ["minLength", "minItems"])
-def test_a_least_length_is_kept(key: str, n: int, takes: Takes) -> None:
-    """A text or list that is shorter is none."""
-    text = key == "minLength"
-    kind = {"type": "string"} if text else {"type": "array", "items": {"const": 1}}
-    grammar = schema_grammar({**kind, key: n, key.replace("min", "max"): n + 1})
-    for length, right in ((n - 1, False), (n, True), (n + 1, True), (n + 2, False)):
-        said = json.dumps("a" * length) if text else json.dumps([1] * length).replace(", ", ",")
-        assert takes(grammar, said) is right
-
-
-@given(
-    least=st.integers(0, 3), more=st.none() | st.integers(0, 3), between=st.sampled_from(["", "-"])
-)
-def test_repetitions_are_as_often_as_they_say(
-    takes: Takes, least: int, more: int | None, between: str
-) -> None:
-    """With a separator or without."""
-    most = None if more is None else least + more
-    body = repeated("x", least, most, f'"{between}"' if between else None)
-    grammar = f'root ::= "(" {body} ")"\nx ::= "a"\n'
-    for n in range(8):
-        right = least <= n and (most is None or n <= most)
-        assert takes(grammar, f"({between.join('a' * n)})") is right
-
-
-POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-ODD: dict[str, Any] = {
-    "a length that none counts": {"type": "string", "maxLength": 524288},
-    "a long list": {"type": "array", "maxItems": 10**9},
-    "a title alone": {"title": "Value"},
-    "true": True,
-    "false": False,
-    "nothing": {},
-    "items of any kind": {"type": "array", "items": {}},
-    "items that are true": {"type": "array", "items": True},
-    "a pattern without ends": {"type": "string", "pattern": "a|b"},
-    "a pattern of a class": {"type": "string", "pattern": r"^\d{4}-\w+$"},
-    "a pattern that looks ahead": {"type": "string", "pattern": "^(?!a)b$"},
-    "a reference": {"$ref": "#/$defs/Point"},
-    "a described reference": {"description": "Where.", "allOf": [{"$ref": "#/$defs/Point"}]},
-    "a reference or null": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
-    "a list of references": {"type": "array", "items": {"$ref": "#/definitions/Point"}},
-    "a reference to all": {"$ref": "#"},
-    "a reference to itself": {"$ref": "#/$defs/Loop"},
-    "a reference to elsewhere": {"$ref": "https://example.invalid/point.json"},
-    "a reference to nothing": {"$ref": "#/$defs/None"},
-    "what it is not": {"not": {"type": "null"}},
-    "a type in capitals": {"type": "STRING"},
-    "a type of its own": {"type": "any"},
-    "two types": {"type": ["string", "null"], "maxLength": 5},
-    "a default alone": {"default": 3},
-    "names that are checked": {"type": "object", "propertyNames": {"pattern": "^a"}, "additionalProperties": {}},
-    "patterns of names": {"type": "object", "patternProperties": {"^.*$": {"type": "string"}}},
-    "a tuple": {"type": "array", "prefixItems": [{"type": "string"}, {"$ref": "#/$defs/Point"}]},
+HELD: dict[str, tuple[Any, list[str], list[str]]] = {
+    # what is invalid JSON
+    "a text": ({"type": "string"}, ['"a"', '"\\n"', '"é😀"'], ['"\n"', '"\t"', '"a', "a"]),
+    "a pattern of any character": ({"type": "string", "pattern": "^.{1,9}$"}, ['"a"', '"\\""'], ['"""', '"1234567890"', '""']),
+    "a pattern of all but one": ({"type": "string", "pattern": "^[^,]+$"}, ['"a"', '"\\""'], ['"""', '","']),
+    "a pattern of two": ({"type": "string", "pattern": "^yes|no$"}, ['"yes"', '"yes!"', '"oh no"'], ['"yes', '"y"']),
+    # what is not constrained
+    "null among values": ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"Tom"', '"null"']),
+    "a list or null": ({"type": ["array", "null"], "items": {"type": "integer"}}, ["[1]", "null"], ['["a"]']),
+    "an object or null": ({**A, "type": ["object", "null"]}, ['{"a":1}', "null"], ['{"a":"x"}']),
+    "a short text or null": ({"type": ["string", "null"], "maxLength": 2}, ['"ab"', "null"], ['"abc"']),
+    "values behind allOf": ({"allOf": [{"enum": ["red"]}], "description": "d"}, ['"red"'], ["{}", '"blue"']),
+    "oneOf beside properties": ({**A, "oneOf": [{"required": ["a"]}]}, ['{"a":1}'], ["{}", '{"a":"x"}']),
+    "allOf beside properties": ({**A, "allOf": [{"required": ["a"]}]}, ['{"a":1}'], ["{}", '{"a":"x"}']),
+    "bounds of a number": ({"type": "integer", "minimum": 3, "maximum": 12}, ["3", "12"], ["2", "13", "3.5"]),
+    "open bounds of a number": ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, ["0.5"], ["0", "1", "-0.5"]),
+    "a definition named as a property": (
+        {"$defs": {"a": {"const": 1}}, "type": "object", "properties": {"a": {"type": "string"}}}, ['{"a":"x"}'], ['{"a":1}']),
+    "any further properties": ({**A, "additionalProperties": True}, ['{"a":1,"b":"x"}', '{"z":[1]}'], ['{"a":"x"}']),
+    "a format and a pattern": ({"type": "string", "format": "date", "pattern": "^2"}, ['"2024-01-02"'], ['"1999-01-02"', '"2"']),
+    # what is another text
+    "an emoji": ({"enum": ["😀"]}, ['"😀"'], ['"\ufffd"']),
+    "what has to be escaped": (
+        {"enum": ["a\\b", 'q"q', "n\nn", "t\tt"]}, ['"a\\\\b"', '"q\\"q"', '"n\\nn"', '"t\\tt"'], ['"a\\b"', '"nnn"']),
+    "a value to be escaped": ({"const": 'a\\"\n'}, ['"a\\\\\\"\\n"'], ['"a"']),
+    "a name to be escaped": (of('5" nail', **{'5" nail': INT}), ['{"5\\" nail":1}'], ["{}"]),
+    "names outside ASCII": (of("天気", "都市", 天気={}, 都市=INT), ['{"天気":1,"都市":2}'], ['{"天気":1}']),
+    # what is valid, and was refused
+    "anything": ({}, ANY, ["x"]),
+    "true": (True, ANY, ["x"]),
+    "any list": ({"type": "array"}, ["[]", '[1,"a"]'], ["{}"]),
+    "a list of anything": ({"type": "array", "items": {}}, ["[]", '[1,"a"]'], ["{}"]),
+    "a reference at the root": (
+        {"$defs": {"Node": of("next", next=NODE)}, "$ref": "#/$defs/Node"}, ['{"next":{"next":null}}'], ['{"next":1}']),
+    "a reference to the root": (of("c", c={"type": "array", "items": {"$ref": "#"}}), ['{"c":[{"c":[]}]}'], ['{"c":[{}]}']),
+    "a reference with a slash": ({"$defs": {"a/b~c": {"const": 1}}, "$ref": "#/$defs/a~1b~0c"}, ["1"], ["2"]),
+    "a reference into a list": (
+        {"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#/anyOf/0"}}]}, ["1", "[1]"], ["[2]"]),
+    "a quote in a value": ({"enum": ['5" nail']}, ['"5\\" nail"'], ['"5 nail"']),
+    "a dot": ({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2}$"}, ['"1.00"'], ['"1"', '"1x00"']),
+    "a class of digits": ({"type": "string", "pattern": r"\d"}, ['"a1"'], ['"a"']),
+    "a slash": ({"type": "string", "pattern": r"^\/[a-z]+$"}, ['"/a"'], ['"a"']),
+    # and the rest
+    "a format of no standard": ({"type": "string", "format": "color"}, ['"a"'], ["1"]),
+    "a property named format": (of(format=INT), ['{"format":1}'], ['{"format":"x"}']),
+    "a tuple": ({"type": "array", "prefixItems": [TEXT, INT], "items": False}, ['["a",1]'], ['[1,"a"]', '["a",1,2]']),
+    "spaces": (A, ['{ "a": 1 }', '{\n  "a": 1\n}', "{}"], ['{   "a":1}', ' {"a":1}', '{"a":1} ', '{\n\n"a":1}']),
+    "a long text": (
+        {"type": "string", "minLength": 100, "maxLength": 300}, [json.dumps("a" * 300)],
+        [json.dumps("a" * n) for n in (99, 301)]),
+    "a long list": (
+        {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 30}, ["[1,1]"], ["[1]", f"[{'1,' * 30}1]"]),
 }  # fmt: skip
 
 
-def whole(part: Any) -> dict[str, Any]:
-    """Parameters of a tool that has such an argument."""
-    defs = {
-        "Point": POINT,
-        "Loop": {"type": "object", "properties": {"in": {"$ref": "#/$defs/Loop"}}},
+@pytest.mark.parametrize("name", HELD)
+def test_a_schema_holds(name: str, takes: Takes) -> None:
+    """What is valid may be answered, and nothing else, as the root and in an object."""
+    schema, right, wrong = HELD[name]
+    for text in (*right, *wrong):
+        assert takes(of_schema(schema), text) == (text in right), text
+    defs = schema if isinstance(schema, dict) and "$defs" in schema else {}
+    inside = {"$id": "urn:x", **schema} if isinstance(schema, dict) else schema
+    if not defs:
+        whole = {
+            "type": "object",
+            "properties": {"v": inside},
+            "required": ["v"],
+            "additionalProperties": False,
+        }
+        assert takes(of_schema(whole), f'{{"v":{right[0]}}}')
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "not": ({"not": {"type": "null"}}, "not"),
+    "uniqueItems": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    "contains": ({"type": "array", "contains": {"const": 1}}, "contains"),
+    "if": ({"if": {"const": 1}, "then": {"const": 2}}, "if"),
+    "dependentRequired": ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+    "propertyNames": ({"propertyNames": {"pattern": "^a"}}, "propertyNames"),
+    "oneOf that may overlap": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+    "a look ahead": ({"type": "string", "pattern": "^(?!a)b$"}, "look-ahead"),
+    "a pattern that is none": ({"type": "string", "pattern": "("}, "unclosed"),
+    "a reference to nothing": ({"$ref": "#/$defs/None"}, "None"),
+    "a reference to elsewhere": ({"$ref": "https://example.invalid/x.json"}, "example.invalid"),
+    "a type that there is not": ({"type": "any"}, "any"),
+    "false": (False, "not an object"),
+    "a list": ([], "not an object"),
+    "half a character": ({"const": "\ud83d"}, "UTF-8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_held_is_said(name: str) -> None:
+    """By its name, before anything is read."""
+    schema, said = REFUSED[name]
+    with pytest.raises(InputError, match=said):
+        of_schema(schema)
+
+
+def test_a_schema_that_nothing_satisfies_is_refused(llama: Any) -> None:
+    """Before its answer begins."""
+    with pytest.raises(InputError, match="grammar"):
+        check_constraint(Constraint(of_schema({"$ref": "#"})), llama)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+POINT = of("x", x=INT)
+DEFS = {"Point": POINT, "Loop": of(**{"in": {"$ref": "#/$defs/Loop"}})}
+LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
+    "an ordinary pattern": ({"type": "string", "pattern": "^v[0-9]+\\.[0-9]+$"}, ['"v1.2"'], ['"v1"']),
+    "a pattern with a slash": ({"type": "string", "pattern": "^\\/[a-z]+$"}, ['"/a"'], ['"a"']),
+    "a quote in a value": ({"enum": ['say "hi"']}, ['"say \\"hi\\""'], ['"say hi"']),
+    "a reference": ({"$ref": "#/$defs/Point"}, ['{"x":1}'], ['{"x":"a"}', "{}"]),
+    "a reference or null": ({"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, ['{"x":1}', "null"], ["1"]),
+    "a reference to itself": ({"$ref": "#/$defs/Loop"}, ['{"in":{"in":{}}}'], ['{"in":1}']),
+    "a list of references": ({"type": "array", "items": {"$ref": "#/definitions/Point"}}, ['[{"x":1}]'], ["[1]"]),
+    "no type": ({"title": "Value"}, ANY, []),
+    "true": (True, ANY, []),
+    "a type in capitals": ({"type": "STRING"}, ['"a"'], ["1"]),
+    "a type of its own": ({"type": "any"}, ANY, []),
+    "nullable": ({"type": "string", "nullable": True, "enum": ["a"]}, ['"a"', "null"], ['"b"']),
+    "a pattern that looks ahead": ({"type": "string", "pattern": "^(?!a)b$"}, ['"b"', '"c"'], ["1"]),
+    "a reference to nothing": ({"type": "array", "items": {"$ref": "#/$defs/None"}}, ['["a"]'], ["1"]),
+    "what it is not": ({"type": "string", "not": {"const": "a"}}, ['"b"'], ["1"]),
+    "a bound that is none": ({"type": "integer", "minimum": "x"}, ["1"], ['"a"']),
+    "no further properties": ({**POINT, "required": []}, ['{"x":1}', "{}"], ['{"y":1}']),
+    "patterns of names": ({"type": "object", "patternProperties": {"^.*$": {"type": "string"}}}, ['{"a":"b"}'], ['{"a":1}']),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOSE)
+def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> None:
+    """Whatever else is in its schema."""
+    part, right, wrong = LOOSE[name]
+    schema = {
+        "type": "object",
+        "properties": {"v": part, "n": {"type": "integer"}},
+        "required": ["v", "n"],
+        "$defs": DEFS,
+        "definitions": DEFS,
     }
-    return {"type": "object", "properties": {"v": part}, "$defs": defs, "definitions": defs}
+    language = Language(held(tool_schema(schema)))
+    for text in (*right, *wrong):
+        assert takes(language, f'{{"v":{text},"n":1}}') == (text in right), text
+    assert not takes(language, f'{{"v":{right[0]},"n":"a"}}')
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("part", ODD.values(), ids=ODD)
-def test_there_is_a_grammar_of_any_tool(family: str, part: Any, llama: Any) -> None:
-    """One of these among an agent's tools is no reason to refuse its request."""
-    grammar = calls_grammar(notation_of(family), {"f": tool_schema(whole(part))})
-    check_grammar(Constraint(grammar), llama)
+def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
+    """Families write arguments one by one."""
+    whole = tool_schema(
+        {"type": "object", "properties": {"v": {"$ref": "#/$defs/Point"}}, "$defs": DEFS}
+    )
+    part = Language(held(part_of(whole, whole["properties"]["v"])))
+    assert takes(part, '{"x":1}')
+    assert not takes(part, '{"x":"a"}')
+
+
+def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None:
+    """Some tools say so beside their arguments."""
+    either = [{"required": ["x"]}, {"required": ["v"]}]
+    language = Language(held(tool_schema({**POINT, "required": [], "anyOf": either})))
+    assert takes(language, '{"x":1}')
+    assert not takes(language, '{"x":"a"}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "made"), [(None, NO_ARGUMENTS), ({}, NO_ARGUMENTS), ({"type": "object"}, ANY_OBJECT)]
+)
+def test_a_tool_may_have_no_schema(schema: Any, made: Any) -> None:
+    """It then has no arguments, unless it takes any."""
+    assert tool_schema(schema) == made
 
 
 def test_what_is_no_schema_is_refused() -> None:
@@ -162,57 +209,9 @@ def test_what_is_no_schema_is_refused() -> None:
         tool_schema("x")
 
 
-def test_a_reference_is_followed(takes: Takes) -> None:
-    """An argument has the form that it refers to."""
-    grammar = schema_grammar(tool_schema(whole(ODD["a reference"])))
-    assert takes(grammar, '{"v":{"x":1}}')
-    assert not takes(grammar, '{"v":{"x":"a"}}')
-
-
-def test_an_argument_of_no_type_may_be_anything(takes: Takes) -> None:
-    """A text, too: the converter itself takes such a schema for an object, or for none."""
-    grammar = schema_grammar(tool_schema(whole(ODD["a title alone"])))
-    assert all(takes(grammar, f'{{"v":{said}}}') for said in ('"a"', "1", "null", "[]", "{}"))
-
-
-def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None:
-    """Some tools say so beside their arguments."""
-    either = [{"required": ["x"]}, {"required": ["v"]}]
-    grammar = schema_grammar(tool_schema({**POINT, "required": [], "anyOf": either}))
-    assert takes(grammar, '{"x":1}')
-    assert not takes(grammar, '{"x":"a"}')
-
-
-def test_a_length_that_can_be_counted_is_kept() -> None:
-    """And one that cannot is left out."""
-    for n, kept in ((MOST_COUNTED, True), (MOST_COUNTED + 1, False)):
-        made = tool_schema(whole({"type": "string", "maxLength": n}))["properties"]["v"]
-        assert ("maxLength" in made) is kept
-
-
-def test_references_of_references_are_not_written_out_without_end() -> None:
-    """Each of them twice the one before would be more than any memory holds."""
-    defs: dict[str, Any] = {"a0": POINT}
-    for n in range(1, 19):
-        pair = {"$ref": f"#/$defs/a{n - 1}"}
-        defs[f"a{n}"] = {"type": "object", "properties": {"l": pair, "r": pair}}
-    schema = {"type": "object", "properties": {"v": {"$ref": "#/$defs/a18"}}, "$defs": defs}
-    assert len(json.dumps(tool_schema(schema))) < 1 << 16
-
-
-WORDS = st.sampled_from(
-    ["type", "properties", "items", "anyOf", "allOf", "$ref", "enum", "const", "required", "pattern", "maxLength",
-     "additionalProperties", "nullable", "prefixItems", "a"]
-)  # fmt: skip
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-1, 9)
-    | st.sampled_from(["object", "array", "string", "number", "null", "a", "#", "#/properties/a", "^a$", "["]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
-    max_leaves=24,
-)  # fmt: skip
-
-
-@given(st.dictionaries(WORDS, VALUES, max_size=5))
-def test_whatever_a_schema_is_a_grammar_can_be_made(schema: dict[str, Any]) -> None:
-    """Of what is none, too."""
-    assert schema_grammar(tool_schema(schema))
+def test_a_schema_too_deep_is_any_object() -> None:
+    """Rather than an error of the request."""
+    schema: dict[str, Any] = {}
+    for _ in range(500):
+        schema = {"type": "array", "items": schema}
+    assert tool_schema({"type": "object", "properties": {"v": schema}}) == ANY_OBJECT

@@ -128,9 +128,12 @@ def server(serve_all, tmp_path_factory):
 @pytest.fixture
 def script_all(monkeypatch):
     """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
+    from pyspec.grammar.languages import Constraint
     from pyspec.text.answer import Speech
 
-    monkeypatch.setattr(Speech, "shape", lambda _speech, _prompt, grammar, *_: (grammar, None))
+    monkeypatch.setattr(
+        Speech, "shape", lambda _speech, _prompt, content, *_: content and Constraint(content)
+    )
 
 
 @pytest.fixture

@@ -18,7 +18,12 @@ def said(server, text="hello there", **options):
     return told["choices"][0]["message"]["content"]
 
 
-SHAPE = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+SHAPE = {
+    "type": "object",
+    "properties": {"n": {"enum": [1, 2]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +39,25 @@ SHAPE = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["
 def test_a_schema_by_other_servers_names(serve, asked):
     """llama-server's, vLLM's and its older one."""
     assert set(json.loads(said(serve(), max_tokens=100, **asked))) == {"n"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"guided_regex": "[ab]{3}"},
+        {"guided_choice": ["abb", "bab"]},
+        {"guided_grammar": 'root ::= [ab] "b"? [ab]'},
+        {"guided_grammar": "start: /[ab]{3}/"},
+        {"structured_outputs": {"regex": "[ab]{3}", "json": None}},
+        {"structured_outputs": {"choice": ["aab"]}},
+        {"structured_outputs": {"grammar": 'root ::= "ab" [a-b]'}},
+        {"response_format": {"type": "regex", "regex": "[ab]{3}"}},
+        {"grammar": "# three\nroot   ::=\n  [ab]{3}"},
+    ],
+)
+def test_answers_that_are_no_json(serve, asked):
+    """By vLLM's names, as a format, and as llama.cpp's grammar however it is laid out."""
+    assert set(said(serve(), max_tokens=100, **asked)) <= {"a", "b"}
 
 
 @pytest.mark.parametrize("name", ["json_schema", "guided_json", "structured_outputs"])
@@ -123,10 +147,7 @@ def test_several_calls_where_one_must_be_are_refused_by_request_alone():
         {"modalities": ["text", "audio"]},
         {"min_tokens": 4},
         {"ignore_eos": True},
-        {"guided_choice": ["a", "b"]},
-        {"guided_regex": "a+"},
-        {"guided_grammar": "root ::= [a]"},
-        {"structured_outputs": {"regex": "a+"}},
+        {"structured_outputs": {"structural_tag": "{}"}},
         {"json_schema": {"type": "object"}, "grammar": "root ::= [a]"},
     ],
 )
@@ -138,5 +159,5 @@ def test_what_would_change_the_answer_is_refused(serve, asked):
     assert (
         min(asked, key=lambda field: field == "grammar").split("_")[-1] in told["error"]["message"]
     )
-    nothing = {"modalities": ["text"], "min_tokens": 0, "ignore_eos": False, "guided_regex": None}
+    nothing = {"modalities": ["text"], "min_tokens": 0, "ignore_eos": False, "bad_words": None}
     assert post(server, body(**nothing))[0] == 200

@@ -130,7 +130,7 @@ def test_what_has_no_room_is_counted_and_refused_in_words_that_clients_know(clie
 
 def test_a_count_asks_for_no_answer(client, monkeypatch):
     """A last turn of the model's is counted, no grammar is made, and texts far too long are not made tokens of."""
-    monkeypatch.setattr("pyspec.serve.service.check_grammar", None)
+    monkeypatch.setattr("pyspec.serve.service.check_constraint", None)
     monkeypatch.setattr("pyspec.text.answer.Speech.shape", None)
     own = [*asked()["messages"], {"role": "assistant", "content": "I"}]
     form = {"format": {"type": "json_schema", "schema": SCHEMA}}
@@ -275,7 +275,7 @@ def test_a_format_by_the_name_that_betas_had(client):
     """It shapes the answer, and is no part of what is counted."""
     form = {"type": "json_schema", "schema": SCHEMA}
     record = record_of(output_format=form)
-    assert record.grammar == record_of(output_config={"format": form}).grammar is not None
+    assert record.language == record_of(output_config={"format": form}).language is not None
     counted = client.messages.count_tokens(
         model="tiny", messages=BEGUN, extra_body={"output_format": form}
     )

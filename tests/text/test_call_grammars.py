@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import astuple
 from typing import Any
 
 import llama_cpp
-import numpy as np
 import pytest
 import tiny
+from matched import follows
+from text import called
 from text.call_examples import FAMILIES
-from text.called import FUNCTIONS
 from text.test_calls import notation_of
 
-from pyspec.errors import InputError
-from pyspec.grammar.gbnf import schema_grammar
+from pyspec.grammar.gbnf import of_gbnf
+from pyspec.grammar.languages import Language
+from pyspec.grammar.schemas import of_schema, tool_schema
 from pyspec.target import TargetLlama
-from pyspec.text.calls.grammar import after_reasoning, calls_grammar, lazy_grammar
+from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
 from pyspec.text.notation import DEEPSEEK_FENCED, LLAMA, MISTRAL_IDS, Notation
 from pyspec.text.reasoning import THINK
 
@@ -39,6 +40,7 @@ WRITTEN = {
 CASES = [
     (family, *e) for family, known in WRITTEN.items() for e in FAMILIES[family] if e[0] in known
 ]
+FUNCTIONS = {name: tool_schema(schema) for name, schema in called.FUNCTIONS.items()}
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
@@ -58,30 +60,11 @@ def takes(llm: Any) -> Takes:
     for token in range(llm.n_vocab()):
         ids[llama_cpp.llama_vocab_get_text(vocab, token).decode()] = token
 
-    def taken(grammar: str, *pieces: str) -> bool:
+    def taken(language: Language, *pieces: str) -> bool:
         text = [c for piece in pieces for c in ([piece] if piece in MARKS else piece)]
-        wanted = [ids[c.replace("\u2581", "_").replace(" ", "\u2581")] for c in text]
-        data = grammar.replace(
-            "\u2581", "_"
-        ).encode()  # which is how this vocabulary writes a space
-        sampler = llama_cpp.llama_sampler_init_grammar(vocab, data, b"root")
-        assert sampler
-        try:
-            for token in wanted:
-                if not allowed(sampler, token):
-                    return False
-                llama_cpp.llama_sampler_accept(sampler, token)
-            return allowed(sampler, tiny.EOS)
-        finally:
-            llama_cpp.llama_sampler_free(sampler)
-
-    def allowed(sampler: Any, token: int) -> bool:
-        row = np.zeros(1, np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)]))
-        row["id"] = token
-        data = row.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token_data))
-        array = llama_cpp.llama_token_data_array(data=data, size=1, selected=-1, sorted=False)
-        llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
-        return bool(np.isfinite(row["logit"][0]))
+        shown = [c.replace("\u2581", "_").replace(" ", "\u2581") for c in text]
+        spelled = Language(*(part.replace("\u2581", "_") for part in astuple(language)))
+        return follows(llm, spelled, [ids[c] for c in shown])
 
     return taken
 
@@ -166,7 +149,7 @@ def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
 
 def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
     """A schema is the content's, not that of what is thought."""
-    schema = schema_grammar(
+    schema = of_schema(
         {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
     assert after_reasoning(Notation(), schema) == schema
@@ -178,19 +161,33 @@ def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
     assert takes(channels, '<|channel|>final<|message|>{"n": 3}')
 
 
+def test_a_callers_own_grammar_comes_behind_reasoning(takes: Takes) -> None:
+    """However it is laid out, unless it has the marks itself."""
+    text = '# an answer\nroot   ::=\n  "a" b\nb ::= "c"\n'
+    own = after_reasoning(Notation(THINK), of_gbnf(text), start="inside")
+    assert takes(own, "Hm.</think>ac")
+    assert not takes(own, "ac")
+    marked = of_gbnf('root ::= "a</think>b"')
+    assert after_reasoning(Notation(THINK), marked) == marked
+
+
+def test_content_or_calls(takes: Takes) -> None:
+    """Both follow their schemas, also where calls have no mark of their own."""
+    schema = of_schema({"type": "object"})
+    for notation, call in (
+        (Notation(), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
+        (Notation(calls=LLAMA), '{"name": "now", "parameters": {}}'),
+    ):
+        either = content_or_calls(notation, schema, FUNCTIONS)
+        assert takes(either, '{"n": 3}')
+        assert takes(either, call)
+        assert not takes(either, "Yes.")
+
+
 def test_a_grammar_waits_for_the_mark(takes: Takes) -> None:
     """A form without a mark has none that waits."""
-    grammar, pattern = lazy_grammar(Notation(), FUNCTIONS) or ("", "")
-    assert pattern == "<tool_call>"
-    assert takes(grammar, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
-    assert (lazy_grammar(Notation(calls=MISTRAL_IDS), FUNCTIONS) or ("", ""))[
-        1
-    ] == "\\[TOOL_CALLS\\]"
+    language, mark = lazy_grammar(Notation(), FUNCTIONS) or (Language(""), "")
+    assert mark == "<tool_call>"
+    assert takes(language, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
     assert lazy_grammar(Notation(calls=LLAMA), FUNCTIONS) is None
     assert lazy_grammar(Notation(channels=True), FUNCTIONS) is None
-
-
-def test_schemas_that_cannot_be_used_are_refused() -> None:
-    """With the sentence of the schema's own grammar."""
-    with pytest.raises(InputError, match="JSON schema"):
-        calls_grammar(Notation(), {"f": {"type": "array", "minItems": 10**9}})

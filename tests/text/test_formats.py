@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pyspec.errors import InputError
-from pyspec.grammar.gbnf import schema_grammar
-from pyspec.text.formats import format_grammar, tools_left
+from pyspec.grammar.schemas import of_schema
+from pyspec.text.formats import format_language, tools_left
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOLS = [{"name": "add"}, {"name": "sub"}]
@@ -17,7 +17,7 @@ TOOLS = [{"name": "add"}, {"name": "sub"}]
 @pytest.mark.parametrize("form", [None, {}, {"type": "text"}])
 def test_any_text_needs_no_grammar(form: Any) -> None:
     """Also where the request says so."""
-    assert format_grammar(form) is None
+    assert format_language(form) is None
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def test_any_text_needs_no_grammar(form: Any) -> None:
 )
 def test_a_schema_is_found_wherever_it_stands(form: Any) -> None:
     """In OpenAI's places for it, old and new."""
-    assert format_grammar(form) == schema_grammar(SCHEMA)
+    assert format_language(form) == of_schema(SCHEMA)
 
 
 def test_any_object_is_json() -> None:
     """Without a schema, or with none."""
-    assert format_grammar({"type": "json_object"}) == format_grammar(
+    assert format_language({"type": "json_object"}) == format_language(
         {"type": "json_object", "schema": None}
     )
 
@@ -44,7 +44,7 @@ def test_any_object_is_json() -> None:
 def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
     """Rather than answered in words."""
     with pytest.raises(InputError):
-        format_grammar(form)
+        format_language(form)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""GBNF has the meaning that it has in llama.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_cpp import llama_grammar
+from matched import follows
+
+from pyspec.errors import InputError
+from pyspec.grammar.gbnf import MOST_DEPTH, of_gbnf, of_grammar
+from pyspec.grammar.languages import Constraint
+from pyspec.grammar.masks import CANDIDATES, Masks
+from pyspec.target import TargetLlama
+
+WORDS = [
+    "ab",
+    "abc",
+    "bc",
+    "th",
+    "he",
+    '{"',
+    '":',
+    "tr",
+    "ue",
+    "12",
+    "0.",
+    "[[",
+    "],",
+    "e4",
+    "O-O",
+    "日",
+    "本",
+    "日本",
+    "é",
+]
+"""Tokens of several characters, and of several bytes."""
+
+GRAMMARS = {
+    **{name: text for name, text in vars(llama_grammar).items() if name.endswith("_GBNF")},
+    "a word that is the beginning of another": 'root ::= "a" "bc" | "ab" "d" | [a-z]* "a"',
+    "a comment, and a rule in the next line": '# c\nroot   ::=\n  "ab"\n',
+    "repetitions": 'root ::= ("ab" | [c-e]{2,3} | x?){1,4} "z"\nx ::= "q"{2} "b"* ',
+    "classes": 'root ::= [^a-y"\\]]+ . [\\x41-\\u0043]? [-a]',
+    "characters of several bytes": 'root ::= "日本" [^日]* [é語]',
+    "nothing": 'root ::= x "a"\nx ::= | "b"',
+    "groups over several lines": 'root ::= (\n "a"\n | "b" )\n',
+    "nested repetitions": 'root ::= ((("a"?){3}){3} "b")*',
+    "right recursion twice": 'root ::= "a" root "b" | "a" root "c" | "a"',
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A model whose tokens are characters and words."""
+    path = tmp_path_factory.mktemp("words") / "words.gguf"
+    tiny.write(path, tokens=[*tiny.ASCII, *WORDS])
+    with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
+        yield opened
+
+
+def llama_cpps(llama: Any, sampler: Any) -> Any:
+    """Which tokens llama.cpp's own sampler allows."""
+    rows = np.zeros(llama.n_vocab(), dtype=CANDIDATES)
+    rows["id"] = np.arange(len(rows))
+    data = rows.ctypes.data_as(llama_cpp.llama_token_data_p)
+    array = llama_cpp.llama_token_data_array(data=data, size=len(rows), selected=-1, sorted=False)
+    llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
+    return rows["logit"] != -np.inf
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_masks_are_llama_cpps(name: str, seed: int, llama: Any) -> None:
+    """Token after token of a random text; but what is no text, `<s>`, is never a text's part here."""
+    text, vocab, rng = GRAMMARS[name], llama._model.vocab, np.random.default_rng(seed)
+    theirs = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), b"root")
+    assert theirs
+    ours = Masks(Constraint(of_gbnf(text)), llama)
+    for _ in range(40):
+        wanted, found = llama_cpps(llama, theirs), ours.allowed()
+        wanted[:2] = False
+        assert found is not None
+        assert found.tolist() == wanted.tolist()
+        token = int(rng.choice(np.flatnonzero(wanted)))
+        if token == tiny.EOS:
+            break
+        llama_cpp.llama_sampler_accept(theirs, token)
+        ours.accept(token)
+    llama_cpp.llama_sampler_free(theirs)
+
+
+WRITTEN = r'root ::= | a ( ) * + ? {3} {2,} {0,9} [a-c] [^x] . "ab" "\"" b #c < {999}'
+PIECES = [*WRITTEN.split(), "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
+def test_what_is_read_is_read_by_llama_cpp(llama: Any, text: str) -> None:
+    """It refuses more, such as rules that begin with themselves."""
+    whole = f'root ::= "q" {text}\na ::= "c"\n'
+    try:
+        of_gbnf(whole)
+    except InputError:
+        vocab = llama._model.vocab
+        assert not llama_cpp.llama_sampler_init_grammar(vocab, whole.encode(), b"root")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "root ::= [", "root ::= x", 'x ::= "a"', 'root ::= "a"\n | "b"', "root ::= " + "(" * (MOST_DEPTH + 1),
+             'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5],
+)  # fmt: skip
+def test_what_is_no_grammar_is_refused(text: Any) -> None:
+    """With the line, where there is one."""
+    with pytest.raises(InputError, match="grammar"):
+        of_gbnf(text)
+
+
+def test_a_token_may_be_named(llama: Any) -> None:
+    """By its id, and by not being it."""
+    a, b = (llama.tokenize(char.encode(), add_bos=False)[-1] for char in "ab")
+    language = of_gbnf(f'root ::= <[{a}]> !<[{a}]> "b"')
+    assert follows(llama, language, [a, b, b])
+    assert not follows(llama, language, [a, a, b])
+
+
+def test_lark_is_known_by_its_first_rule(llama: Any) -> None:
+    """VLLM's `guided_grammar` takes either."""
+    for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
+        assert follows(llama, of_grammar(text), llama.tokenize(b"aa", add_bos=False)[-1:] * 2)
