@@ -28,7 +28,9 @@ class Fake:
         """Results in reverse."""
         for i, record in reversed(list(records)):
             self.asked.append(i)
-            error = Failure("InputError", "bad") if "bad" in record.prompt else None
+            error = record.error
+            if error is None and "bad" in record.prompt:
+                error = Failure("InputError", "bad")
             text = "" if error else record.prompt.upper()
             yield RecordResult(
                 index=i, id=record.id, prompt_sha256=record.sha256, text=text, error=error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -171,7 +170,7 @@ class TableFile(OutputFiles):
                 )
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """The rows; those without a prompt say so."""
+        """The rows."""
         if not self._tables:
             yield _row(["id", *_COLUMNS])
             for i, record in enumerate(records):
@@ -184,8 +183,7 @@ class TableFile(OutputFiles):
             for line, row in self._rows(source)[1:]:
                 at = places.get((source.name, line))
                 filled = [*row, *[""] * (len(head) - len(row))]
-                none = ["", "", "InputError: this row has no prompt" if any(row) else ""]
-                yield _row([*filled, *(none if at is None else _cells(journal.read(at)))])
+                yield _row([*filled, *(["", "", ""] if at is None else _cells(journal.read(at)))])
 
     def _head(self, source: InputFile) -> list[str]:
         return next(iter(self._rows(source)), (0, []))[1]
@@ -211,6 +209,13 @@ def _cells(result: RecordResult) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> bytes:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    return out.getvalue().encode("utf-8", "backslashreplace")
+    """A row as every reader of CSV reads it back: Python's writer leaves a carriage return unquoted before 3.13."""
+    written = [
+        '"' + cell.replace('"', '""') + '"' if _MEANS.search(cell) else cell for cell in cells
+    ]
+    row = ",".join(written) or '""'  # an empty line would be no row
+    return (row + "\n").encode("utf-8", "backslashreplace")
+
+
+_MEANS = re.compile('[,"\r\n]')
+"""What means something in a table outside quotes."""

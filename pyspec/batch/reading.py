@@ -11,8 +11,9 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
@@ -71,7 +72,7 @@ Kind = Literal["text", "jsonl", "csv"]
 
 
 def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> Iterator[Record]:
-    """Records of one input; blank lines, paragraphs, files and cells give none.
+    """Records of one input; blank lines, paragraphs, files and rows give none.
 
     A line of JSON has `prompt` or `messages`, and optionally id, system, max_tokens and the like, or is one of OpenAI's
     batch format. Raises InputError for a table that cannot be read or has no such column; else a bad record is its own failure.
@@ -101,14 +102,14 @@ class _Line(NamedTuple):
     data: bytes | None
 
 
-def _lines(stream: BinaryIO, limit: int) -> Iterator[_Line]:
-    """Lines by bytes; LF and CRLF end one, the end of the file too. A BOM is no part of the first."""
+def _lines(stream: BinaryIO, limit: int, *, cr: bool = False) -> Iterator[_Line]:
+    """Lines by bytes; LF and CRLF end one, the end of the file too. A BOM is no part of the first. cr: leave the CR of CRLF."""
     offset = number = 0
     while data := stream.readline(limit + len(_BOM) + 2):
         number += 1
         bom = len(_BOM) if number == 1 and data.startswith(_BOM) else 0
         body = data[bom:].removesuffix(b"\n")
-        if data.endswith(b"\n"):
+        if data.endswith(b"\n") and not cr:
             body = body.removesuffix(b"\r")
         yield _Line(number, offset + bom, body if len(body) <= limit else None)
         offset += len(data)
@@ -231,21 +232,61 @@ def _cells(
         raise InputError(f"{name} has {was}", f"name one with --column: {', '.join(head)[:200]}")
     at = head.index(column)
     for number, row in rows:
-        yield number, row[at].strip("\n") if at < len(row) else ""
+        text = row[at].replace("\r\n", "\n").strip("\n") if at < len(row) else ""
+        if text.strip() or not any(row):
+            yield number, text
+        else:
+            yield number, InputError(f"{name}, line {number}: the row has no prompt")
 
 
 def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, the head first, each with its last line's number. Raises InputError."""
-    lines = (_text(line, name, reading) + "\n" for line in _lines(stream, reading.limit))
-    rows = csv.reader(lines, strict=True)
-    old = csv.field_size_limit(reading.limit)
+    """The rows of a CSV file, the head first, each with its last line's number.
+
+    Raises InputError for a file that is none, and for a row with more cells than the head: nothing says which they belong to.
+    """
+    lines = (_text(line, name, reading) + "\n" for line in _lines(stream, reading.limit, cr=True))
+    first = list(islice(lines, _SNIFFED))
+    rows = csv.reader(chain(first, lines), delimiter=_delimiter(first, name), strict=True)
+    old, columns = csv.field_size_limit(reading.limit), 0
     try:
         for row in rows:
+            columns = columns or len(row)
+            if len(row) > columns:
+                raise InputError(
+                    f"{name}, line {rows.line_num}: {len(row)} cells under {columns} columns",
+                    'put cells with commas between quotes ("a, b")',
+                )
             yield rows.line_num, row
     except csv.Error as error:
         raise InputError(f"{name}, line {rows.line_num}: {error}", "fix the CSV file") from None
     finally:
         csv.field_size_limit(old)
+
+
+_SNIFFED = 100
+"""Lines from which it is told what separates cells."""
+
+
+def _delimiter(lines: Sequence[str], name: str) -> str:
+    """What separates the cells: a comma unless the head has something else, and the rows agree with that. Raises InputError."""
+    named = [each for each in ",;\t|" if len(_first_rows(lines, each, 1)[0]) > 1]
+    if len(named) > 1:
+        widths = {each: [len(row) for row in _first_rows(lines, each, _SNIFFED)] for each in named}
+        named = [each for each in named if set(widths[each][1:]) <= {widths[each][0]}] or named
+    if len(named) > 1:
+        raise InputError(
+            f"{name}: {' or '.join(map(repr, named))} may separate its cells",
+            "put the names of columns between quotes",
+        )
+    return named[0] if named else ","
+
+
+def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[str]]:
+    """The first rows of complete lines, at least one."""
+    found: list[list[str]] = []
+    with suppress(csv.Error):  # said where it is read
+        found += islice(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), most)
+    return found or [[]]
 
 
 # -- which files -------------------------------------------------------------------------------------------------------

@@ -232,10 +232,16 @@ def table(data, column):
 
 
 def test_csv_reads_one_column():
-    """Quotes and line ends inside cells belong to the text; blank cells are no records; the BOM is dropped."""
+    """Quotes and line ends inside cells belong to the text; a row without text is an error; the BOM is dropped."""
     found = table(b'\xef\xbb\xbfid,text\r\n1,abc\r\n2,"a, ""b""\nc"\r\n3,\r\n4,d\r\n', "text")
-    assert [record.prompt for record in found] == ["abc", 'a, "b"\nc', "d"]
-    assert [record.id for record in found] == ["in.csv:2", "in.csv:4", "in.csv:6"]
+    assert [record.prompt for record in found] == ["abc", 'a, "b"\nc', None, "d"]
+    assert [record.id for record in found] == [f"in.csv:{line}" for line in (2, 4, 5, 6)]
+    assert "line 5: the row has no prompt" in found[2].error.message
+
+
+def test_an_empty_row_of_a_table_is_nothing():
+    """Neither between rows nor with its separators alone."""
+    assert [record.line for record in table(b"id,text\n\n,\n1,a\n", "text")] == [4]
 
 
 @pytest.mark.parametrize("column", [None, "prompt"])

@@ -7,7 +7,11 @@ import io
 
 import pytest
 from fake_batch import Fake, go
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pyspec.batch.layouts import _row
+from pyspec.batch.reading import Reading, rows_of
 from pyspec.errors import InputError, ResumeMismatch
 
 __all__ = ["go"]
@@ -28,13 +32,14 @@ def table(tmp_path):
 
 
 def test_rows_and_columns_are_kept(go, table, tmp_path):
-    """In their order, with the answer, its end and its error behind them; a row that asks nothing stays, too."""
+    """In their order, with the answer, its end and its error behind them; a row that asks nothing has failed."""
     go([table], "out.csv", column="question")
     head, *found = rows(tmp_path / "out.csv")
     assert head == ["id", "question", "note", "answer", "finish_reason", "error"]
+    found[1][5] = found[1][5].replace(str(tmp_path), "IN").replace("IN/in.csv", "IN")
     assert found == [
         ["7", "a", "one, two", "A", "", ""],
-        ["8", "", "nothing asked", "", "", "InputError: this row has no prompt"],
+        ["8", "", "nothing asked", "", "", "InputError: IN, line 3: the row has no prompt"],
         ["9", "b\nc", "x", "B\nC", "", ""],
         ["10", "bad", "", "", "", "InputError: bad"],
     ]
@@ -65,7 +70,7 @@ def test_an_interrupted_run_goes_on(go, table, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go([table], "out.csv", column="question", stop_after=1)
     fake, summary = go([table], "out.csv", column="question")
-    assert (len(fake.asked), summary.kept) == (2, 1)
+    assert (len(fake.asked), summary.kept) == (3, 1)
     before = (tmp_path / "out.csv").read_bytes()
     fake, _ = go([table], "out.csv", column="question")
     assert fake.asked == []
@@ -89,3 +94,74 @@ def test_tables_with_other_columns_do_not_go_into_one(go, table, tmp_path):
     with pytest.raises(InputError, match="other columns"):
         go([table, "other.csv"], "out.csv", column="question", fake=fake)
     assert fake.asked == []
+
+
+def test_a_row_without_a_prompt_counts_as_failed(go, table):
+    """So that the command's exit status says it."""
+    _, summary = go([table], "out.csv", column="question")
+    assert summary.failed == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("question\nHello, who are you?\n", 2),
+        ("id,question\n1,a\n2,Well, why?\n", 3),
+        ('id,question\n1,"a\nb"\n2,"c",d\n', 4),
+        ("id;question\n1;a;b\n", 2),
+    ],
+)
+def test_a_row_longer_than_the_head_is_refused(text, line):
+    """Nothing says which column its cells belong to, and none is dropped."""
+    with pytest.raises(InputError, match=f"line {line}: . cells under . column"):
+        read(text.encode())
+
+
+def read(data, **how):
+    """The rows of a file as they are read."""
+    return [row for _, row in rows_of(io.BytesIO(data), "in.csv", Reading(**how))]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_what_separates_cells_is_found(delimiter):
+    """As spreadsheets of other countries write it."""
+    text = (
+        delimiter.join(["id", "question"]) + "\n" + delimiter.join(["1", '"Well, why; or | not?"'])
+    )
+    assert read(text.encode()) == [["id", "question"], ["1", "Well, why; or | not?"]]
+
+
+def test_the_rows_decide_where_the_head_has_two_that_may_separate():
+    """And where they do not, it is asked."""
+    assert read(b"a;b,c\n1;2\n") == [["a", "b,c"], ["1", "2"]]
+    with pytest.raises(InputError, match="may separate"):
+        read(b"a;b,c\n")
+
+
+CELLS = st.text(st.characters(codec="utf-8") | st.sampled_from('",;\t|\r\n \0\ufeff'), max_size=8)
+
+
+@settings(max_examples=200)
+@given(
+    table=st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=5)
+    )
+)
+def test_any_table_is_read_back(table):
+    """By Python's reader, and by ours behind a head."""
+    data = b"".join(map(_row, table))
+    assert list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True)) == table
+    head = [f"column {i}" for i in range(len(table[0]))]
+    assert read(_row(head) + data) == [head, *table]
+
+
+def test_cells_are_the_same_behind_answers(go, tmp_path):
+    """Carriage returns, quotes and line ends too; a prompt has lines as other texts."""
+    table = [["question", "note"], ["a\r\nb", "x\r\ny\rz"], ["c", '"q"\n']]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+    go(["in.csv"], "out.csv", column="question")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.reader(file))
+    assert [row[:2] for row in found] == table
+    assert [row[2] for row in found] == ["answer", "A\nB", "C"]
