@@ -56,9 +56,8 @@ from pyspec.measure.speeds import TOTAL, Summary
 T = TypeVar("T")
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
 PAIRS = (
-    "default", "q8_0", "q4_k_m", "stretched-good-bf16", "stretched-poor-q4_k_m", "wide-good-bf16", "wide-good-q8_0"
+    "default", "default-t08", "q8_0", "stretched-good-bf16", "stretched-good-bf16-t08", "wide-good-bf16"
 )  # fmt: skip
-WARM = "-t08"  # ends the name of a pair's page at temperature 0.8
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
 """Prefix of the names of llama-server's runs; the run without drafts is named just this."""
@@ -132,10 +131,9 @@ def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def readme_table(folder: Path) -> str:
-    """A row for each of PAIRS at each measured temperature, with the plain speed of the same run."""
+    """A row for each of PAIRS, with the plain speed of the same run."""
     found = runs(folder)
-    names = (name + end for name in PAIRS for end in ("", WARM))
-    return table(HEAD, [_row(name, found[name]) for name in names if name in found])
+    return table(HEAD, [_row(name, found[name]) for name in PAIRS if name in found])
 
 
 def _link(title: str, name: str) -> str:
@@ -182,7 +180,7 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
     if best is None:
         return "-"
     known = any(s.who == PEERS for s in runs)
-    return f"{best.geomean:.2f} {best.who}" + ("" if known else ", none run without drafts")
+    return f"{best.geomean:.2f} {best.who}" + ("" if known else " (no run without drafts)")
 
 
 def rules_table(folder: Path) -> str:
@@ -351,7 +349,7 @@ def traced(folder: Path) -> list[list[str]]:
 
 def tables(folder: Path) -> dict[str, list[Path]]:
     """The files that each table of a page is made from."""
-    names = [name + end for name in PAIRS for end in ("", WARM)]
+    names = list(PAIRS)
     found = {
         "results": [folder / name / "results.json" for name in names],
         "rules": [folder / name / "quality.json" for name in RULES],
