@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import pytest
 from fuzz import forked
 from waiting import wait
 
@@ -137,7 +139,7 @@ class Started:
     """A command in a process of its own, which writes to files. Used with `with`, which ends it."""
 
     def __init__(
-        self, words: Sequence[str], stdin: bytes | None, cwd: Path | None, before: Callable[[], None],
+        self, words: Sequence[str], stdin: bytes | None, cwd: Path | None, before: Callable[[], None] | None,
         begin: Main, variables: Mapping[str, str | None], new: Sequence[str] | None,
     ) -> None:  # fmt: skip
         self._ends, self.returncode = ExitStack(), None
@@ -206,7 +208,7 @@ class Started:
 
 
 def _fork(
-    words: Sequence[str], files: Sequence[IO[bytes]], cwd: Path | None, before: Callable[[], None],
+    words: Sequence[str], files: Sequence[IO[bytes]], cwd: Path | None, before: Callable[[], None] | None,
     begin: Main, variables: Mapping[str, str | None],
 ) -> int:  # fmt: skip
     mine = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a shell's child has no handlers
@@ -220,7 +222,8 @@ def _fork(
         os.setsid()
         _change({**QUIET, **variables}, cwd)
         _stand(files)
-        before()
+        if before is not None:
+            before()
         code = _ended(begin, list(words))
         sys.stdout.flush()
         os._exit(code)
@@ -232,7 +235,7 @@ def _fork(
 
 
 def _spawn(
-    command: Sequence[str], files: Sequence[IO[bytes]], cwd: Path | None, before: Callable[[], None],
+    command: Sequence[str], files: Sequence[IO[bytes]], cwd: Path | None, before: Callable[[], None] | None,
     variables: Mapping[str, str | None],
 ) -> int:  # fmt: skip
     with _environment(variables, cwd):
@@ -246,20 +249,68 @@ def _spawn(
 
 
 def start(
-    *words: object, stdin: bytes | None = None, cwd: Path | None = None, before: Callable[[], None] = lambda: None,
-    begin: Main = main, new: Sequence[str] | bool = False, **variables: str | None,
+    *words: object, stdin: bytes | None = None, cwd: Path | None = None, before: Callable[[], None] | None = None,
+    begin: Main = main, new: bool = False, **variables: str | None,
 ) -> Started:  # fmt: skip
-    """Start `pyspec WORDS` in a fork; new: in an interpreter, by these words of Python's, `-m pyspec` for True.
+    """Start `pyspec WORDS` in a fork; new: in an interpreter of its own.
 
-    before: what the process does first, such as limiting itself.
+    before: what the process does first, such as limiting itself. begin: what it does then, in place of `pyspec`.
     """
-    fresh = new or not (hasattr(os, "fork") and forked.may_fork)
-    python = ("-m", "pyspec") if fresh and not isinstance(new, (tuple, list)) else new
-    return Started(
-        list(map(str, words)), stdin, cwd, before, begin, variables, python if fresh else None  # type: ignore[arg-type]
-    )  # fmt: skip
+    python = _python(begin) if new or not (hasattr(os, "fork") and forked.may_fork) else None
+    return Started(list(map(str, words)), stdin, cwd, before, begin, variables, python)
+
+
+def _python(begin: Main) -> list[str]:
+    """What an interpreter is told in order to begin so."""
+    if begin not in (main, interpret):
+        pytest.skip("no fork can be made of this process")
+    return ["-m", "pyspec"] if begin is main else []
 
 
 def port_of(server: Started) -> int:
     """Where a server listens, from the line that says so, whatever is said before it."""
     return int(server.said(r"http://[^\s:]+:(\d+)").group(1))
+
+
+# -- scripts that start processes of their own ----------------------------------------------------------------------------
+
+
+def interpret(words: list[str]) -> None:
+    """What Python does with these words: `-c CODE`, `-m pyspec`, or a file."""
+    how, *rest = words
+    if how == "-m":
+        assert rest.pop(0) == "pyspec"
+        main(rest)
+    elif how == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - a test's own
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(how).parent))
+        runpy.run_path(how, run_name="__main__")
+
+
+_run = subprocess.run
+
+
+def run_python(
+    command: Sequence[object], *, check: bool = False, text: bool = False, env: Mapping[str, str] | None = None, **how: Any
+) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    """As `subprocess.run`, but Python runs in a fork, with what it writes captured."""
+    program, *words = map(str, command)
+    if program != sys.executable:
+        return _run([program, *words], check=check, text=text, env=env, **how)
+    given = dict(os.environ if env is None else env)
+    variables: dict[str, Any] = {**dict.fromkeys(os.environ), **given}
+    with start(*words, begin=interpret, before=_one_processor, **variables) as child:
+        code, *said = child.ended()
+    out, err = said if text else (each.encode() for each in said)
+    if check and code:
+        raise subprocess.CalledProcessError(code, [program, *words], out, err)
+    return subprocess.CompletedProcess([program, *words], code, out, err)
+
+
+def _one_processor() -> None:
+    """More threads than one leave a pool in the process that forks, and wait for it in the fork."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

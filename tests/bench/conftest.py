@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from running import run_python
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -20,6 +22,12 @@ def questions(tmp_path: Path) -> Path:
     line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
     path.write_text("".join(line % (i, text) for i, text in enumerate(("abc", "cab"))))
     return path
+
+
+@pytest.fixture
+def in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scripts start in interpreters of their own runs in forks, which are a fraction of their time."""
+    monkeypatch.setattr(subprocess, "run", run_python)
 
 
 @pytest.fixture

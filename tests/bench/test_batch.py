@@ -55,6 +55,7 @@ def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path: Path) 
     assert 0 < text.index("## A") < text.index("## B")
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_the_script_measures_every_contender_and_writes_the_page(
     tiny_ascii: Path, tmp_path: Path
 ) -> None:
@@ -66,7 +67,7 @@ def test_the_script_measures_every_contender_and_writes_the_page(
         sys.executable, BENCH / "batch.py", tiny_ascii, questions, "--records", "3", "--tokens", "4",
         "--parallel", "2", "--threads", "1", "--repeat", "1", "--ctx", "128", "--out", tmp_path / "tiny.json",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    done = subprocess.run(command, check=False, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "tiny.json").read_text())["contenders"]
     assert [one["name"] for one in found] == ["loop", "plain:2", "speculative:2"]

@@ -129,13 +129,13 @@ def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, tmp_path, cap
     """Of every kind and by every interface, and many streams at once; a page has the same figures."""
     few = [
         "--requests",
-        "300",
+        "100",
         "--seconds",
         "600",
         "--clients",
         "16",
         "--streams",
-        "40",
+        "20",
         "--tokens",
         "6",
     ]
