@@ -184,6 +184,10 @@ class ChatBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """What is asked, as a record."""
+        return [Record(messages=known(self.messages), form=CHAT, **self._asked(name))]
+
+    def _asked(self, name: str) -> dict[str, Any]:
+        """What is asked beside the messages, as fields of a record."""
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
@@ -204,7 +208,7 @@ class ChatBody(Body):
             shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}
         if self.prediction is not None:
             shared["prediction"] = content_text(self.prediction["content"])
-        return [Record(messages=_known(self.messages), form=CHAT, **shared)]
+        return shared
 
 
 class CompletionBody(Body):
@@ -291,8 +295,8 @@ def records_of(body: Body, name: str) -> list[Record]:
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def _known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages, calls in one form. Raises InputError for a role that OpenAI does not have."""
+def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the same messages, calls in one form. Raises InputError for a role that OpenAI does not have."""
     found = []
     for message in messages:
         role = message.get("role")

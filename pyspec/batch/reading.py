@@ -17,10 +17,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-import msgspec
-
-from pyspec.batch.bodies import read_body, records_of
-from pyspec.batch.records import CHAT, Record, RecordFields, unique
+from pyspec.batch.lines import record_of
+from pyspec.batch.records import Record, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.result import Failure
 
@@ -30,16 +28,6 @@ MAX_RECORD = 1 << 20
 Per = Literal["line", "file", "paragraph"]
 
 _BOM = b"\xef\xbb\xbf"
-
-
-class _JsonLine(RecordFields):
-    """A line of JSON; fields that are not named here are ignored. custom_id, url, body: OpenAI's batch format."""
-
-    id: str | int | None = None
-    stop: str | list[str] | None = None
-    custom_id: str | None = None
-    url: str = ""
-    body: msgspec.Raw = msgspec.Raw()
 
 
 @dataclass(frozen=True)
@@ -171,50 +159,16 @@ def _too_long(name: str, line: int, limit: int) -> InputTooLong:
 # -- JSON and tables -------------------------------------------------------------------------------
 
 
-_decode = msgspec.json.Decoder(_JsonLine).decode
-
-
 def _from_json(text: str, at: Record, reading: Reading) -> Record:
     """The record of a line of JSON; where it cannot be used, the one that stands for its place, with the error."""
     try:
-        line = _decode(text)
-        record = _foreign(line, at, reading) if bytes(line.body) else _own(line)
-        record.check()
-        if record.speculation is not None and record.speculation.tokens:
-            raise InputError("speculation.tokens is not supported in a batch", "leave it out")
-    except RecursionError:
-        problem = "JSON nested too deep"
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one line, the others are read
-        problem = str(error) or type(error).__name__
-    else:
-        record.id, record.source, record.line = record.id or at.id, at.source, at.line
-        if record.prompt is not None:
-            record.prompt = reading.wrap(record.prompt)
-        return record
-    at.error = Failure.of(InputError(f"{at.source}, line {at.line}: {problem}"))
-    return at
-
-
-def _own(line: _JsonLine) -> Record:
-    asked = {key: getattr(line, key) for key in RecordFields.__struct_fields__}
-    stop = [line.stop] if isinstance(line.stop, str) else line.stop
-    return Record(id="" if line.id is None else str(line.id), stop=stop, **asked)
-
-
-def _foreign(line: _JsonLine, at: Record, reading: Reading) -> Record:
-    """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
-    at.id, at.form = line.custom_id or at.id, CHAT
-    if reading.template is not None:
-        raise InputError("--template cannot be used with OpenAI's batch format")
-    body = read_body(line.url, line.body)
-    record, *more = records_of(body, at.id)
-    if body.n not in (None, 1) or body.stream or more:
-        raise InputError(
-            "n, stream and several prompts are not supported in a batch",
-            "write a line for each answer",
-        )
-    if body.alternatives is not None:
-        raise InputError("logprobs are not supported in a batch", "leave them out")
+        record = record_of(text, at, templated=reading.template is not None)
+    except InputError as error:
+        at.error = Failure.of(InputError(f"{at.source}, line {at.line}: {error}"))
+        return at
+    record.id, record.source, record.line = record.id or at.id, at.source, at.line
+    if record.prompt is not None:
+        record.prompt = reading.wrap(record.prompt)
     return record
 
 

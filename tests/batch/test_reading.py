@@ -149,7 +149,7 @@ def test_template_without_a_place_is_refused():
 
 
 def test_jsonl_reads_every_field():
-    """All settings of a record; unknown fields are ignored; one stop string is a list of one."""
+    """All settings of a record; fields of no API are ignored; one stop string is a list of one."""
     (r,) = jsonl(
         '{"id": 7, "prompt": "p", "system": "s", "max_tokens": 3, "temperature": 0.5, "seed": 1, "stop": "x", "y": [1]}'
     )
@@ -162,6 +162,28 @@ def test_jsonl_reads_every_field():
         1,
         ["x"],
     )
+
+
+def test_lines_ask_as_requests_do():
+    """What shapes an answer shapes it here too, and what means "any" or "as many as fit" does."""
+    asked = {
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}},
+        "top_p": 0, "seed": -1, "max_tokens": -1, "repetition_penalty": 1.2,
+        "tools": [{"type": "function", "function": {"name": "f"}}], "reasoning_effort": "none",
+    }  # fmt: skip
+    body = {"url": "/v1/chat/completions", "custom_id": "a", "body": {"messages": HELLO, **asked}}
+    ours, theirs = jsonl(json.dumps({"messages": HELLO, **asked}), json.dumps(body))
+    assert ours.error is None
+    theirs.form = ""
+    assert ours.sha256 == theirs.sha256
+    (prompt,) = jsonl(json.dumps({"prompt": "a", "guided_choice": ["b", "c"]}))
+    assert prompt.language is not None
+
+
+def test_a_field_that_no_api_has_is_named(caplog):
+    """Once: a table's other columns are no mistake, and a slip of a name is seen."""
+    jsonl(*['{"prompt": "a", "max_tokns": 5}'] * 2)
+    assert sum("max_tokns" in message for message in caplog.messages) == 1
 
 
 def test_jsonl_takes_messages():
@@ -183,12 +205,20 @@ def test_jsonl_takes_messages():
         '{"messages": []}',
         '{"messages": [{"role": "user"}]}',
         '{"messages": [{"role": "user", "content": "a"}], "system": "s"}',
-        '{"prompt": "a", "max_tokens": -1}',
+        '{"prompt": "a", "max_tokens": -2}',
+        '{"prompt": "a", "n": 2}',
+        '{"prompt": "a", "stream": true}',
+        '{"prompt": "a", "logprobs": true}',
+        '{"prompt": "a", "suffix": "b"}',
+        '{"prompt": "a", "min_tokens": 5}',
+        '{"prompt": "a", "echo": true}',
+        '{"prompt": "a", "response_format": {"type": "xml"}}',
+        '{"prompt": "a", "json_schema": {}, "grammar": "root ::= [a]"}',
+        '{"messages": [{"role": "wizard", "content": "a"}]}',
         '{"prompt": "a", "max_tokens": 4294967296}',
         '{"prompt": "a", "temperature": -1}',
         '{"prompt": "a", "temperature": NaN}',
         '{"prompt": "a", "temperature": 1e999}',
-        '{"prompt": "a", "seed": -1}',
         '{"prompt": "a", "stop": [""]}',
         '{"prompt": "a", "stop": ""}',
         '{"prompt": "a", "top_k": 1e99}',

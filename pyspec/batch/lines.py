@@ -1,0 +1,106 @@
+"""Lines of JSON as records: ours, which ask as requests of the server do, and those of OpenAI's batch format."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from pyspec.batch.bodies import Body, ChatBody, known, read_body, records_of
+from pyspec.batch.records import CHAT, Record
+from pyspec.errors import InputError
+
+log = logging.getLogger("pyspec")
+
+
+class LineBody(ChatBody, kw_only=True):
+    """A line of ours: a chat request's fields, or `prompt` in place of its messages. id: of the record."""
+
+    id: str | int | None = None
+    messages: list[dict[str, Any]] | None = None  # type: ignore[assignment]  # prompt stands in for it
+    prompt: str | None = None
+    system: str | None = None
+    suffix: Any = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+    refused = (*ChatBody.refused, "suffix")
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record. Raises InputError."""
+        if self.echo or self.best_of not in (None, 1):
+            raise InputError("echo and best_of are for completions", "use OpenAI's batch format")
+        messages = None if self.messages is None else known(self.messages)
+        asked = {"prompt": self.prompt, "messages": messages, "system": self.system}
+        return [Record(**{**self._asked(name), **asked})]
+
+
+class _Kind(msgspec.Struct):
+    """What tells one format from the other."""
+
+    custom_id: str | None = None
+    url: str = ""
+    body: msgspec.Raw = msgspec.Raw()
+
+
+def record_of(text: str, at: Record, *, templated: bool) -> Record:
+    """The record of a line. Raises InputError, whatever is wrong with it.
+
+    at: stands for its place, and is given the line's id and form where the line cannot be used. templated: whether texts are put
+    into a template.
+    """
+    try:
+        line = msgspec.json.decode(text, type=_Kind)
+        record = _foreign(line, at, templated=templated) if bytes(line.body) else _own(text)
+        record.check()
+        if record.speculation is not None and record.speculation.tokens:
+            raise InputError("speculation.tokens is not supported in a batch", "leave it out")
+    except RecursionError:
+        raise InputError("JSON nested too deep") from None
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one line, the others are read
+        raise InputError(str(error) or type(error).__name__) from None
+    return record
+
+
+def _own(text: str) -> Record:
+    body = msgspec.json.decode(text, type=LineBody)
+    record = _only(body, "" if body.id is None else str(body.id))
+    for name in sorted(msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys() - _names()):
+        _say_ignored(name[:40])
+    return record
+
+
+def _foreign(line: _Kind, at: Record, *, templated: bool) -> Record:
+    """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
+    at.id, at.form = line.custom_id or at.id, CHAT
+    if templated:
+        raise InputError("--template cannot be used with OpenAI's batch format")
+    return _only(read_body(line.url, line.body), at.id)
+
+
+def _only(body: Body, name: str) -> Record:
+    """The one record of a body. Raises InputError for a body that asks for several answers, or more than a text."""
+    record, *more = records_of(body, name)
+    if body.n not in (None, 1) or body.stream or more:
+        raise InputError(
+            "n, stream and several prompts are not supported in a batch",
+            "write a line for each answer",
+        )
+    if body.alternatives is not None:
+        raise InputError("logprobs are not supported in a batch", "leave them out")
+    return record
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Fields that a line may have: those of any request, and those that change no answer."""
+    return frozenset({*LineBody.__struct_fields__, *ChatBody.harmless})
+
+
+@cache
+def _say_ignored(name: str) -> None:
+    log.warning("JSON lines have a field %r, which is ignored", name)
