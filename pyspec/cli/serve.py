@@ -31,6 +31,7 @@ from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
 from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings, served_name
+from pyspec.store.files import read_named
 from pyspec.store.locate import found_here
 from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
@@ -52,11 +53,12 @@ EXAMPLES = [
 ]
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _KEY = "PYSPEC_API_KEY"
+_MOST_KEYS = 1 << 20
 
 
 def _keys_in(path: str) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_named(Path(path), _MOST_KEYS).decode()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(

@@ -32,7 +32,7 @@ from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
 from pyspec.display import Screen, safe
 from pyspec.errors import InputTooLong, OptionError
-from pyspec.store.files import utf8
+from pyspec.store.files import open_named, utf8
 from pyspec.tables import TextTable, print_table
 
 _PATIENCE_S = 2.0
@@ -80,10 +80,14 @@ def _say_waiting(stream: Any) -> None:
         timer.cancel()
 
 
-def file_text(path: Path, limit: int | None = None) -> str:
-    """Read a text file. Raises OptionError if that fails, InputEncoding, or InputTooLong above `limit` bytes."""
+MOST_BYTES = 16 << 20
+"""Largest file of a grammar, template or schema, bytes."""
+
+
+def file_text(path: Path, limit: int = MOST_BYTES) -> str:
+    """Read a regular text file. Raises OptionError if that fails, InputEncoding, or InputTooLong above `limit` bytes."""
     try:
-        with path.open("rb") as stream:
+        with open_named(path) as stream:
             return _text(stream, limit, str(path))
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
         reason = getattr(error, "strerror", None) or error

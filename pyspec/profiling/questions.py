@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pyspec.errors import InputError, OptionError
+from pyspec.store.files import read_named
 from pyspec.text.template import ChatTemplate, Message
 
 T = TypeVar("T")
@@ -53,9 +54,7 @@ def load_questions(path: Path | None = None) -> list[Question]:
     """
     shipped = resources.files("pyspec.profiling") / "questions.jsonl"
     try:
-        if path and path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", _HINT)
-        data = (path or shipped).read_bytes()
+        data = read_named(path, _MAX_BYTES) if path else shipped.read_bytes()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"cannot read {path}: {reason}") from None

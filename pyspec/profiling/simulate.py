@@ -35,6 +35,7 @@ from pyspec.policy.types import (
     SeqOutcome,
     table_bin,
 )
+from pyspec.store.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 
@@ -113,10 +114,15 @@ def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
 
 
+_MOST_BYTES = 1 << 30
+
+
 def load_rounds(path: Path) -> list[Answer]:
     """Read what `save_rounds` wrote. Raises InputError for any other file."""
     try:
-        return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=list[Answer])
+        return msgspec.msgpack.decode(
+            gzip.decompress(read_named(path, _MOST_BYTES)), type=list[Answer]
+        )
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise InputError(f"{path} was not written by `pyspec profile --rounds`: {error}") from None
 

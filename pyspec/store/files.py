@@ -65,6 +65,26 @@ def open_regular(path: Path) -> BinaryIO:
     raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
 
 
+def open_named(path: Path) -> BinaryIO:
+    """Open a file that a user named. Raises OSError, also for another kind of file: a pipe is waited for, a device has no end."""
+    if stat.S_ISREG(path.stat().st_mode):
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        file = os.fdopen(os.open(path, flags), "rb")
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()  # replaced between stat and open
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_named(path: Path, most: int) -> bytes:
+    """Return the content of a file that a user named. Raises OSError as `open_named` does, and for more than `most` bytes."""
+    with open_named(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
+    return data
+
+
 _FIRST_PART = re.compile(r"(.+)-00001-of-(\d{5})\.gguf", re.DOTALL)
 MAX_PARTS = 1024
 

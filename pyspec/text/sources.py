@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.errors import OptionError
+from pyspec.store.files import read_named
 
 KEY = "tokenizer.chat_template"
 NONE = "none"
@@ -26,6 +27,9 @@ PLAIN = (
 
 PLAIN_STOP = ("\nUser:",)
 """Ends an answer under the plain template, where the model would go on to write the user's turn."""
+
+MOST_BYTES = 4 << 20
+"""Largest file of a template; the longest template has fewer characters."""
 
 _HEADER = 32 << 20
 """Bytes within which a file's header ends, for all but the largest vocabularies."""
@@ -65,11 +69,12 @@ def choose(found: Mapping[str, str], choice: str | None) -> tuple[dict[str, str]
     if choice in found:
         return {choice: found[choice]}, choice
     try:
-        return {choice: Path(choice).read_text(encoding="utf-8")}, choice
+        return {choice: read_named(Path(choice), MOST_BYTES).decode()}, choice
     except (OSError, UnicodeError, ValueError) as error:
         names = ", ".join([*found, NONE])
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise OptionError(
-            f"there is no chat template {choice[:80]!r}: {type(error).__name__}",
+            f"there is no chat template {choice[:80]!r}: {reason}",
             f"name a file, or one of: {names}",
         ) from None
 
