@@ -36,13 +36,18 @@ def test_closed_gate_gives_strict_text(open_llama, tiny_target, tiny_draft):
     """Theta 1 on the same code path is byte for byte the strict rule, greedy and sampled."""
     for sampling in [Sampling(temperature=0.0), *(Sampling(seed=seed) for seed in SEEDS)]:
         strict = ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60, sampling)
-        closed = ask(
-            open_llama(tiny_target, draft=tiny_draft, verification=Margin(theta=1.0)),
-            PROMPT,
-            60,
-            sampling,
-        )
+        llm = open_llama(tiny_target, draft=tiny_draft, verification=Margin(theta=1.0))
+        closed = ask(llm, PROMPT, 60, sampling)
         assert (closed.ids, closed.flags) == (strict.ids, strict.flags)
+
+
+def test_lookup_drafts_may_be_left_strict(open_llama, tiny_target, runner_up):
+    """`lookup=False`: a runner-up that a drafter proposes is refused, however wide the gate."""
+    rule = Margin(theta=0.0, gap=math.inf, lookup=False)
+    strict = ask(open_llama(tiny_target), PROMPT, 30)
+    llm = open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1")
+    answer = ask(llm, PROMPT, 30)
+    assert (answer.ids, answer.flags) == (strict.ids, "t" * 30)
 
 
 def test_runner_up_is_relaxed_and_its_gap_told(open_llama, open_plain, tiny_target, runner_up):
