@@ -38,6 +38,7 @@ refuse="tests/refuse.c -Dmalloc=may_malloc -Dcalloc=may_calloc -Drealloc=may_rea
 try kernels tests/test_kernels.c tests/check.c ps_simd.c ps_scan.c ps_noise.c ps_draw.c ps_agree.c ps_gate.c ps_status.c
 try engine tests/test_engine.c $fixture ps_*.c
 try rows tests/test_rows.c $fixture ps_*.c
+try rollback tests/test_rollback.c $fixture ps_*.c
 try faults tests/test_faults.c $fixture ps_*.c $refuse
 try index tests/test_index.c tests/check.c ps_index.c ps_status.c $refuse
 try inputs tests/test_inputs.c tests/check.c tests/fake_llama.c ps_*.c
