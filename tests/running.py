@@ -28,6 +28,9 @@ from waiting import wait
 from pyspec.cli.main import main
 
 Main = Callable[[list[str]], Any]
+_run, _popen = subprocess.run, subprocess.Popen
+"""As they are, whatever stands for them later."""
+
 QUIET = {"PYSPEC_CHATS": "", "PYSPEC_CHAT_HISTORY": ""}
 """No log of answers and chats, unless a test names a folder."""
 
@@ -156,7 +159,11 @@ class Started:
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
-    def wait(self) -> int:
+    def terminate(self) -> None:
+        """As `subprocess.Popen` does it."""
+        self.send(signal.SIGTERM)
+
+    def wait(self, _patience: float | None = None) -> int:
         """The exit code, once it has ended."""
         wait(lambda: self.poll() is not None)
         assert self.returncode is not None
@@ -240,9 +247,9 @@ def _spawn(
 ) -> int:  # fmt: skip
     with _environment(variables, cwd):
         stdin, stdout, stderr = files
-        process = subprocess.Popen(
+        process = _popen(
             [sys.executable, *command], stdin=stdin, stdout=stdout, stderr=stderr,
-            start_new_session=True, preexec_fn=before,  # noqa: PLW1509 - there are none
+            start_new_session=True, preexec_fn=before,
         )  # fmt: skip
     process.returncode = 0  # `Started` waits for it
     return process.pid
@@ -290,9 +297,6 @@ def interpret(words: list[str]) -> None:
         runpy.run_path(how, run_name="__main__")
 
 
-_run = subprocess.run
-
-
 def run_python(
     command: Sequence[object], *, check: bool = False, text: bool = False, env: Mapping[str, str] | None = None, **how: Any
 ) -> subprocess.CompletedProcess[Any]:  # fmt: skip
@@ -308,6 +312,14 @@ def run_python(
     if check and code:
         raise subprocess.CalledProcessError(code, [program, *words], out, err)
     return subprocess.CompletedProcess([program, *words], code, out, err)
+
+
+def popen(command: Sequence[object], **how: Any) -> Any:
+    """As `subprocess.Popen` of Python for `-m pyspec`, but in a fork, whose output goes to files of its own."""
+    program, *words = map(str, command)
+    if program != sys.executable or words[:2] != ["-m", "pyspec"]:
+        return _popen([program, *words], **how)
+    return start(*words, begin=interpret, before=_one_processor)
 
 
 def _one_processor() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from running import run_python
+from running import popen, run_python
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -25,9 +26,14 @@ def questions(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What scripts start in interpreters of their own runs in forks, which are a fraction of their time."""
-    monkeypatch.setattr(subprocess, "run", run_python)
+    with ExitStack() as ends:
+        monkeypatch.setattr(subprocess, "run", run_python)
+        monkeypatch.setattr(
+            subprocess, "Popen", lambda *words, **how: ends.enter_context(popen(*words, **how))
+        )
+        yield
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from pyspec.profiling.questions import Question
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
     """Two clients, twelve requests: a row with a speed, and no errors."""
     questions = tmp_path / "questions.jsonl"
@@ -69,6 +70,7 @@ def test_a_p95_is_no_longer_than_the_longest(script) -> None:
     assert p95([2.0, 2.0]) == 2.0
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_an_agent_is_answered_with_and_without_memory(
     script, tiny_ascii: Path, tmp_path, capsys
 ) -> None:
@@ -93,6 +95,7 @@ def test_an_agent_is_answered_with_and_without_memory(
     assert "| memory | " in (out.parent / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, capsys) -> None:
     """A row a kind of attack, and how its requests ended."""
     few = [
@@ -125,6 +128,7 @@ def test_a_body_in_chunks_is_whole_or_wrong(script) -> None:
             unchunked(cut)
 
 
+@pytest.mark.usefixtures("in_forks")
 def test_mixed_requests_all_end_as_they_should(script, tiny_ascii, tmp_path, capsys) -> None:
     """Of every kind and by every interface, and many streams at once; a page has the same figures."""
     few = [
