@@ -298,15 +298,16 @@ def interpret(words: list[str]) -> None:
 
 
 def run_python(
-    command: Sequence[object], *, check: bool = False, text: bool = False, env: Mapping[str, str] | None = None, **how: Any
+    command: Sequence[object], *, check: bool = False, text: bool = False, env: Mapping[str, str] | None = None,
+    cwd: Path | None = None, **how: Any,
 ) -> subprocess.CompletedProcess[Any]:  # fmt: skip
     """As `subprocess.run`, but Python runs in a fork, with what it writes captured."""
     program, *words = map(str, command)
     if program != sys.executable:
-        return _run([program, *words], check=check, text=text, env=env, **how)
+        return _run([program, *words], check=check, text=text, env=env, cwd=cwd, **how)
     given = dict(os.environ if env is None else env)
     variables: dict[str, Any] = {**dict.fromkeys(os.environ), **given}
-    with start(*words, begin=interpret, before=_one_processor, **variables) as child:
+    with start(*words, cwd=cwd, begin=interpret, before=_one_processor, **variables) as child:
         code, *said = child.ended()
     out, err = said if text else (each.encode() for each in said)
     if check and code:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
+from running import start
 from systems import full_device, limits
 
 from pyspec.batch.journal import Journal
@@ -110,14 +109,11 @@ def test_link_is_not_followed(path, tmp_path):
 def test_second_writer_is_refused(path):
     """flock: while one process writes, another one is told so, and may write afterwards."""
     journal = Journal(path, RUN)
-    imports = "from pathlib import Path; from pyspec.batch.journal import Journal"
-    code = f"{imports}; Journal(Path({str(path)!r}), {RUN!r})"
-    second = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert "another process is writing" in second.stderr
+    with start(begin=lambda _words: Journal(path, RUN)) as second:
+        assert "another process is writing" in second.ended().stderr
     journal.close()
-    subprocess.run([sys.executable, "-c", code], check=True)
+    with start(begin=lambda _words: Journal(path, RUN)) as third:
+        assert third.wait() == 0
 
 
 @pytest.mark.usefixtures("written")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import llama_cpp
 import numpy as np
+import pytest
 
 from pyspec.batch import Batch, Record, Settings
 
@@ -13,14 +14,13 @@ PROMPTS = [
     "Say hello in French.",
     "Write one line about rain.",
 ]
-TOKENS = 16
 NEAR = 0.5
 """Nats. Kernels for one row and for many round differently, and the Q4_1 file's rounding reaches tenths."""
 
 
-def answers(path, parallel):
+def answers(path, parallel, prompts, tokens):
     """Token ids of each answer, prompt included, and where it begins."""
-    settings = Settings(max_tokens=TOKENS)
+    settings = Settings(max_tokens=tokens)
     with Batch(
         path,
         draft="none",
@@ -31,7 +31,7 @@ def answers(path, parallel):
         n_threads=1,
         n_threads_batch=1,
     ) as batch:
-        records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
+        records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(prompts)]
         ids = {}
         jobs = [batch.jobs.make(i, record) for i, record in enumerate(records)]
         for result in batch.run(records):
@@ -39,9 +39,10 @@ def answers(path, parallel):
         return [(jobs[i].tokens, ids[i]) for i in range(len(records))]
 
 
-def test_texts_differ_at_near_ties_only(smollm2):
-    """Where one and four at once part, the target's two tokens are within NEAR of each other."""
-    alone, together = answers(smollm2, 1), answers(smollm2, 4)
+@pytest.mark.parametrize(("n", "tokens"), [(3, 10), pytest.param(4, 16, marks=pytest.mark.slow)])
+def test_texts_differ_at_near_ties_only(smollm2, n, tokens):
+    """Where one and several at once part, the target's two tokens are within NEAR of each other."""
+    alone, together = (answers(smollm2, parallel, PROMPTS[:n], tokens) for parallel in (1, n))
     judge = llama_cpp.Llama(smollm2, n_ctx=256, n_threads=1, verbose=False)
     try:
         for (prompt, a), (_, b) in zip(alone, together, strict=True):
@@ -50,7 +51,7 @@ def test_texts_differ_at_near_ties_only(smollm2):
             first, second = (
                 judge.tokenize(text.encode(), add_bos=False, special=False) for text in (a, b)
             )
-            at = next(i for i in range(TOKENS) if first[i] != second[i])
+            at = next(i for i in range(tokens) if first[i] != second[i])
             judge.reset()
             judge.eval([*prompt, *first[:at]])
             row = llama_cpp.llama_get_logits_ith(judge.ctx, -1)

@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from waiting import DEADLINE_S
+from running import port_of, run_python, start
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted(path for path in HERE.glob("*.py") if path != Path(__file__))
 
 
 @pytest.fixture
-def alone(tmp_path):
-    """An environment with a cache of its own."""
-    return {**os.environ, "PYSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture
-def server(tiny_ascii, alone, tmp_path):
+def server(tiny_ascii):
     """The address of a `pyspec serve`."""
-    command = [
-        sys.executable,
-        "-m",
-        "pyspec",
-        "serve",
-        "-m",
-        str(tiny_ascii),
-        "-t",
-        "1",
-        "-c",
-        "512",
-    ]
-    command += ["--port", "0"]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=alone, cwd=tmp_path
-    ) as process:
-        line = next(line for line in process.stderr if "http://" in line)
-        yield re.search(r"http://127\.0\.0\.1:\d+", line).group() + "/v1"
-        process.kill()
+    with start("serve", "-m", tiny_ascii, "-t", "1", "-c", "512", "--port", "0") as process:
+        yield f"http://127.0.0.1:{port_of(process)}/v1"
 
 
-def run(script, argument, environment, folder):
+def run(script, argument, folder):
     """What a script prints."""
-    done = subprocess.run(
-        [sys.executable, str(script), argument],
-        capture_output=True, text=True, check=False, env=environment, cwd=folder, timeout=DEADLINE_S,
-    )  # fmt: skip
+    done = run_python([sys.executable, script, argument], text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -69,7 +41,7 @@ SAYS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_run(script, request, tiny_ascii, alone, tmp_path):
+def test_scripts_run(script, request, tiny_ascii, tmp_path):
     """Each with a model, or the server's address, as its only argument."""
     if script.stem == "with_langchain":
         pytest.importorskip("langchain_community", reason="install pyspec-llama[clients]")
@@ -77,7 +49,7 @@ def test_scripts_run(script, request, tiny_ascii, alone, tmp_path):
     if script.stem == "with_openai":
         pytest.importorskip("openai", reason="install pyspec-llama[clients]")
         argument = request.getfixturevalue("server")
-    said = run(script, argument, alone, tmp_path)
+    said = run(script, argument, tmp_path)
     assert said.strip()
     assert re.search(SAYS[script.stem], said)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from running import Done, Started, start
 from store.hub_server import COMMIT, serving
 from store.make_gguf import split, tiny_llama
 from store.shop import SHIPPED, Shop
 from waiting import wait
 
+from pyspec.cli.main import main
 from pyspec.errors import ModelError, ModelNotFound
 from pyspec.store.fetch import cached
 from pyspec.store.header import read_header
@@ -136,21 +137,29 @@ def hub() -> Iterator[ThreadingHTTPServer]:
 def environment_at(server: ThreadingHTTPServer, home: Path) -> dict[str, str]:
     """An environment with the hub at the server and a home of its own."""
     return {
-        **os.environ, "HOME": str(home), "PYSPEC_CACHE": str(home / "cache"), "HF_HOME": str(home / "hf"),
+        "HOME": str(home), "PYSPEC_CACHE": str(home / "cache"), "HF_HOME": str(home / "hf"),
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
         "HF_HUB_DISABLE_XET": "1",
     }  # fmt: skip
 
 
-def pyspec(
-    server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def main_anew(words: list[str]) -> None:
+    """The hub's client reads the environment when it is imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]
+    main(words)
+
+
+def begun(server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str) -> Started:
     """The command with the hub at the server and a home of its own."""
-    environment = environment_at(server, home) | variables
-    return subprocess.run(
-        [sys.executable, "-m", "pyspec", "models", *arguments],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    told: dict[str, Any] = {**environment_at(server, home), **variables}
+    return start("models", *arguments, begin=main_anew, **told)
+
+
+def pyspec(server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str) -> Done:
+    """How that ends."""
+    with begun(server, home, *arguments, **variables) as child:
+        return child.ended()
 
 
 def test_a_repository_is_fetched_once(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
@@ -216,13 +225,8 @@ def test_a_killed_download_goes_on(tmp_path: Path) -> None:
     big = TINY + bytes(40 << 20)
     with serving({"maker/toy-GGUF": {"toy-Q8_0.gguf": big}}) as hub:
         hub.stall = 30 << 20  # type: ignore[attr-defined]
-        child = subprocess.Popen(
-            [sys.executable, "-m", "pyspec", "models", "pull", "maker/toy-GGUF"],
-            env=environment_at(hub, tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        wait(lambda: any(path.stat().st_size for path in tmp_path.rglob("*.part")))
-        child.kill()
-        child.wait()
+        with begun(hub, tmp_path, "pull", "maker/toy-GGUF"):
+            wait(lambda: any(path.stat().st_size for path in tmp_path.rglob("*.part")))
         hub.stall = 0  # type: ignore[attr-defined]
         done = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF")
         assert done.returncode == 0, done.stderr

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from running import Started, port_of, start
+from waiting import wait
+from windows.without import take_away
 
-WITHOUT = Path(__file__).with_name("without.py")
 SMALL = ("--trust-model", "-c", 256, "-t", 1)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="takes away what Linux has")
 
 
-def start(cache: Path, *arguments: object, **options: object) -> subprocess.Popen[bytes]:
-    """Begin a command; its output is what a pipe or a file gets where the code page is 1252."""
-    environment = {
-        **os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "PYSPEC_CACHE": str(cache), "PYSPEC_CHATS": "",
-    }  # fmt: skip
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, str(WITHOUT), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, **{**streams, **options})
+def main_without(words: list[str]) -> None:
+    """The command where everything is missing, and the code page is 1252."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="cp1252")  # type: ignore[union-attr]
+    sys.modules.pop("pyspec._lib", None)  # it has classes of the package that is imported anew
+    take_away()
+    from pyspec.cli.main import main
+
+    main(words)
+
+
+def begun(cache: Path, *arguments: object, said: bytes = b"") -> Started:
+    """Begin a command."""
+    return start(*arguments, stdin=said, begin=main_without, PYSPEC_CACHE=str(cache))
 
 
 def run(cache: Path, *arguments: object, said: bytes = b"", code: int = 0) -> tuple[str, str]:
     """What a command wrote to stdout and stderr, both UTF-8; without a traceback and with this exit code."""
-    with start(cache, *arguments) as process:
-        out, err = (text.decode("utf-8") for text in process.communicate(said, timeout=240))
+    with begun(cache, *arguments, said=said) as process:
+        done, out, err = process.ended()
     assert "Traceback" not in err, err
-    assert process.returncode == code, err
+    assert done == code, err
     return out, err
 
 
@@ -89,38 +94,23 @@ def test_ctrl_break_keeps_what_is_done(tiny_ascii: Path, tmp_path: Path) -> None
     prompts, out = tmp_path / "p.txt", tmp_path / "out.jsonl"
     prompts.write_text("abc\n" * 2000)
     words = ("batch", prompts, "-o", out, "-m", tiny_ascii, *SMALL, "-n", 64, "--parallel", 2)
-    with start(tmp_path, *words) as process:
-        end = time.monotonic() + 120
-        while time.monotonic() < end and not any(
-            path.stat().st_size > 4000 for path in tmp_path.glob("*journal*")
-        ):
-            time.sleep(0.1)
-        process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=120)
-    assert b"Traceback" not in err, err
-    assert process.returncode == 143
+    with begun(tmp_path, *words) as process:
+        wait(lambda: any(path.stat().st_size > 4000 for path in tmp_path.glob("*journal*")))
+        process.send(signal.SIGUSR1)
+        code, _, err = process.ended()
+    assert "Traceback" not in err, err
+    assert code == 143
     assert list(tmp_path.glob("*journal*"))
 
 
 NEVER_ENDS = {"logit_bias": {"2": -100}}
 
 
-def where(process: subprocess.Popen[bytes]) -> str:
-    """The address of a server, once it says it."""
-    assert process.stderr is not None
-    line = process.stderr.readline().decode()
-    while " on http" not in line:
-        assert line, "the server ended"
-        line = process.stderr.readline().decode()
-    return line.split(" on ")[1].split(": ")[0]
-
-
 def test_ctrl_break_drains_a_server(tiny_ascii: Path, tmp_path: Path) -> None:
     """As SIGTERM elsewhere: what runs is cut and says so, where the connection would only have ended."""
-    with start(
-        tmp_path, "serve", "-m", tiny_ascii, "--trust-model", "-c", 16384, "-t", 1, "--port", 0, "--drain", 0,
-    ) as process:  # fmt: skip
-        url = where(process)
+    words = ("serve", "-m", tiny_ascii, "--trust-model", "-c", 16384, "-t", 1, "--port", 0)
+    with begun(tmp_path, *words, "--drain", 0) as process:
+        url = f"http://127.0.0.1:{port_of(process)}"
         asked = {"prompt": "abc", "max_tokens": 16000, "stream": True}
         body = json.dumps(asked).encode()
         request = urllib.request.Request(
@@ -128,20 +118,19 @@ def test_ctrl_break_drains_a_server(tiny_ascii: Path, tmp_path: Path) -> None:
         )
         with urllib.request.urlopen(request, timeout=120) as reply:
             assert reply.readline().startswith(b"data: ")
-            process.send_signal(signal.SIGUSR1)
+            process.send(signal.SIGUSR1)
             said = reply.read()
-        _, err = process.communicate(timeout=120)
-    assert b"Traceback" not in err, err
+        err = process.ended().stderr
+    assert "Traceback" not in err, err
     assert said.rstrip().endswith(b"data: [DONE]")
     assert said.count(b'"finish_reason": "length"') + said.count(b'"finish_reason":"length"') == 1
 
 
 def test_serve(tiny_ascii: Path, tmp_path: Path) -> None:
     """An answer over HTTP."""
-    with start(
-        tmp_path, "serve", "-m", tiny_ascii, *SMALL, "--port", 0, "--parallel", 2
-    ) as process:
-        url = where(process)
+    words = ("serve", "-m", tiny_ascii, *SMALL, "--port", 0, "--parallel", 2)
+    with begun(tmp_path, *words) as process:
+        url = f"http://127.0.0.1:{port_of(process)}"
         body = json.dumps({"prompt": "abc", "max_tokens": 4}).encode()
         request = urllib.request.Request(
             f"{url}/v1/completions", body, {"Content-Type": "application/json"}
@@ -149,12 +138,12 @@ def test_serve(tiny_ascii: Path, tmp_path: Path) -> None:
         with urllib.request.urlopen(request, timeout=60) as reply:
             assert json.load(reply)["choices"]
         process.terminate()
-        _, err = process.communicate(timeout=60)
-    assert b"Traceback" not in err, err
+        err = process.ended().stderr
+    assert "Traceback" not in err, err
 
 
-def test_the_rest(tiny_ascii: Path, questions: Path, tmp_path: Path) -> None:
-    """models, draft, profile, bench, quality, info and completion."""
+def test_what_is_told(tiny_ascii: Path, tmp_path: Path) -> None:
+    """models, draft, info and completion."""
     run(tmp_path, "models", "add", tiny_ascii, "--name", "mine")
     out, _ = run(tmp_path, "models", "list", "--here")
     assert "mine" in out
@@ -163,7 +152,14 @@ def test_the_rest(tiny_ascii: Path, questions: Path, tmp_path: Path) -> None:
     run(tmp_path, "draft", tiny_ascii)
     run(tmp_path, "info")
     run(tmp_path, "completion", "bash")
+
+
+@pytest.mark.parametrize("name", ["bench", "quality", "profile"])
+def test_what_is_measured(tiny_ascii: Path, questions: Path, tmp_path: Path, name: str) -> None:
+    """Questions are answered, and a folder or the cache gets what was found."""
+    more: dict[str, list[object]] = {
+        "profile": ["--draft", tiny_ascii, "--draft-max", 3, "--seconds", 1],
+    }
+    others = ["--draft", "lookup", "--out", tmp_path / name, "--warm-up", 1]
     asked = ("-m", tiny_ascii, *SMALL, "--questions", questions, "-n", 8)
-    run(tmp_path, "profile", "--draft", tiny_ascii, *asked, "--draft-max", 3, "--seconds", 1)
-    for name in ("bench", "quality"):
-        run(tmp_path, name, "--draft", "lookup", *asked, "--out", tmp_path / name, "--warm-up", 1)
+    run(tmp_path, name, *asked, *more.get(name, others))
