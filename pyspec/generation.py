@@ -139,6 +139,9 @@ class Generation(Mirror):
         return {**chunk, "speculation": self.last_speculation} if ended else chunk
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        for name in ("stopping_criteria", "logits_processor")[: 2 if self._plain else 1]:
+            if kwargs.get(name) is not None:
+                kwargs[name] = self.turns.lent(kwargs[name])
         if self._plain:
             refuse(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
@@ -210,7 +213,8 @@ class Generation(Mirror):
         is_its = call is not None and call.answer is None
         if call is None or not is_its:
             noise, asked_before = self._noise_of(seeded=False), ("noise",)
-            call = Completion(AnswerOptions(Sampling(noise=noise), goes_on=True), criteria)
+            own = None if criteria is None else self.turns.lent(criteria)
+            call = Completion(AnswerOptions(Sampling(noise=noise), goes_on=True), own)
         before = {name: getattr(call.options.sampling, name) for name in asked_before}
         options = replace(call.options, sampling=replace(sampling, **before), **asked)
         ids = self._ids(tokens, options, reset, call, is_its=is_its)
@@ -280,7 +284,8 @@ class Generation(Mirror):
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
         check_tokens(tokens, self._n_vocab)
-        processors = options.logits_processor
+        lent = self.turns.lent
+        processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())
         chain = build_chain(options.sampling, self, options.grammar, hook, tokens=tokens)
@@ -291,8 +296,9 @@ class Generation(Mirror):
             run = options.run(tokens, chain, rule)
             run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
             policy.begin_answer()
+            progress = None if options.progress is None else lent(options.progress)
             try:
-                for step in session.steps(run, policy, self._begin(tokens), options.progress):
+                for step in session.steps(run, policy, self._begin(tokens), progress):
                     self._follow(run.tokens)
                     if hook is not None and hook.error is not None:
                         raise hook.error
@@ -361,7 +367,9 @@ class Generation(Mirror):
             log.warning("%s", note)
 
     def close(self) -> None:
-        """Free the models; may be called twice."""
+        """Free the models; may be called twice. Raises EngineBusy inside an answer of its own."""
+        if hasattr(self, "turns"):
+            self.turns.check_outside()
         session, self._session = getattr(self, "_session", None), None
         if session is not None:
             session.close()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.turns import Turns
-from pyspec.errors import EngineError
+from pyspec.errors import EngineError, InputError
 from pyspec.store.devices import layer_devices
 from pyspec.target import TargetLlama
 from pyspec.tokens import common_prefix
@@ -192,9 +192,28 @@ class Mirror(TargetLlama):
             self._eval(tokens)
 
     def embed(self, *args: Any, **kwargs: Any) -> Any:
-        """See `llama_cpp.Llama.embed`. Raises EngineBusy as `eval` does."""
+        """See `llama_cpp.Llama.embed`. Raises EngineBusy as `eval` does, InputError for a text without tokens."""
+        given = kwargs["input"] if "input" in kwargs else args[0]
+        texts = [given] if isinstance(given, str) else list(given)
+        if not (
+            texts and all(map(self._has_tokens, texts))
+        ):  # llama-cpp-python writes before its batch's first
+            raise InputError("a text to embed has no tokens", "leave out empty texts")
         with self.turns.alone():
             return super().embed(*args, **kwargs)
+
+    def _has_tokens(self, text: str) -> bool:
+        return len(self.tokenize(text.encode("utf-8"))) > 0
+
+    def reset(self) -> None:
+        """See `llama_cpp.Llama.reset`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            super().reset()
+
+    def sample(self, *args: Any, **kwargs: Any) -> int:
+        """See `llama_cpp.Llama.sample`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            return int(super().sample(*args, **kwargs))
 
     def _eval(self, tokens: Sequence[int]) -> None:
         super().eval(tokens)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from pyspec.errors import EngineBusy, EngineError
 
 _Item = TypeVar("_Item")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 OWN_PATIENCE_S = 5.0
 """How long a thread waits for an answer that it read last itself: most likely nobody reads that any more."""
@@ -24,7 +25,14 @@ _HINT = "finish or close the answer in flight, call cancel(), or use one object 
 
 
 class _Here(threading.local):
+    """What this thread does: work on an answer, or, within that, run code of the caller's."""
+
     working = False
+    calling = False
+
+
+def _inside() -> EngineBusy:
+    return EngineBusy("this call comes from inside an answer of the same model", _HINT)
 
 
 class Turns:
@@ -62,7 +70,7 @@ class Turns:
                 "load it in the process that uses it, or with n_threads=1 where there is no device",
             )
         if self._here.working:
-            raise EngineBusy("this call comes from inside an answer of the same model", _HINT)
+            raise _inside()
         me = object()
         self._wait_for_turn(me)
         try:
@@ -98,7 +106,12 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Guard one call on the context, from an answer that has the turn or from anybody else. Raises EngineBusy."""
+        """Guard one call on the context, from an answer that has the turn or from anybody else.
+
+        Raises EngineBusy, also for code of the caller's that runs inside an answer: it would change what the answer stands on.
+        """
+        if self._here.calling:
+            raise _inside()
         if self._here.working:
             yield
             return
@@ -117,6 +130,23 @@ class Turns:
             yield
         finally:
             self._here.working = self._working = False
+
+    def lent(self, function: _Function) -> _Function:
+        """Return a caller's function as one that may ask nothing of this object while it runs in an answer."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outer, self._here.calling = self._here.calling, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._here.calling = outer
+
+        return cast("_Function", call)
+
+    def check_outside(self) -> None:
+        """Raise EngineBusy inside an answer, which would wait for itself."""
+        if self._here.working:
+            raise _inside()
 
     def drop(self) -> None:
         """Release the turn of an answer that nobody reads any more."""

@@ -1,0 +1,111 @@
+"""What an object is asked while it answers is refused at once, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+from completions import GREEDY, PROMPT, stable
+
+from pyspec.errors import EngineBusy, InputError
+from pyspec.llama import SpeculativeLlama
+from pyspec.options import AnswerOptions
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "eval": lambda llm: llm.eval([5]),
+    "embed": lambda llm: llm.embed("a"),
+    "create_embedding": lambda llm: llm.create_embedding("a"),
+    "create_completion": lambda llm: llm.create_completion("a", max_tokens=1),
+    "stream": lambda llm: list(llm.create_completion("a", max_tokens=1, stream=True)),
+    "call": lambda llm: llm("a", max_tokens=1),
+    "create_chat_completion": lambda llm: llm.create_chat_completion(
+        [{"role": "user", "content": "a"}], max_tokens=1
+    ),
+    "generate": lambda llm: next(llm.generate([5, 6])),
+    "steps": lambda llm: next(llm.steps([5, 6])),
+    "save_state": lambda llm: llm.save_state(),
+    "load_state": lambda llm: llm.load_state(None),
+    "reset": lambda llm: llm.reset(),
+    "sample": lambda llm: llm.sample(),
+    "close": lambda llm: llm.close(),
+}
+"""Every public method that uses the context."""
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "tokenize": lambda llm: llm.tokenize(b"a"),
+    "detokenize": lambda llm: llm.detokenize([5]),
+    "n_ctx": lambda llm: llm.n_ctx(),
+    "token_bos": lambda llm: llm.token_bos(),
+    "repr": repr,
+}
+"""And those that do not."""
+
+
+def in_processor(llm: Any, act: Callable[[], Any]) -> None:
+    """Act in a logits processor."""
+
+    def process(ids: Any, logits: Any) -> Any:
+        act()
+        return logits
+
+    llm.create_completion(PROMPT, logits_processor=llama_cpp.LogitsProcessorList([process]), **GREEDY)  # fmt: skip
+
+
+def in_criterion(llm: Any, act: Callable[[], Any]) -> None:
+    """Act in a stopping criterion."""
+    criteria = llama_cpp.StoppingCriteriaList([lambda _ids, _logits: bool(act()) and False])
+    llm.create_completion(PROMPT, stopping_criteria=criteria, **GREEDY)
+
+
+def in_progress(llm: Any, act: Callable[[], Any]) -> None:
+    """Act in a progress callback."""
+    list(llm.steps([5, 6, 7], AnswerOptions(max_tokens=2, progress=lambda *_: act())))
+
+
+def in_stream(llm: Any, act: Callable[[], Any]) -> None:
+    """Act between the chunks of a stream."""
+    for _ in llm.create_completion(PROMPT, stream=True, **GREEDY):
+        act()
+
+
+PLACES = {"processor": in_processor, "criterion": in_criterion, "progress": in_progress, "stream": in_stream}  # fmt: skip
+
+
+ASKED = [(p, c) for p in PLACES for c in CALLS if (p, c) != ("stream", "close")]
+"""All places and calls; closing between chunks ends the stream."""
+
+
+@pytest.mark.parametrize(("place", "call"), ASKED)
+def test_a_call_is_refused_and_changes_nothing(
+    place: str, call: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
+) -> None:
+    """Later answers are what they were."""
+    llm = open_llama(tiny_ascii)
+    wanted = stable(llm.create_completion(PROMPT, **GREEDY))
+    with pytest.raises(EngineBusy):
+        PLACES[place](llm, lambda: CALLS[call](llm))
+    assert stable(llm.create_completion(PROMPT, **GREEDY)) == wanted
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_reading_facts_is_no_call_on_the_context(
+    place: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
+) -> None:
+    """Text and numbers may be asked for anywhere."""
+    llm = open_llama(tiny_ascii)
+    PLACES[place](llm, lambda: [read(llm) for read in READS.values()])
+
+
+@pytest.mark.parametrize("texts", ["", [], ["a", ""]])
+def test_a_text_without_tokens_is_not_embedded(
+    texts: Any, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
+) -> None:
+    """Nor does it damage memory, which would show when the model is closed."""
+    llm = open_llama(tiny_ascii, embedding=True)
+    with pytest.raises(InputError, match="no tokens"):
+        llm.create_embedding(texts)
+    assert len(llm.create_embedding("abc")["data"][0]["embedding"]) > 0
+    llm.close()
