@@ -7,7 +7,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-asked=${*:-kernels engine rows faults index inputs lock}
+asked=${*:-kernels engine rows rollback faults index inputs lock}
 
 level="-O2 -g"
 if [ -n "${TARGET:-}" ]; then # static, so that an emulator needs no other system's libraries; their loops are vectorised as they can be
