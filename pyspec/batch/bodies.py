@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -23,7 +22,6 @@ from pyspec.result import Result
 from pyspec.sampling import LEAST_P
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import content_text
-from pyspec.tokens import Token, TokenLogprobs
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
@@ -366,32 +364,3 @@ def body_of(
     """The frame of a response's body."""
     kind = "chat.completion" if form == CHAT else "text_completion"
     return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}
-
-
-def logprobs_of(
-    form: str, piece: Callable[[int], bytes], likely: Sequence[tuple[Token, TokenLogprobs | None]]
-) -> dict[str, Any]:
-    """Log-probabilities, one a token, as a choice of this form has them; null for a prompt's first token."""
-
-    def word(token: int) -> str:
-        return piece(token).decode("utf-8", "replace")
-
-    def entry(token: int, value: float) -> dict[str, Any]:
-        return {"token": word(token), "logprob": value, "bytes": list(piece(token))}
-
-    if form == CHAT:
-        found = [
-            {**entry(token.id, at.value), "top_logprobs": [entry(*pair) for pair in at.top]}
-            for token, at in likely
-            if at is not None
-        ]
-        return {"content": found}
-    texts = [word(token.id) for token, _ in likely]
-    return {
-        "tokens": texts,
-        "token_logprobs": [at and at.value for _, at in likely],
-        "top_logprobs": [
-            at and {word(token): value for token, value in at.top} for _, at in likely
-        ],
-        "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)) if texts else [],
-    }

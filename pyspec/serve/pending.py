@@ -17,6 +17,7 @@ from pyspec.batch.jobs import Job
 from pyspec.batch.records import CHAT
 from pyspec.errors import AnswerFailed
 from pyspec.result import RecordResult
+from pyspec.serve.logprobs import LogprobWriter, chat_logprobs
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Piece
@@ -133,6 +134,7 @@ class Choice:
         self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._logprobs = LogprobWriter(asked.body.form, asked.piece)
         self._writer = DeltaWriter(asked.jobs[index].record.custom or ())
 
     def take(self, brought: Sequence[Piece | RecordResult]) -> None:
@@ -164,7 +166,7 @@ class Choice:
         asked = self.asked
         shown = bodies.choice_of(asked.body.form, self.index, self.result)
         if asked.body.alternatives is not None:
-            shown["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, self._likely)
+            shown["logprobs"] = self._logprobs.write(self._likely)
         if self._details:
             self.block["tokens"] = self._details
         return _as_function_call(shown) if asked.older else shown
@@ -177,8 +179,7 @@ class Choice:
     def logprobs(self) -> list[dict[str, Any]]:
         """Log-probabilities of tokens that have come since it was asked before, where they were asked for."""
         likely, self._likely = self._likely, []
-        found = bodies.logprobs_of(CHAT, self._piece, likely)["content"] if likely else []
-        return list(found)
+        return chat_logprobs(self._piece, likely)
 
     # -- streamed ----------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class Choice:
         choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
         choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
         if likely:
-            choice["logprobs"] = bodies.logprobs_of(asked.body.form, self._piece, likely)
+            choice["logprobs"] = self._logprobs.write(likely)
         choice = _as_function_call(choice) if asked.older else choice
         body = asked.frame([choice], chunk=True)
         return {**body, "tokens": details} if details else body
