@@ -14,6 +14,7 @@
     ├── InputError               what the user gave cannot be used
     │   ├── InputEncoding        bytes that are not UTF-8
     │   ├── InputTooLong         larger than the stated limit
+    │   ├── ThreadUnsupported    a request of Anthropic's asks for a stored conversation
     │   └── OptionError          an option outside its range
     ├── ContextOverflow          the prompt needs more tokens than the context has
     ├── EngineError              llama.cpp or the extension refused a call
@@ -117,6 +118,10 @@ class InputError(PyspecError):
 
 class InputEncoding(InputError):
     """Bytes that are not UTF-8."""
+
+
+class ThreadUnsupported(InputError):
+    """A request of Anthropic's interface asks for a stored conversation."""
 
 
 class InputTooLong(InputError):

@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.batch.records import RequestFields
-from pyspec.errors import InputError
+from pyspec.errors import InputError, ThreadUnsupported
 
 
 @dataclass(frozen=True)
 class Undone:
-    """A field that is refused. asks: whether a value asks for something; one that asks for nothing is taken."""
+    """A field that is refused.
+
+    asks: whether a value asks for something; one that asks for nothing is taken. kind: what is raised.
+    """
 
     why: str = "is not supported"
     hint: str = "leave it out"
     asks: Callable[[Any], bool] = bool
+    kind: type[InputError] = InputError
 
 
 def _unless(*values: Any) -> Callable[[Any], bool]:
@@ -50,7 +54,9 @@ UNDONE = {
     "compaction": Undone(hint="ask for a summary in a message"),
     "container": Undone("is none of this server's"),
     "mcp_servers": Undone("are not asked from here", "send their tools, and call them yourself"),
-    "thread": Undone("needs stored messages, and none are stored", "send the whole conversation"),
+    "thread": Undone(
+        "needs stored messages, and none are stored", "send the whole conversation", kind=ThreadUnsupported
+    ),
     # llama-server's and vLLM's
     "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
     "typical_p": Undone(asks=_unless(1)),
@@ -98,4 +104,4 @@ def refuse_undone(body: Any) -> None:
     for name in body.refused:
         value, undone = getattr(body, name), UNDONE[name]
         if value is not None and undone.asks(value):
-            raise InputError(f"{name} {undone.why}", undone.hint)
+            raise undone.kind(f"{name} {undone.why}", undone.hint)

@@ -60,9 +60,9 @@ _COUNTS = {
 }
 """Where tokens of a request are counted: how it is read, and what stands beside their number."""
 
-_CHATS = ("/chat/completions", "/responses", "/messages")
+_CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
 _SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens", "/embeddings")
-# what llama-server answers without /v1, too; its /completions is another interface
+# what is answered without /v1, too
 
 
 def interface_at(path: str) -> Interface | None:
@@ -347,14 +347,32 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    interface = interface_at(request.url.path)
+    interface = interface_at(request.url.path) or _claudes(request)
     status, code, message = told_of(error, interface)
+    if message in _UNSAID:
+        path = request.url.path[:80]
+        message = f"{request.method} {path!r} is not served here: {', '.join(_SERVED)} are"
     _log(request, error, status)
     headers = _SOON if status in (429, 503) else None
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
         headers = {"x-should-retry": "false"}
     refusal = interface.refusal if interface else openai_refusal
     return _json(refusal(status, code, message), status, headers)
+
+
+def _claudes(request: Request) -> Interface | None:
+    """Anthropic's interface, for its clients' requests elsewhere."""
+    below = request.url.path.startswith("/v1/messages/")
+    return MESSAGES if below or "anthropic-version" in request.headers else None
+
+
+_UNSAID = ("Not Found", "Method Not Allowed")
+# what Starlette says of paths and methods
+
+_SERVED = (
+    *(f"POST {path}" for path in (*INTERFACES, *_COUNTS, "/tokenize", "/detokenize")),
+    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/props")),
+)
 
 
 def _log(request: Request, error: BaseException, status: int) -> None:

@@ -21,6 +21,7 @@ from pyspec.errors import (
     PyspecError,
     ShuttingDown,
     TemplateError,
+    ThreadUnsupported,
     TooManyRequests,
     UnsupportedModel,
 )
@@ -78,10 +79,14 @@ def as_chat(asked: Body, what: str, **given: Any) -> ChatBody:
     return ChatBody(**(shared | given))
 
 
+NO_THREADS = "thread_unsupported_request"
+"""Anthropic's code for what has clients go on without threads."""
+
 _CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ShuttingDown, 503, "shutting_down"),
     (TooManyRequests, 429, "rate_limit_exceeded"),
     (ContextOverflow, 400, "context_length_exceeded"),
+    (ThreadUnsupported, 400, NO_THREADS),
     (InputError, 400, None),
     (ModelNotFound, 404, "model_not_found"),
     (ModelError, 503, None),

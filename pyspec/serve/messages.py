@@ -13,11 +13,21 @@ from pyspec.batch.records import Record
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.result import Result
 from pyspec.serve.blocks import AnswerBlock, AnswerBlocks
-from pyspec.serve.interface import PING, Interface, as_chat, event, reader, status_of, text_of
+from pyspec.serve.claude_tools import chat_choice, chat_tool, is_function
+from pyspec.serve.interface import (
+    NO_THREADS,
+    PING,
+    Interface,
+    as_chat,
+    event,
+    reader,
+    status_of,
+    text_of,
+)
 from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.text.forms import without_pictures
 from pyspec.text.parts import object_of
 
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {
     "stop": "end_turn",
     "tool_calls": "tool_use",
@@ -36,10 +46,6 @@ _SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
 
 NOTE = "x-anthropic-billing-header:"
 """What an agent says to its own service: it changes with each request, and nothing behind it could be taken over."""
-
-
-_CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
-# types of tools that clients run, and whose schemas models of Anthropic's alone know
 
 
 class MessagesBody(Body):
@@ -91,8 +97,8 @@ class MessagesBody(Body):
             self,
             "message",
             messages=list(self._turns()),
-            tools=[_chat_tool(tool) for tool in self._offered()] or None,
-            tool_choice=_chat_choice(choice),
+            tools=[chat_tool(tool) for tool in self._offered()] or None,
+            tool_choice=chat_choice(choice),
             parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
             reasoning_effort=self._effort,
             chat_template_kwargs=self.chat_template_kwargs,
@@ -103,7 +109,7 @@ class MessagesBody(Body):
 
     def _offered(self) -> list[dict[str, Any]]:
         """Tools that the model may call now: deferred ones once a search has found them, if it is the client that searches."""
-        tools = [tool for tool in self.tools or () if _is_function(tool)]
+        tools = [tool for tool in self.tools or () if is_function(tool)]
         check_names(str(tool.get("name")) for tool in tools)
         if any(str(tool.get("type")).startswith("tool_search_tool") for tool in self.tools or ()):
             return tools
@@ -159,34 +165,6 @@ def _without_session(user: str) -> str:
     return _SESSION.sub("", user) or user
 
 
-def _is_function(tool: dict[str, Any]) -> bool:
-    """Whether a tool is a function, and none that the server would run. Raises InputError for those that nobody here knows."""
-    if "input_schema" in tool:
-        return True
-    kind = str(tool.get("type", ""))
-    if not kind or _CLIENTS_OWN.match(kind):
-        raise InputError(
-            f"the tool {str(tool.get('name') or kind)[:40]!r} has no input_schema", "send one"
-        )
-    return False
-
-
-def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": tool.get("name"), "parameters": tool["input_schema"]}
-    if tool.get("description"):
-        function["description"] = tool["description"]
-    return {"type": "function", "function": function}
-
-
-def _chat_choice(choice: dict[str, Any]) -> str | dict[str, Any] | None:
-    kind = choice.get("type", "auto")
-    if kind == "tool":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    if kind not in _CHOICES:
-        raise InputError(f"tool_choice is {str(kind)[:40]!r}", "use auto, any, tool or none")
-    return _CHOICES[kind]
-
-
 # -- blocks in ---------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +179,7 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
             yield {"role": role, "content": "\n".join(texts)}
             texts = []
         given = block.get("content") or ""
-        parts = [given] if isinstance(given, str) else [_text(part) for part in given]
+        parts = [given] if isinstance(given, str) else list(map(_text, without_pictures(given)))
         if block.get("is_error"):
             parts = ["The call failed:", *parts]
         told = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
@@ -364,10 +342,13 @@ def _step(step: str, block: AnswerBlock, text: str) -> bytes:
     return event({"type": "content_block_delta", **place, "delta": {"type": kind, field: text}})
 
 
-def refusal(status: int, _code: str | None, message: str) -> dict[str, Any]:
-    """An error as Anthropic's clients know it."""
+def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
+    """An error as Anthropic's clients know it; one of threads has them go on without."""
     kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    error: dict[str, Any] = {"type": kind, "message": message}
+    if code == NO_THREADS:
+        error["details"] = {"error_code": code, "unsupported": []}
+    return {"type": "error", "error": error}
 
 
 def broken(_n: int, status: int, code: str | None, message: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 from pyspec.batch.custom import text_call, text_function, text_of_call
 from pyspec.errors import InputError
 from pyspec.serve.interface import text_of
+from pyspec.text.forms import without_pictures
 from pyspec.text.parts import object_of
 
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
@@ -205,7 +206,7 @@ def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
         names = [tool.name for tool in client_tools(item["tools"])]
         text = f"Tools that can be called now: {', '.join(names) or 'none'}."
     else:
-        text = text_of(item["output"], TEXTS)
+        text = text_of(without_pictures(item["output"]), TEXTS)
     return {"role": "tool", "tool_call_id": _id(item), "content": text}
 
 

@@ -8,7 +8,6 @@ form that `transformers` documents. Each of `FORMS` changes one thing, for templ
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError("a message has no role")
     made = {key: value for key, value in message.items() if key != "tokens"}
-    made["content"] = content_text(message.get("content"))
+    made["content"] = content_text(message.get("content"), result=message["role"] in _RESULTS)
     if made["content"] is None and message["role"] != "assistant":
         raise InputError(f"a message of the role {message['role'][:40]} has no content")
     reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
@@ -50,14 +49,32 @@ def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def content_text(content: Any) -> str | None:
-    """Return the text of a message's content: one string, or parts of text. Raises InputError for other kinds."""
+NO_PICTURE = "(a picture, which this model cannot see)"
+"""Stands for one in a call's result: the conversation goes on when it is sent again."""
+
+_RESULTS = ("tool", "function")
+
+
+def content_text(content: Any, *, result: bool = False) -> str | None:
+    """Return the text of a message's content: one string, or parts of text. Raises InputError for other kinds.
+
+    result: whether it is a call's result, of which a line says that there was a picture.
+    """
     if content is None or isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
+    parts = without_pictures(parts) if result else parts
     if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
         raise InputError("a message has content that is not text", "images and audio are not read")
     return "".join(part["text"] for part in parts)
+
+
+def without_pictures(content: Any) -> Any:
+    """Return a call's result with a line of text in place of each picture."""
+    if not isinstance(content, list):
+        return content
+    kinds, line = ("image", "image_url", "input_image"), {"type": "text", "text": NO_PICTURE}
+    return [line if isinstance(p, dict) and p.get("type") in kinds else p for p in content]
 
 
 def _call(call: Any) -> dict[str, Any]:
@@ -349,37 +366,3 @@ def in_forms(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
     for name in names:
         asked = FORMS[name](asked)
     return asked
-
-
-# -- completeness of a rendering -----------------------------------------------------------------------------------------
-
-
-_SAID_TO = ("user", "tool", "function", *TELLING)
-_SWITCH = re.compile(r"/(?:no_?)?think\b")
-# templates read these switches and remove them
-
-
-def missing(text: str, asked: TemplateInput) -> int:
-    """Count what a rendering lacks or distorts of its conversation: 0 if it is complete.
-
-    This is exact for a conversation with a word of its own in each place (`probe.py`); in others, words may stand elsewhere too.
-    """
-    messages = asked["messages"]
-    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    tools = [tool.get("function", tool) for tool in asked.get("tools") or ()]
-    # some templates have models write calls in a notation that only they know, and leave out those of a history
-    wanted = [] if tools else [function["name"] for function in calls]
-    wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
-    wanted += [message["content"] for message in messages if message["role"] in _SAID_TO]
-    given = [function["arguments"] for function in calls]
-    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
-    lost += sum(str(each) in text for each in given if each and isinstance(each, dict))
-    # the last two find values that the template wrote as Python does
-    return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
-
-
-def _is_in(text: str, wanted: str) -> bool:
-    pieces = [piece.strip() for piece in _SWITCH.split(wanted)]
-    return all(
-        piece in text or json.dumps(piece, ensure_ascii=False)[1:-1] in text for piece in pieces
-    )

@@ -6,11 +6,12 @@ Which form a template accepts is decided on the probe. So it depends on the conv
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from pyspec.text.forms import TemplateInput
+from pyspec.text.forms import TELLING, TemplateInput
 from pyspec.text.veil import unused_digits, written
 
 _TEXTS = ("content", "reasoning_content", "thinking", "name")
@@ -98,3 +99,37 @@ def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 del made[-n:], kinds[-n:]
                 break
     return made
+
+
+# -- completeness of a rendering -----------------------------------------------------------------------------------------
+
+
+_SAID_TO = ("user", "tool", "function", *TELLING)
+_SWITCH = re.compile(r"/(?:no_?)?think\b")
+# templates read these switches and remove them
+
+
+def missing(text: str, asked: TemplateInput) -> int:
+    """Count what a rendering lacks or distorts of its conversation: 0 if it is complete.
+
+    This is exact for a conversation with a word of its own in each place; in others, words may stand elsewhere too.
+    """
+    messages = asked["messages"]
+    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    tools = [tool.get("function", tool) for tool in asked.get("tools") or ()]
+    # some templates have models write calls in a notation that only they know, and leave out those of a history
+    wanted = [] if tools else [function["name"] for function in calls]
+    wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
+    wanted += [message["content"] for message in messages if message["role"] in _SAID_TO]
+    given = [function["arguments"] for function in calls]
+    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
+    lost += sum(str(each) in text for each in given if each and isinstance(each, dict))
+    # the last two find values that the template wrote as Python does
+    return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
+
+
+def _is_in(text: str, wanted: str) -> bool:
+    pieces = [piece.strip() for piece in _SWITCH.split(wanted)]
+    return all(
+        piece in text or json.dumps(piece, ensure_ascii=False)[1:-1] in text for piece in pieces
+    )

@@ -16,8 +16,8 @@ from hashlib import sha256
 from typing import Any, TypedDict
 
 from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, missing, standard
-from pyspec.text.probe import filled, probe_of
+from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, standard
+from pyspec.text.probe import filled, missing, probe_of
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
 from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of

@@ -1,0 +1,135 @@
+"""What programs of Anthropic's and OpenAI's need beside the answers themselves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+
+import msgspec
+import pytest
+from asking import post
+from waiting import DEADLINE_S
+
+from pyspec.batch.bodies import ChatBody, decoded, records_of
+from pyspec.serve.claude_tools import chat_tool, is_function
+from pyspec.serve.messages import MessagesBody
+from pyspec.serve.responses import ResponsesBody
+from pyspec.text.forms import NO_PICTURE, standard
+
+USER = [{"role": "user", "content": "hi"}]
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+
+
+def messages(path="/v1/messages", **body):
+    """A request's body for Anthropic's interface, and where it goes."""
+    return json.dumps({"model": "tiny", "max_tokens": 4, **body}).encode(), path
+
+
+def get(server, path, headers):
+    """The status and the answer of a request without a body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    with closing(connection):
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def test_clients_are_told_to_go_on_without_threads(server):
+    """By the code that their runner of tools looks for."""
+    status, told = post(server, *messages(messages=USER, thread={"type": "create"}))
+    assert (status, told["error"]["details"]) == (
+        400, {"error_code": "thread_unsupported_request", "unsupported": []},
+    )  # fmt: skip
+
+
+def test_the_runner_of_tools_works(server):
+    """Anthropic's own, as it is by default."""
+    anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
+
+    @anthropic.beta_tool
+    def look(place: str) -> str:
+        """Looks somewhere."""
+        return place
+
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(
+            model="tiny", max_tokens=4, messages=USER, tools=[look]
+        )
+        assert next(iter(runner)).role == "assistant"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [("/v1/messages/batches", {}), ("/v1/models/none", {"anthropic-version": "2023-06-01"})],
+)
+def test_errors_elsewhere_have_anthropics_form(path, headers, server):
+    """Below its paths, and for its clients anywhere."""
+    status, told = get(server, path, headers)
+    assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/api/chat"])
+def test_an_unknown_path_says_what_is_served(path, server):
+    """So that a slip in an address is seen."""
+    status, told = post(server, b"{}", path)
+    assert status == 404
+    assert path in told["error"]["message"]
+    assert "POST /v1/chat/completions" in told["error"]["message"]
+
+
+def test_completions_are_answered_without_v1(server):
+    """As the others are."""
+    body = {"prompt": "abc", "max_tokens": 4, "temperature": 0}
+    data = json.dumps(body).encode()
+    answers = [post(server, data, f"{begin}/completions")[1] for begin in ("", "/v1")]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+# -- tools of Anthropic's ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "field"),
+    [
+        ("bash_20250124", "bash", "restart"),
+        ("text_editor_20250728", "str_replace_based_edit_tool", "insert_text"),
+        ("memory_20250818", "memory", "new_path"),
+    ],
+)
+def test_tools_with_public_schemas_need_none(kind, name, field):
+    """They are functions with these, unless the request brings its own."""
+    tool = {"type": kind, "name": name}
+    assert is_function(tool)
+    function = chat_tool(tool)["function"]
+    assert function["name"] == name
+    assert field in function["parameters"]["properties"]
+    own = {"type": "object", "properties": {}}
+    assert chat_tool({**tool, "input_schema": own})["function"]["parameters"] == own
+
+
+# -- pictures in results -----------------------------------------------------------------------------------------------
+
+
+def texts(kind, **body):
+    """What the turns of a body's record say."""
+    (record,) = records_of(decoded(kind, msgspec.json.encode(body)), "a")
+    return [turn["content"] for turn in standard(record.messages)]
+
+
+def test_a_picture_in_a_result_is_a_line_of_text():
+    """In every interface, so that a conversation that is sent again goes on."""
+    result = [{"type": "text", "text": "seen:"}, PICTURE]
+    blocks = [{"type": "tool_result", "tool_use_id": "c", "content": result}]
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    said = {"role": "assistant", "content": [call]}
+    turns = [*USER, said, {"role": "user", "content": blocks}]
+    assert texts(MessagesBody, messages=turns)[-1] == f"seen:\n{NO_PICTURE}"
+    url = {"type": "image_url", "image_url": {"url": "data:"}}
+    turns = [*USER, {"role": "tool", "tool_call_id": "c", "content": [url]}]
+    assert texts(ChatBody, messages=turns)[-1] == NO_PICTURE
+    items = [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "data:"}]},
+    ]  # fmt: skip
+    assert texts(ResponsesBody, input=items)[-1] == NO_PICTURE
