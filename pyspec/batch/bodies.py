@@ -31,7 +31,8 @@ PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 class Body(UndoneFields, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
 
-    json_schema is llama-server's, fields that begin with guided, structured_outputs and repetition_penalty are vLLM's.
+    json_schema is llama-server's, fields that begin with guided, structured_outputs and repetition_penalty are vLLM's,
+    enable_thinking Qwen's and think Ollama's.
     """
 
     refused: ClassVar[tuple[str, ...]] = REFUSED
@@ -55,6 +56,8 @@ class Body(UndoneFields, kw_only=True):
     repetition_penalty: float | None = None
     user: str | None = None
     safety_identifier: str | None = None
+    enable_thinking: bool | None = None
+    think: bool | None = None
 
     @property
     def owner(self) -> str:
@@ -96,6 +99,8 @@ class Body(UndoneFields, kw_only=True):
         if self.top_p == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
+        if self.enable_thinking is False or self.think is False:
+            wanted["reasons"] = False
         return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
 
     def _language(self) -> Language | None:

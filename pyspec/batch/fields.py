@@ -71,6 +71,9 @@ UNDONE = {
     "use_beam_search": Undone(),
     "chat_template": Undone("comes with the model", "use chat_template_kwargs, or set another when the server starts"),
     "documents": Undone(hint="write them into a message"),
+    "samplers": Undone("cannot be put into another order"),
+    "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
+    "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip
 """Every field that is refused, in any kind of request."""
 
@@ -93,6 +96,9 @@ class UndoneFields(RequestFields, kw_only=True):
     use_beam_search: Any = None
     chat_template: Any = None
     documents: Any = None
+    samplers: Any = None
+    prompt_logprobs: Any = None
+    num_ctx: Any = None
 
 
 REFUSED = tuple(sorted({*UndoneFields.__struct_fields__} - {*RequestFields.__struct_fields__}))

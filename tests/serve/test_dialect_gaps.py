@@ -12,6 +12,7 @@ from asking import post
 from waiting import DEADLINE_S
 
 from pyspec.batch.bodies import ChatBody, decoded, records_of
+from pyspec.errors import InputError
 from pyspec.serve.claude_tools import chat_tool, is_function
 from pyspec.serve.messages import MessagesBody
 from pyspec.serve.responses import ResponsesBody
@@ -84,6 +85,29 @@ def test_completions_are_answered_without_v1(server):
     data = json.dumps(body).encode()
     answers = [post(server, data, f"{begin}/completions")[1] for begin in ("", "/v1")]
     assert answers[0]["choices"] == answers[1]["choices"]
+
+
+@pytest.mark.parametrize("field", ["enable_thinking", "think"])
+@pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
+def test_no_reasoning_by_others_names(kind, field):
+    """False asks for none, true for what there is anyway."""
+    for value, wanted in ((False, False), (True, None)):
+        (record,) = records_of(
+            decoded(kind, msgspec.json.encode({"messages": USER, field: value})), "a"
+        )
+        assert record.reasons is wanted
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_ctx", 4096), ("samplers", ["top_k"]), ("prompt_logprobs", 0), ("stop_token_ids", [5])],
+)
+@pytest.mark.parametrize("kind", [ChatBody, MessagesBody, ResponsesBody])
+def test_what_would_change_an_answer_is_refused_everywhere(kind, field, value):
+    """One table for all interfaces."""
+    given = {"input": "hi"} if kind is ResponsesBody else {"messages": USER}
+    with pytest.raises(InputError, match=field):
+        records_of(decoded(kind, msgspec.json.encode({**given, field: value})), "a")
 
 
 # -- tools of Anthropic's ----------------------------------------------------------------------------------------------
