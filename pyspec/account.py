@@ -17,7 +17,8 @@ from pyspec.tokens import Token
 class Tally:
     """Counts of one answer.
 
-    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included. plain_ms: time
+    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included; forced: those
+    of the latter that a grammar drafted. plain_ms: time
     that decoding without drafts would have taken, and took_ms what this took, as far as the former is known.
     accepted_by_position[i]: rounds in which the i-th drafted token was taken.
     """
@@ -27,6 +28,7 @@ class Tally:
     drafted: int = 0
     verified: int = 0
     accepted: int = 0
+    forced: int = 0
     relaxed: int = 0
     relaxed_nats: float = 0.0
     plain_ms: float = 0.0
@@ -52,7 +54,7 @@ class Tally:
 
     def join(self, other: Tally) -> None:
         """Add another answer's counts, except those by position."""
-        counts = ("tokens", "rounds", "drafted", "verified", "accepted", "relaxed")
+        counts = ("tokens", "rounds", "drafted", "verified", "accepted", "forced", "relaxed")
         for name in (*counts, "relaxed_nats", "plain_ms", "took_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -73,6 +75,7 @@ class Tally:
             "drafted": self.drafted,
             "verified": self.verified,
             "accepted": self.accepted,
+            "forced": self.forced,
             "relaxed": self.relaxed,
             "relaxed_nats": round(self.relaxed_nats, 4),
             "mean_length": round(self.mean_length, 3),

@@ -159,6 +159,7 @@ class AnswerOptions:
             drafting=self.drafting,
             goes_on=self.goes_on,
             rows=[] if self.keep_rows else None,
+            guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
         )
 
     @property

@@ -22,5 +22,5 @@ def follows(llama: Any, language: Language, tokens: Iterable[int]) -> bool:
 
 def may_come(masks: Masks, token: int) -> bool:
     """Whether the token may come next."""
-    allowed = masks.allowed()
+    allowed = masks.permitted()
     return allowed is None or bool(allowed[token])

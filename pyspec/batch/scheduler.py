@@ -267,6 +267,7 @@ class Scheduler:
     ) -> None:
         filled = sum(answer.run.missing for answer in answers) + sum(n for _, n in reading)
         room = self._contexts.draft_rows(len(answers), len(self.active), filled)
+        room = 0 if self._exact else room  # a grammar's drafts, too, would change how rows round
         # where none can be, nothing that drafts is asked, and nothing learned
         for answer in answers:
             own = answer.job.options.speculation.longest

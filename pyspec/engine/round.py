@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pyspec._lib import lib
 from pyspec.drafters import NOTHING, Drafter, Proposal
+from pyspec.engine.guided import allowed, force
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.runs import Outage, Run, draft_of, emitted
 from pyspec.engine.threads import Threads
@@ -144,23 +145,31 @@ class Loop:
         start = perf_counter()
         for run in runs:
             self.engine.couple(run.seq, run.coupling)
-        places = [self._place(run, len(runs)) for run in runs]
-        rooms = [place.room for place in places]
-        drafted = self._draft(runs, places, policy) if any(rooms) else None
-        if drafted is None:
+        forced = [force(self.engine, run, self._room(run, len(runs))) for run in runs]
+        places = [self._place(run, len(runs), forced=n) for run, n in zip(runs, forced)]
+        drafted = self._draft(runs, places, policy) if any(place.room for place in places) else None
+        if drafted is None and not any(forced):
             return self._plainly(runs, policy, fills, start)
+        drafts = [Draft(run.seq, 0) for run in runs] if drafted is None else drafted.drafts
+        chosen = policy.choose(drafts) if _any_drafted(drafts) else [0] * len(runs)
         # a draft kept from an earlier round may be longer than this round's batch allows
-        chosen = policy.choose(drafted.drafts) if _any_drafted(drafted.drafts) else [0] * len(runs)
-        lengths = [min(n, room) for n, room in zip(chosen, rooms)]
+        lengths = [
+            allowed(self.engine, run, n or min(own, place.room))
+            for run, n, own, place in zip(runs, forced, chosen, places)
+        ]
         before = perf_counter()
         self.engine.verify(_in_order([(run.seq, 0, n) for run, n in zip(runs, lengths)], fills))
         t_verify = 1e3 * (perf_counter() - before)
         steps, seen = [], []
-        for run, n, draft in zip(runs, lengths, drafted.drafts):
-            run.gate.judge(draft.source == LOOKUP)
-            step, outcome = self._accept(run, n, draft.n)
+        for run, n, draft, by_grammar in zip(runs, lengths, drafts, forced):
+            run.gate.judge(draft.source == LOOKUP or by_grammar > 0)
+            step, outcome = self._accept(run, n, by_grammar or draft.n)
             steps.append(step)
-            seen.append(outcome)
+            if by_grammar:
+                run.tally.forced += outcome.n_accepted
+            seen.append(SeqOutcome(run.seq, 0, 0) if by_grammar else outcome)
+        if drafted is None:
+            return steps
         policy.observe(
             Outcome(
                 seqs=seen,
@@ -197,12 +206,16 @@ class Loop:
 
     # -- draft ---------------------------------------------------------------------------------------------------------
 
-    def _place(self, run: Run, n_runs: int) -> Place:
-        """Where a run stands. Its room is the longest draft that can be verified; a round always emits one token more."""
+    def _room(self, run: Run, n_runs: int) -> int:
+        """The longest draft of a run that can be verified; a round always emits one token more."""
+        room = min(run.remaining, self.n_ctx + 1 - len(run.tokens), self.n_batch // n_runs) - 1
+        return min(room, run.draft_max, self.longest)
+
+    def _place(self, run: Run, n_runs: int, forced: int = 0) -> Place:
+        """Where a run stands. A draft that a grammar forced leaves no room for another."""
         n = len(run.tokens)
         left = max(0, min(run.remaining, self.n_ctx - n))
-        room = min(run.remaining, self.n_ctx + 1 - n, self.n_batch // n_runs) - 1
-        room = min(room, run.draft_max, self.longest)
+        room = 0 if forced else self._room(run, n_runs)
         by_model = self._may_run_model(run)
         # the first token should not wait for the draft model to read the prompt
         if room < 1 or not run.tally.rounds or not (by_model or self._may_look_up(run)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,19 @@ from pyspec.policy.types import Draft
 from pyspec.tokens import Source, Token
 
 _SOURCES = tuple(Source)
+
+
+class Guide(Protocol):
+    """What a grammar says of an answer's next tokens."""
+
+    def forced(self, most: int) -> list[int]:
+        """Return up to `most` tokens that come next, or may be expected to, as the target would write them."""
+
+    def allows(self, tokens: Sequence[int]) -> int:
+        """Return how many of these tokens may come next, one after the other."""
+
+    def foresee(self, tokens: Sequence[int]) -> None:
+        """Prepare for these tokens, which are about to be verified."""
 
 
 @dataclass(slots=True)
@@ -34,6 +47,7 @@ class Run:
         goes_on: whether the answer continues after `remaining` tokens, without drafts.
         missing: tokens before the last one that the target's KV lacks.
         rows: collects the logits row of each emitted token, or None.
+        guide: the grammar that the answer follows, or None.
         error: why nothing could be accepted.
     """
 
@@ -48,6 +62,7 @@ class Run:
     goes_on: bool = False
     missing: int = 0
     rows: list[npt.NDArray[np.float32]] | None = None
+    guide: Guide | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
     error: PyspecError | None = None

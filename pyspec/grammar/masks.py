@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -21,13 +23,14 @@ from llguidance import LLMatcher
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.schemas import LIMITS, STACK
+from pyspec.grammar.skeleton import Skeleton
 from pyspec.grammar.vocabulary import ByteVocabulary
 from pyspec.text.deep import call_deep
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 """The layout of `llama_token_data`."""
 
-_SLOW_S = 1e-3
+_SLOW_S = 2e-3
 _KEPT = 32
 log = logging.getLogger("pyspec")
 
@@ -86,6 +89,18 @@ def check_constraint(constraint: Constraint, llama: Any) -> None:
     _chosen(ByteVocabulary.of(llama), constraint)
 
 
+@dataclass
+class _Foreseen:
+    """Masks that are computed elsewhere, before each of `tokens` and after the last, and the seconds of each.
+
+    at: how many of the tokens have come.
+    """
+
+    tokens: list[int]
+    masks: Future[tuple[list[npt.NDArray[np.bool_]], float]]
+    at: int = 0
+
+
 class Masks:
     """The masks of one answer. error: why there are no more of them, or empty."""
 
@@ -93,24 +108,37 @@ class Masks:
         self._vocabulary = ByteVocabulary.of(llama)
         self._matcher = _chosen(self._vocabulary, constraint)
         self._trigger, self._tail = constraint.trigger.encode(), b""
-        self._ahead: Future[npt.NDArray[np.bool_]] | None = None
+        self._skeleton = Skeleton(self._vocabulary, llama.tokenize)
+        self._foreseen: _Foreseen | None = None
+        self._due: list[int] | None = None
         self._slow = False
         self.error = ""
 
+    @property
+    def _applied(self) -> LLMatcher | None:
+        """The matcher, if there is one and it applies already."""
+        return None if self._trigger or self.error else self._matcher
+
     def accept(self, token: int) -> None:
         """Continue the text with this token."""
-        if self.error or self._matcher is None:
+        if self._matcher is None or self.error:
             return
+        self._skeleton.accept(token)
         if self._trigger:
-            self._wait_for_trigger(token)
+            self._wait_for_trigger(self._matcher, token)
             return
-        self._settled()
+        self._due = self._due[1:] if self._due and self._due[0] == token else None
         if not self._matcher.consume_token(self._vocabulary.read(token)):
             self._fail(_said(self._matcher))
-        elif self._slow:
-            self._ahead = _AHEAD.submit(self._computed, self._matcher)
+            return
+        known = self._foreseen
+        if known is not None and known.tokens[known.at : known.at + 1] == [token]:
+            known.at += 1
+        else:
+            self._foreseen = None
+            self.foresee(())
 
-    def _wait_for_trigger(self, token: int) -> None:
+    def _wait_for_trigger(self, matcher: LLMatcher, token: int) -> None:
         """Look for the trigger; a text behind it that the language does not have is left alone, and the search goes on."""
         piece = self._vocabulary.piece(token)
         text = self._tail + piece
@@ -121,41 +149,97 @@ class Masks:
         self._tail = b""
         spelled = [self._vocabulary.byte_ids[byte] for byte in self._trigger + behind]
         ids = [self._vocabulary.read(token)] if piece == self._trigger else spelled
-        assert self._matcher is not None  # noqa: S101 - for the type checker
-        begun = self._matcher.deep_copy()
+        begun = matcher.deep_copy()
         if begun.try_consume_tokens(ids) == len(ids):
             self._matcher, self._trigger = begun, b""
 
     def allowed(self) -> npt.NDArray[np.bool_] | None:
-        """Return which tokens may come next, as [n_vocab] booleans; None for all."""
-        matcher = self._matcher
-        if self._trigger or matcher is None:
-            return None
-        ahead = self._settled()
-        return self._computed(matcher) if ahead is None else ahead
+        """Return which tokens may come next, as [n_vocab] booleans; None for all.
 
-    def _settled(self) -> npt.NDArray[np.bool_] | None:
-        """The mask that was computed ahead; the matcher is then free."""
-        ahead, self._ahead = self._ahead, None
-        return None if ahead is None else ahead.result()
-
-    def _computed(self, matcher: LLMatcher) -> npt.NDArray[np.bool_]:
-        start = perf_counter()
-        mask = matcher.compute_bitmask()
-        self._slow = perf_counter() - start > _SLOW_S
-        if matcher.is_error():
-            self._fail(_said(matcher))
-        allowed = self._vocabulary.allowed(mask)
-        if (
-            not matcher.is_accepting()
-        ):  # any-token expressions of llguidance hold ends, which it then refuses
-            allowed[self._vocabulary.ends] = False
-        if not self.error and not allowed.any():
-            self._fail("it allows no token of this vocabulary here")
+        A text that has to come is written with the tokens of the target's tokenizer, since models go on badly after others.
+        """
+        due = self._forced_now()
+        if not due:
+            return self.permitted()
+        allowed = np.zeros(self._vocabulary.n, np.bool_)
+        allowed[due[0]] = True
         return allowed
+
+    def _forced_now(self) -> list[int]:
+        matcher = self._applied
+        if matcher is None:
+            return []
+        if not self._due:
+            found = self._skeleton.forced(matcher)
+            self._due = found[: self.allows(found)] if found else []
+        return self._due
+
+    def permitted(self) -> npt.NDArray[np.bool_] | None:
+        """Return which tokens the grammar has next, as [n_vocab] booleans; None for all."""
+        matcher, known = self._applied, self._foreseen
+        if matcher is None:
+            return None
+        if known is None:
+            masks, pace = _along(self._vocabulary, matcher)
+            allowed = masks[0]
+        else:
+            masks, pace = known.masks.result()
+            allowed = masks[known.at]
+        self._slow = pace > _SLOW_S
+        if not allowed.any():
+            said = _said(matcher) if matcher.is_error() else "it allows no token here"
+            self._fail(said)
+        return allowed
+
+    # -- drafts --------------------------------------------------------------------------------------------------------
+
+    def forced(self, most: int) -> list[int]:
+        """Return up to `most` tokens that come next, or are likely to: between parts of JSON, only spaces are in doubt."""
+        matcher, due = self._applied, self._forced_now()
+        if matcher is None:
+            return []
+        found = self._skeleton.tokens(matcher, spaces=not self._slow)
+        return (found if found[: len(due)] == due else due)[:most]
+
+    def allows(self, tokens: Sequence[int]) -> int:
+        """Return how many of these tokens may come next, one after the other."""
+        if self._applied is None:
+            return len(tokens)
+        return self._applied.validate_tokens([self._vocabulary.read(token) for token in tokens])
+
+    def foresee(self, tokens: Sequence[int]) -> None:
+        """Compute the masks before each of these tokens, and after them, in another thread if they take long."""
+        if self._applied is not None and self._slow:
+            copy = self._applied.deep_copy()
+            found = _AHEAD.submit(_along, self._vocabulary, copy, list(tokens))
+            self._foreseen = _Foreseen(list(tokens), found)
 
     def _fail(self, why: str) -> None:
         self.error = f"the grammar cannot be followed: {why}"
+
+
+def _allowed(vocabulary: ByteVocabulary, matcher: LLMatcher) -> npt.NDArray[np.bool_]:
+    """Return which tokens may come next; none where the matcher has failed."""
+    allowed = vocabulary.allowed(matcher.compute_bitmask())
+    if matcher.is_error():
+        allowed[:] = False
+    elif (
+        not matcher.is_accepting()
+    ):  # any-token expressions of llguidance hold ends, which it then refuses
+        allowed[vocabulary.ends] = False
+    return allowed
+
+
+def _along(
+    vocabulary: ByteVocabulary, matcher: LLMatcher, tokens: Sequence[int] = ()
+) -> tuple[list[npt.NDArray[np.bool_]], float]:
+    """Return the masks before each token and after the last, and the mean seconds of each."""
+    start = perf_counter()
+    masks = [_allowed(vocabulary, matcher)]
+    for token in tokens:
+        matcher.consume_token(vocabulary.read(token))
+        masks.append(_allowed(vocabulary, matcher))
+    return masks, (perf_counter() - start) / len(masks)
 
 
 class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped

@@ -36,7 +36,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-_SPACE = r" |\n[ \t]{0,20}"
+_SPACE = r" |\n( {0,20}|\t{1,6})"
 # once in each place: a model that draws from a wide distribution would else write spaces for ever
 _ONE = {
     "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",

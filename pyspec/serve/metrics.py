@@ -13,6 +13,7 @@ _COUNTED = {
     "drafted": "Tokens drafted.",
     "verified": "Drafted tokens that the target checked.",
     "accepted": "Drafted tokens that were accepted, relaxed ones included.",
+    "forced": "Accepted tokens that a schema or grammar had drafted.",
     "relaxed": "Runner-up tokens that the margin rule accepted.",
     "relaxed_nats": "Sum of the gaps of relaxed tokens, nats.",
 }

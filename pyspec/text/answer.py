@@ -36,6 +36,7 @@ class AnswerReader:
         self._stop, self._parser = tuple(stop), parser
         self._text = TextAssembler(piece, () if parser else self._stop)
         self._content = _stopping(self._stop)
+        self._begun = parser is None
         self.reasoned = 0
         """Tokens of reasoning so far."""
 
@@ -61,14 +62,15 @@ class AnswerReader:
         return "tool_calls" if called and ended == "stop" else ended
 
     def push(self, ids: Iterable[int]) -> list[AnswerPart]:
-        """Return the parts that these tokens make safe to show. Inside reasoning, tokens are read and counted one by one."""
-        if not self.inside:
+        """Return the parts that these tokens make safe to show. Where they may be reasoning, they are counted one by one."""
+        if self._begun and not self.inside:
             return self._push(ids)
         parts: list[AnswerPart] = []
         for token in ids:
             parts += self._push([token])
             self.reasoned += self.inside
-        return parts
+        self._begun = any(part.kind == "content" for part in parts)
+        return _joined(parts)
 
     def _push(self, ids: Iterable[int]) -> list[AnswerPart]:
         if self.done:
@@ -102,6 +104,17 @@ class AnswerReader:
             if self.done:
                 break
         return made
+
+
+def _joined(parts: list[AnswerPart]) -> list[AnswerPart]:
+    """Join neighbouring parts of the content."""
+    made: list[AnswerPart] = []
+    for part in parts:
+        if part.kind == "content" and made and made[-1].kind == "content":
+            made[-1] = AnswerPart("content", made[-1].text + part.text)
+        else:
+            made.append(part)
+    return made
 
 
 def _stopping(stop: Sequence[str]) -> Any:

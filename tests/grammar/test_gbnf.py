@@ -87,7 +87,7 @@ def test_masks_are_llama_cpps(name: str, seed: int, llama: Any) -> None:
     assert theirs
     ours = Masks(Constraint(of_gbnf(text)), llama)
     for _ in range(40):
-        wanted, found = llama_cpps(llama, theirs), ours.allowed()
+        wanted, found = llama_cpps(llama, theirs), ours.permitted()
         wanted[:2] = False
         assert found is not None
         assert found.tolist() == wanted.tolist()
