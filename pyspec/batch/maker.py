@@ -139,6 +139,7 @@ class JobMaker:
                 functions=functions,
                 name=record.id,
                 goes_on=record.goes_on,
+                forced=record.tool_choice is not None,
             )
             grammar = self._speech.shape(
                 tokens, content, functions, record.tool_choice, record.parallel

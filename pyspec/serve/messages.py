@@ -288,11 +288,16 @@ def _usage(result: Result) -> dict[str, int]:
 
 
 def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
-    """The body of a response that is not streamed. A call that was cut is text: clients would make it."""
+    """The body of a response that is not streamed.
+
+    A call that was cut is text, since clients would make it, or nothing where a call was demanded.
+    """
     (choice,), blocks = choices, AnswerBlocks()
     for _ in blocks.take(choice.taken()):
         pass
-    content = [_block(b) if b.whole else {"type": "text", "text": b.text} for b in blocks.all]
+    demanded = (asked.body.tool_choice or {}).get("type") in ("any", "tool")
+    shown = [block for block in blocks.all if block.whole or not demanded]
+    content = [_block(b) if b.whole else {"type": "text", "text": b.text} for b in shown]
     made = {**_message(asked, 0), "content": content, **_ended(asked, choice.result)}
     return {**made, "usage": _usage(choice.result), "speculation": choice.block}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspec.errors import InputError
@@ -27,13 +28,19 @@ class AnswerReader:
     """Turns tokens into parts, and never shows half a character, half a mark or a stop string.
 
     piece: bytes of one token id. stop: strings that end the answer if they occur in its content; in reasoning and calls they
-    have no effect. parser: None for a text without reasoning and calls.
+    have no effect. parser: None for a text without reasoning and calls. forced: whether a call must be made, so that the rest of
+    an answer that was cut is no text.
     """
 
     def __init__(
-        self, piece: TokenBytes, stop: Iterable[str] = (), parser: AnswerParser | None = None
+        self,
+        piece: TokenBytes,
+        stop: Iterable[str] = (),
+        parser: AnswerParser | None = None,
+        *,
+        forced: bool = False,
     ) -> None:
-        self._stop, self._parser = tuple(stop), parser
+        self._stop, self._parser, self._forced = tuple(stop), parser, forced
         self._text = TextAssembler(piece, () if parser else self._stop)
         self._content = _stopping(self._stop)
         self._begun = parser is None
@@ -87,7 +94,8 @@ class AnswerReader:
         text = self._text.finish()
         if self._parser is None:
             return _content(text)
-        parts = self._stopped([*self._parser.push(text), *self._parser.finish()])
+        parts = [*self._parser.push(text), *self._parser.finish()]
+        parts = self._stopped(_without_text(parts) if self._forced else parts)
         return parts if self.done else parts + _content(self._content.finish())
 
     def _stopped(self, parts: list[AnswerPart]) -> list[AnswerPart]:
@@ -120,6 +128,15 @@ def _joined(parts: list[AnswerPart]) -> list[AnswerPart]:
 def _stopping(stop: Sequence[str]) -> Any:
     """Return an assembler that finds stop strings in pieces of text instead of tokens."""
     return TextAssembler(lambda text: str(text).encode(), stop)
+
+
+def _without_text(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
+    """Return the parts without content, and without what was written of a call that is withdrawn."""
+    return [
+        replace(part, text="") if part.kind == "broken" else part
+        for part in parts
+        if part.kind != "content"
+    ]
 
 
 def _content(text: str) -> list[AnswerPart]:
@@ -184,15 +201,19 @@ class Speech:
         functions: Mapping[str, Any] | None = None,
         name: str = "",
         goes_on: bool = False,
+        forced: bool = False,
     ) -> AnswerReader:
-        """Return a reader of an answer. functions, name: see `AnswerParser`. goes_on: the prompt ends with content of it."""
+        """Return a reader of an answer.
+
+        functions, name: see `AnswerParser`. goes_on: the prompt ends with content of it. forced: see `AnswerReader`.
+        """
         parser = AnswerParser(
             self.notation,
             inside=not goes_on and self.start(prompt) == "inside",
             functions=functions,
             name=name,
         )
-        return AnswerReader(self._showing(tools=bool(functions)), stop, parser)
+        return AnswerReader(self._showing(tools=bool(functions)), stop, parser, forced=forced)
 
     def shape(
         self,

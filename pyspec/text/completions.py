@@ -134,7 +134,11 @@ class PartsAnswer:
         self.stop: list[str] = []
         self._legacy = legacy
         self._reader = llama.speech.reader(
-            prompt, stop, functions=shape.functions, name=uuid.uuid4().hex
+            prompt,
+            stop,
+            functions=shape.functions,
+            name=uuid.uuid4().hex,
+            forced=shape.name is not None,
         )
         self._heard: list[AnswerPart] = []
         content = format_language(shape.form)

@@ -79,10 +79,10 @@ class Veil:
         )
         chars = re.escape("".join(sorted(self._edges)))
         self._pattern = re.compile(f"[{chars}]") if chars else re.compile(r"(?!)")
-        self._codes = [(char, own) for char in sorted(self._edges) for own in (False, True)]
-        self._standing = {
-            key: f"{self._prefix}{code:03d}" for code, key in enumerate(self._codes, 1)
-        }
+        codes = [(char, own) for char in sorted(self._edges) for own in (False, True)]
+        self._standing = {key: f"{self._prefix}{code:03d}" for code, key in enumerate(codes, 1)}
+        self._hidden = {f"{code:03d}": key for code, key in enumerate(codes, 1)}
+        self._plain = {code: char for code, (char, _) in self._hidden.items()}
         self._seam = f"{self._prefix}000"
         self._found = re.compile(self._prefix + r"(\d{3})")
         self.seams = False
@@ -154,7 +154,8 @@ class Veil:
 
     def bare(self, shown: str) -> str:
         """Return a rendering with all characters put back. Raises InputError if its template has cut stand-ins."""
-        made = self._found.sub(lambda found: self._char(found)[0], shown)
+        plain = self._plain.get
+        made = self._found.sub(lambda found: plain(found[1], ""), shown)
         if self._cut.search(made):
             raise InputError(
                 "the model's chat template cuts this conversation's texts where they have control words' characters",
@@ -168,7 +169,7 @@ class Veil:
         signs = unused_signs(text)
         pieces, at, put = [], 0, 0  # `put` is how many characters of `text` there are so far
         for found in self._found.finditer(shown):
-            between, (char, own) = shown[at : found.start()], self._char(found)
+            between, (char, own) = shown[at : found.start()], self._hidden.get(found[1], _SEAM)
             at, put = found.end(), put + len(between)
             word = self._defined.match(text, put) if char else None
             breaks = word is not None and (not own or word[0] in self._around)
@@ -176,9 +177,9 @@ class Veil:
             put += len(char)
         return Rendering(text, "".join([*pieces, shown[at:]]), signs)
 
-    def _char(self, found: re.Match[str]) -> tuple[str, bool]:
-        code = int(found[1])
-        return self._codes[code - 1] if 0 < code <= len(self._codes) else ("", True)
+
+_SEAM = ("", True)
+"""What stands for nothing."""
 
 
 class _Walk:

@@ -116,3 +116,13 @@ def test_half_a_stop_string_comes_at_the_end() -> None:
     assert reader.push(map(ord, "a EN"))[0].text == "a "
     assert "".join(part.text for part in reader.finish()) == "EN"
     assert not reader.done
+
+
+@pytest.mark.parametrize("cut", range(5, 52))
+def test_a_demanded_call_that_is_cut_is_no_text(cut: int) -> None:
+    """Wherever it ends: neither its mark nor its arguments are what the model says."""
+    call = '<tool_call>{"name": "now", "arguments": {"x": "a b"}}</tool_call>'
+    parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
+    reader = AnswerReader(lambda token: chr(token).encode(), (), parser, forced=True)
+    answer = read(reader, [ord(c) for c in f"<think>Hm.</think>{call[:cut]}"])
+    assert (answer.reasoning, answer.content, answer.calls) == ("Hm.", "", [])
