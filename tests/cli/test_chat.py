@@ -114,9 +114,8 @@ def tiny_terminal(tiny_ascii: Path) -> Iterator[Terminal]:
     made.child.close(force=True)
 
 
-def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
-    """Two turns, Ctrl-C and a further turn, /regen, /undo, /save, /load, /compare, Ctrl-D."""
-    path = tmp_path / "talk.json"
+def test_a_conversation(terminal: Terminal) -> None:
+    """Two turns, and Ctrl-D."""
     first, prompt, kept = counts(terminal.say("What is the capital of France?"))
     assert (first, kept) == (8, 0)
     _, longer, kept = counts(terminal.say("And of Italy?"))
@@ -124,6 +123,14 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     assert kept == prompt + first - 1
     assert longer - kept < prompt
 
+    terminal.child.sendeof()
+    code, state = terminal.left()
+    assert code == 0
+    assert cooked(state)
+
+
+def test_an_answer_is_stopped(terminal: Terminal) -> None:
+    """Ctrl-C, and a further turn."""
     terminal.say("/set max_tokens 900")
     terminal.type("Tell a very long story of Spain.")
     terminal.child.expect(r"\w+ \w+")
@@ -132,29 +139,27 @@ def test_a_conversation(terminal: Terminal, tmp_path: Path) -> None:
     assert "(stopped; its text is kept)" in shown
     stopped, before, _ = counts(shown)
     assert 0 < stopped < 900
-    terminal.say("/set max_tokens 8")
+    terminal.say("/set max_tokens 4")
     _, _, kept = counts(terminal.say("Thank you."))
     assert kept >= before + stopped - 1
 
+
+def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
+    """/regen, /undo, /save, /clear, /load, /compare."""
+    path = tmp_path / "talk.json"
+    terminal.say("Hi.")
+    terminal.say("Thank you.")
     _, prompt, kept = counts(terminal.say("/regen"))
     assert kept >= prompt - 1
     assert "removed: Thank you." in terminal.say("/undo")
-    assert "saved 3 exchanges" in terminal.say(f"/save {path}")
+    assert "saved 1 exchange" in terminal.say(f"/save {path}")
     assert "started a new conversation" in terminal.say("/clear")
-    assert "loaded 3 exchanges" in terminal.say(f"/load {path}")
-    assert [m["role"] for m in json.loads(path.read_text())["messages"]] == [
-        "user",
-        "assistant",
-    ] * 3
+    assert "loaded 1 exchange" in terminal.say(f"/load {path}")
+    assert [m["role"] for m in json.loads(path.read_text())["messages"]] == ["user", "assistant"]
 
     shown = terminal.say("/compare rule")
     assert "--- as loaded" in shown
     assert "--- strict: the " in shown  # and no speed: it was drafted from the first answer
-
-    terminal.child.sendeof()
-    code, state = terminal.left()
-    assert code == 0
-    assert cooked(state)
 
 
 def test_ctrl_c_twice(tiny_terminal: Terminal) -> None:
