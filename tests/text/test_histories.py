@@ -110,13 +110,19 @@ def templates(
     llm.close()
 
 
-def test_all_that_was_said_is_in_the_prompt(templates: dict[str, ChatTemplate]) -> None:
+PARTS = 4
+"""Each test has every fourth template."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_that_was_said_is_in_the_prompt(templates: dict[str, ChatTemplate], part: int) -> None:
     """Texts of users, systems and tools; where a template refuses a history, that has a reason."""
-    wrong = []
-    for model, template in templates.items():
+    wrong, models = [], sorted(templates)[part::PARTS]
+    for model in models:
         for name, turns, tools in histories():
-            wrong += [(model, name, text) for text in lost(template, turns, tools)]
-    assert {model for model, _, _ in wrong} == set(REFUSED), wrong
+            wrong += [(model, name, text) for text in lost(templates[model], turns, tools)]
+    assert REFUSED.keys() <= templates.keys()
+    assert {model for model, _, _ in wrong} == REFUSED.keys() & set(models), wrong
 
 
 def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> list[str]:
@@ -184,13 +190,15 @@ def test_neighbours_are_a_turn_where_roles_must_alternate(
     assert '[TOOL_RESULTS]{"content": It is empty.\n\nThree.' in prompt
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("those", [ours, pytest.param(histories, marks=pytest.mark.slow)])
 def test_what_was_asked_before_changes_no_prompt(
-    templates: dict[str, ChatTemplate], those: Callable[[], Iterator[Any]]
+    templates: dict[str, ChatTemplate], those: Callable[[], Iterator[Any]], part: int
 ) -> None:
     """A form that an odd conversation needed is not given to the next one: its prompt is what a fresh process makes."""
     turns = [said("user", "One."), call(WHOLE), RESULT]
-    for model, template in templates.items():
+    for model in sorted(templates)[part::PARTS]:
+        template = templates[model]
         template._forms.clear()
         fresh = told(template, turns, recorded.CHAT_TOOLS)
         for name, *before in those():

@@ -27,8 +27,8 @@ MARKS = ["<|im_start|>", "<|im_end|>"]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
-    """Opens tiny vocabularies of bytes and marks with a template."""
+def alone(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
+    """Opens tiny vocabularies of bytes and marks with a template, each with a child of its own that renders it."""
     opened: list[TargetLlama] = []
 
     def make(template: str | None, *, marks: list[str] = MARKS, **how: Any) -> TargetLlama:
@@ -40,6 +40,15 @@ def made(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
     yield make
     for llm in opened:
         llm.close()
+
+
+@pytest.fixture
+def made(
+    alone: Callable[..., TargetLlama], shared_renderer: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TargetLlama]:
+    """The same, with one child for all."""
+    monkeypatch.setattr("pyspec.target.Renderer", shared_renderer)
+    return alone
 
 
 def user(text: str) -> dict[str, Any]:
@@ -364,7 +373,7 @@ def test_what_a_template_raises_is_said(made: Callable[..., TargetLlama]) -> Non
 def test_hostile_template_is_an_error(
     source: str,
     reason: str,
-    made: Callable[..., TargetLlama],
+    alone: Callable[..., TargetLlama],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -373,23 +382,23 @@ def test_hostile_template_is_an_error(
     assert hasty != render._SCRIPT.read_text()
     (tmp_path / "hasty.py").write_text(hasty)
     monkeypatch.setattr(render, "_SCRIPT", tmp_path / "hasty.py")
-    llm = made(source)
+    llm = alone(source)
     for _ in range(2):
         with pytest.raises((TemplateError, InputError), match=reason) as caught:
             llm.template.prompt([user("x")])
         assert "\n" not in str(caught.value)
 
 
-def test_huge_template_is_refused(made: Callable[..., TargetLlama], tmp_path: Path) -> None:
+def test_huge_template_is_refused(alone: Callable[..., TargetLlama], tmp_path: Path) -> None:
     """One of more than 1 MiB never comes to the child."""
     (tmp_path / "huge.jinja").write_text("x" * (1 << 20) + "y")
     with pytest.raises(TemplateError, match="more than"):
-        made(None, chat_template=str(tmp_path / "huge.jinja")).template.prompt([user("x")])
+        alone(None, chat_template=str(tmp_path / "huge.jinja")).template.prompt([user("x")])
 
 
-def test_child_that_died_is_replaced(made: Callable[..., TargetLlama]) -> None:
+def test_child_that_died_is_replaced(alone: Callable[..., TargetLlama]) -> None:
     """A child killed from outside costs one error at most."""
-    llm = made("{{ messages[0].content }}")
+    llm = alone("{{ messages[0].content }}")
     assert llm.template.render([user("a")]) == "a"
     child = llm.template._renderer._child
     assert child is not None
@@ -398,9 +407,9 @@ def test_child_that_died_is_replaced(made: Callable[..., TargetLlama]) -> None:
     assert llm.template.render([user("b")]) == "b"
 
 
-def test_closed_model_has_no_prompts(made: Callable[..., TargetLlama]) -> None:
+def test_closed_model_has_no_prompts(alone: Callable[..., TargetLlama]) -> None:
     """A template does not outlive its vocabulary."""
-    llm = made(CHATML)
+    llm = alone(CHATML)
     llm.close()
     with pytest.raises(EngineError, match="closed"):
         llm.template.prompt([user("a")])
