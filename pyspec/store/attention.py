@@ -24,7 +24,7 @@ import llama_cpp
 from pyspec.errors import EngineError, PyspecError
 from pyspec.store.files import recall, remember
 from pyspec.store.header import read_header
-from pyspec.store.machine import machine_memory, this_machine
+from pyspec.store.machine import address_space_left, machine_memory, this_machine
 from pyspec.store.toy import Heads, write_toy
 from pyspec.store.watch import Watch, is_quiet
 
@@ -131,13 +131,15 @@ def _scores(heads: Heads, use: Use) -> int:
 
 
 def times_of(heads: Heads, use: Use) -> AttentionMs | None:
-    """Return the times of this use, kept or measured now; None if llama.cpp cannot make such a model here."""
+    """Return the times of this use, kept or measured now; None if llama.cpp cannot make such a model here, or without room."""
     depths = _depths(use)
     how = f"{use.n_seq} in {'a pool' if use.unified else 'streams'}, {use.n_threads} threads"
     kind = f"attention of {tuple(heads)} behind {depths}, {how}"
     known = recall(kind, this_machine()) or ""
     if known and not (known.startswith(_BUSY) and is_quiet()):
         return AttentionMs(**json.loads(known.removeprefix(_BUSY)))
+    if address_space_left() < _ROOM:  # ggml ends the process if an allocation fails
+        return None
     watch = Watch()
     times = _measure(heads, use, depths)
     if times is not None:
@@ -145,6 +147,10 @@ def times_of(heads: Heads, use: Use) -> AttentionMs | None:
         remember(kind, this_machine(), doubt + json.dumps(times._asdict()))
         log.info("attention of %s, ms: %s", how, times)
     return times
+
+
+_ROOM = 512 << 20
+"""Bytes of address space that measuring may take."""
 
 
 def _depths(use: Use) -> tuple[int, ...]:

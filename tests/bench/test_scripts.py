@@ -17,7 +17,7 @@ TESTED = {
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
-    "conversations",  # all others
+    "conversations", "attention",  # all others
 }  # fmt: skip
 
 
@@ -133,6 +133,19 @@ def test_what_a_prompt_costs_beyond_its_tokens_is_shown(script, tiny_ascii: Path
     ]
     assert all(int(row.split(" | ")[1]) > 200 for row in rows[2:])
     assert last.startswith("until the first prompt:")
+
+
+def test_attention_is_timed_in_turns(script, tiny_ascii: Path, tmp_path, capsys) -> None:
+    """A line for each length, with the share of the better setting; the page has it too."""
+    few = ["--lengths", "16,40", "--repeat", "1", "--threads", "1", "--out", str(tmp_path)]
+    script("attention").main([str(tiny_ascii), *few])
+    page = capsys.readouterr().out
+    rows = [row.strip("| ").split(" | ") for row in page.splitlines() if row.startswith("| ascii")]
+    assert [(row[1], row[5] in ("on", "off"), float(row[6]) > 0) for row in rows] == [
+        ("16", True, True),
+        ("40", True, True),
+    ]
+    assert page.strip() == (tmp_path / "README.md").read_text().strip()
 
 
 def test_committed_rounds_are_replayed(script, capsys) -> None:
