@@ -49,8 +49,8 @@ _FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
 _TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
-_MOST_TRIED = 1000
-"""Parts of one schema that are tried by themselves."""
+_OUTSIDE = {"$ref", *_DEFINED}
+"""Keywords that cannot be tried by themselves."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -159,20 +159,19 @@ def tool_schema(schema: Any) -> dict[str, Any]:
 def _tool_schema(text: str) -> dict[str, Any]:
     schema = json.loads(text)
     made = _rebuilt(schema, _usual)
-    if isinstance(ref := made.get("$ref"), str):
-        made = {**made, **_referred(made, ref)}
-        made.pop("$ref", None)
+    if (found := _referred(made, made.get("$ref"))) is not None:
+        made = {**{key: value for key, value in made.items() if key != "$ref"}, **found}
     if not _merges(made):
         made = _rebuilt(made, _closed)
     made = {**made, "type": "object"}
-    return made if _holds(made) else _Loosener(made).loosened()
+    return made if _holds(made) else _loosened(made)
 
 
 def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
     """Return an argument's schema by itself, with the definitions that it may refer to."""
     found = part if isinstance(part, dict) else {}
-    if isinstance(ref := found.get("$ref"), str):
-        found = {**_referred(whole, ref), **{k: v for k, v in found.items() if k != "$ref"}}
+    if (behind := _referred(whole, found.get("$ref"))) is not None:
+        found = {**behind, **{key: value for key, value in found.items() if key != "$ref"}}
     made = {**found, **{key: whole[key] for key in _DEFINED if key in whole}}
     return made if _holds(made) else {}
 
@@ -181,13 +180,18 @@ def _holds(schema: Mapping[str, Any]) -> bool:
     return not _problem(_written(schema, lenient=True))
 
 
-def _referred(whole: Mapping[str, Any], ref: str) -> dict[str, Any]:
-    """What a reference points to; any value if that is elsewhere."""
-    found: Any = whole if ref.startswith("#") else None
+def _referred(whole: Mapping[str, Any], ref: Any) -> dict[str, Any] | None:
+    """What a reference points to; None if that is elsewhere, or nothing."""
+    if not isinstance(ref, str) or not ref.startswith("#"):
+        return None
+    found: Any = whole
     for step in filter(None, ref[1:].split("/")):
         name = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) else {}
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else None
 
 
 def _usual(schema: dict[str, Any]) -> dict[str, Any]:
@@ -228,41 +232,27 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     return {"additionalProperties": False, **schema}
 
 
-class _Loosener:
-    """Makes one schema looser."""
+def _loosened(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the keywords that cannot be held; any object if it cannot be held even so."""
+    made = _rebuilt(schema, lambda part: _holding(part, schema))
+    return made if _holds(made) else ANY_OBJECT
 
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root, self._left = root, _MOST_TRIED
-        self._defined: dict[str, dict[str, Any]] = {}
 
-    def loosened(self) -> dict[str, Any]:
-        """Return the schema with every part that can be held."""
-        given = {key: self._root[key] for key in _DEFINED if isinstance(self._root.get(key), dict)}
-        self._defined = {key: {name: {} for name in found} for key, found in given.items()}
-        for key, found in given.items():
-            for name, part in found.items():
-                self._defined[key][name] = self._of(part)
-        made = self._of({k: v for k, v in self._root.items() if k not in _DEFINED})
-        made = {**made, **self._defined}
-        return made if made.get("type") == "object" and _holds(made) else ANY_OBJECT
+def _holding(part: dict[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep those keywords of a part, whose own parts can be held, that can be held each by itself."""
+    made = dict(part)
+    if "$ref" in part and _referred(whole, part["$ref"]) is None:
+        del made["$ref"]
+    alone = _rebuilt(made, _unreferring)
+    if _holds(alone):
+        return made
+    left = {
+        key: value for key, value in made.items() if key not in alone or _holds({key: alone[key]})
+    }
+    log.info("left out of a tool's schema: %s", sorted(part.keys() - left.keys()))
+    return left
 
-    def _of(self, part: Any) -> Any:
-        """A part that can be held: with what can of it, or without the keyword that cannot, or any value."""
-        if not isinstance(part, dict) or not (why := self._why(part)):
-            return part
-        made = _with_parts(part, self._of)
-        if not self._why(made):
-            return made
-        log.info("a part of a tool's schema is left out: %s", why)
-        for key in made:
-            without = {name: value for name, value in made.items() if name != key}
-            if key != "type" and not self._why(without):
-                return without
-        kind = made.get("type")
-        return {"type": kind} if kind else {}
 
-    def _why(self, part: Mapping[str, Any]) -> str:
-        self._left -= 1
-        if self._left < 0:
-            return "it has too many parts"
-        return _problem(_written({**part, **self._defined}, lenient=True))
+def _unreferring(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a part that is tried by itself cannot have."""
+    return {key: value for key, value in schema.items() if key not in _OUTSIDE}

@@ -37,6 +37,7 @@ from pyspec.errors import (
     TooManyRequests,
 )
 from pyspec.grammar.masks import check_constraint
+from pyspec.grammar.vocabulary import ByteVocabulary
 from pyspec.noise import derive_seed
 from pyspec.result import RecordResult
 from pyspec.serve.pending import AnswerListener, PendingRequest
@@ -71,6 +72,8 @@ class Service:
     def __init__(self, batch: Batch, serving: ServerSettings, answered: AnswerListener) -> None:
         self.batch, self.serving, self.answered = batch, serving, answered
         self.piece = piece_reader(batch.vocab)
+        # later it would hold every stream up, since it keeps the interpreter to itself
+        ByteVocabulary.of(batch.target)
         self._most = batch.parallel + serving.queue
         self._count = count(1)
         self._preparing = 0

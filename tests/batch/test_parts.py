@@ -7,6 +7,7 @@ import json
 import scripted
 
 from pyspec.batch import Settings
+from pyspec.batch.bodies import ChatBody, decoded
 from pyspec.batch.output import public
 from pyspec.batch.records import Record
 
@@ -45,3 +46,19 @@ def test_raw_prompts_are_not_taken_apart(open_batch, tmp_path):
         [Record(id="a", prompt="x", grammar=scripted.script(SAID), max_tokens=60)]
     )
     assert (result.text, result.reasoning) == (SAID, "")
+
+
+def test_json_mode_beside_tools(open_batch, tmp_path):
+    """In a line of OpenAI's form."""
+    batch = open_batch(
+        scripted.write(tmp_path, "<think>", "<tool_call>"),
+        n_ctx=1024,
+        settings=Settings(max_tokens=200),
+    )
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    asked = {
+        "messages": [{"role": "user", "content": "x"}], "tools": [tool], "response_format": {"type": "json_object"},
+        "logit_bias": {**scripted.leaning("{"), **scripted.leaning("}")},
+    }  # fmt: skip
+    (result,) = batch.run(decoded(ChatBody, json.dumps(asked).encode()).records("a"))
+    assert isinstance(json.loads(result.text), dict)

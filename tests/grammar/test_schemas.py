@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
+DOCS = Path(__file__).parents[2] / ".docs" / "pages" / "server.md"
+
+
+def test_the_documentation_names_what_cannot_be_held() -> None:
+    """Each keyword that is refused here."""
+    text = DOCS.read_text(encoding="utf-8")
+    assert [
+        name for name in REFUSED if " " not in name and name != "false" and f"`{name}`" not in text
+    ] == []
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_held_is_said(name: str) -> None:
     """By its name, before anything is read."""
@@ -175,6 +187,17 @@ def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> N
     for text in (*right, *wrong):
         assert takes(language, f'{{"v":{text},"n":1}}') == (text in right), text
     assert not takes(language, f'{{"v":{right[0]},"n":"a"}}')
+
+
+def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: Takes) -> None:
+    """References and definitions as well."""
+    ahead = {"type": "string", "pattern": "^(?!a)b$", "maxLength": 1}
+    defs = {**DEFS, "Bad": of("w", w=ahead)}
+    schema = {**of("p", "b", p={"$ref": "#/$defs/Point"}, b={"$ref": "#/$defs/Bad"}), "$defs": defs}
+    language = Language(held(tool_schema(schema)))
+    assert takes(language, '{"p":{"x":1},"b":{"w":"a"}}')
+    assert not takes(language, '{"p":{"x":"a"},"b":{"w":"a"}}')
+    assert not takes(language, '{"p":{"x":1},"b":{"w":"ab"}}')
 
 
 def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:

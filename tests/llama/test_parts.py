@@ -148,3 +148,30 @@ def test_logprobs_stay_beside_their_tokens(made: Any) -> None:
     """One a token, of all parts."""
     result = said(made("<think>"), SAID, logprobs=True, top_logprobs=2)
     assert len(result["choices"][0]["logprobs"]["content"]) == len(SAID)
+
+
+@pytest.mark.parametrize("marks", [["<think>"], ["<think>", "<tool_call>"]])
+def test_json_mode_beside_reasoning_and_tools(made: Any, marks: list[str]) -> None:
+    """It was an UnboundLocalError."""
+    llm = made(*marks, draft="none")
+    bias = {**scripted.leaning("{"), **scripted.leaning("}")}
+    how: dict[str, Any] = {
+        "response_format": {"type": "json_object"},
+        "logit_bias": bias,
+        "max_tokens": 200,
+    }
+    tools = {"tools": [TOOL]} if "<tool_call>" in marks else {}
+    (choice,) = llm.create_chat_completion(CHAT, **how, **tools)["choices"]
+    assert isinstance(json.loads(choice["message"]["content"]), dict)
+
+
+@pytest.mark.parametrize(
+    "form", [{"type": "regex", "regex": "yes|no"}, {"type": "choice", "choice": ["no", "yes"]}]
+)
+def test_other_forms_of_answers(made: Any, form: dict[str, Any]) -> None:
+    """As the server has them, behind what is thought."""
+    llm = made("<think>", draft="none")
+    (choice,) = llm.create_chat_completion(
+        CHAT, response_format=form, logit_bias=scripted.leaning("y")
+    )["choices"]
+    assert choice["message"]["content"] == "yes"

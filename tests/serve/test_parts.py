@@ -185,3 +185,69 @@ def test_half_a_character_in_a_call_fails_no_answer(server, script_all, path):
     data = {**CALLING[path], "max_tokens": 200, "grammar": scripted.script(HALF)}
     status, told = post(server, json.dumps(data).encode(), path)
     assert (status, told.get("error")) == (200, None)
+
+
+ANY = {
+    "response_format": {"type": "json_object"},
+    "logit_bias": {**scripted.leaning("}"), **scripted.leaning("{")},
+}
+ODD = {
+    "type": "object",
+    "properties": {"v": {"type": "string", "pattern": "^v[0-9]\\.[0-9]$"}, "say": {"enum": ['say "hi"']}},
+    "required": ["v", "say"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("marks", [["<think>"], ["<tool_call>"], ["<think>", "<tool_call>"]])
+def test_any_object_beside_reasoning_and_tools(client_of, marks):
+    """Whole, streamed and as a response; it was a 500."""
+    client, tools = client_of(*marks), [TOOL] if "<tool_call>" in marks else []
+    how = {**ANY, **({"tools": tools} if tools else {})}
+    whole = ask(client, **how).choices[0].message.content
+    assert isinstance(json.loads(whole), dict)
+    chunks = [c.choices[0] for c in ask(client, stream=True, **how) if c.choices]
+    assert "".join(c.delta.content or "" for c in chunks) == whole
+    answer = client.responses.create(
+        model="tiny", input="go", text={"format": {"type": "json_object"}}, max_output_tokens=300,
+        tools=[{"type": "function", "strict": True, **tool["function"]} for tool in tools],
+        extra_body={"logit_bias": ANY["logit_bias"]},
+    )  # fmt: skip
+    assert isinstance(json.loads(answer.output_text), dict)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_with_an_ordinary_pattern(client_of, choice):
+    """Its requests are answered, forced or not, and a call follows the pattern."""
+    client = client_of("<tool_call>")
+    tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
+    message = (
+        ask(client, tools=[tool], tool_choice=choice, parallel_tool_calls=False).choices[0].message
+    )
+    if choice == "required":
+        (call,) = message.tool_calls
+        assert json.loads(call.function.arguments)["say"] == 'say "hi"'
+
+
+def test_a_call_that_is_begun_follows_its_schema(client_of):
+    """From its mark on, which the model may write or not."""
+    client = client_of("<tool_call>")
+    tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
+    leaning = {"logit_bias": scripted.leaning("<"), "seed": 1}
+    message = ask(client, tools=[tool], **leaning).choices[0].message
+    assert all(
+        json.loads(call.function.arguments)["say"] == 'say "hi"'
+        for call in message.tool_calls or ()
+    )
+
+
+def test_what_a_schema_may_not_hold_is_named(client_of):
+    """With 400, and the connection goes on."""
+    client = client_of("<think>")
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"not": {"type": "null"}}},
+    }
+    with pytest.raises(openai.BadRequestError, match="not"):
+        ask(client, response_format=form)
+    assert ask(client, max_tokens=1).usage.completion_tokens == 1
