@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
-import subprocess
-import sys
 
 import msgspec
 import pytest
 import tiny
+from running import run
 
 from pyspec.display import verdict as sentence
 from pyspec.options import AnswerOptions, Speculation
@@ -173,11 +171,9 @@ def door(name, measured, *more, stdin=b""):
         "--temp",
         "0",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pyspec", name, *words, *more], input=stdin, capture_output=True, timeout=120,
-        check=True, env={**os.environ, "PYSPEC_CHATS": "", "PYSPEC_CHAT_HISTORY": ""},
-    )  # fmt: skip
-    return done.stdout.decode(), done.stderr.decode()
+    done = run(name, *words, *more, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
