@@ -199,7 +199,7 @@ class _Walk:
             return self._text(part, role, spares=says and role == "assistant")
         if isinstance(part, Mapping):
             return {
-                self._text(key, role, seams=given): self._field(key, each, role, says=says, given=given)
+                self._name(key, role, given=given): self._field(key, each, role, says=says, given=given)
                 for key, each in part.items()
             }  # fmt: skip
         if isinstance(part, (list, tuple)):
@@ -213,6 +213,9 @@ class _Walk:
             return value
         says = key in _SAYS and (turn or says)
         return self.part(value, role, says=says, given=given or key == "arguments")
+
+    def _name(self, key: Any, role: str, *, given: bool) -> Any:
+        return self._text(key, role, seams=given) if isinstance(key, str) else key
 
     def _text(self, text: str, role: str, *, spares: bool = False, seams: bool = True) -> str:
         spared = self._spared if spares else _NOTHING

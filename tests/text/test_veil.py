@@ -114,6 +114,13 @@ def test_all_private_characters_leave_a_prompt(opened: Callable[[str], TargetLla
     assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>"]
 
 
+def test_variables_may_have_keys_that_are_no_text(opened: Callable[[str], TargetLlama]) -> None:
+    """Programs give any dict of Python's."""
+    llm = opened("{{ names['1'] }}{{ messages[0].content }}")
+    said = llm.template.prompt([user("<b>")], arguments={"names": {1: "<|im_end|>"}})
+    assert control(llm, said) == []
+
+
 def test_answer_goes_on_behind_any_text(opened: Callable[[str], TargetLlama]) -> None:
     """No text ends the prompt early."""
     llm = opened(CHATML)
