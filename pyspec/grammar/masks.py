@@ -115,6 +115,11 @@ class Masks:
         self.error = ""
 
     @property
+    def n_vocab(self) -> int:
+        """Tokens of the model."""
+        return self._vocabulary.n
+
+    @property
     def _applied(self) -> LLMatcher | None:
         """The matcher, if there is one and it applies already."""
         return None if self._trigger or self.error else self._matcher
@@ -249,7 +254,7 @@ class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is u
         super().__init__(self._bar)
         self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
         self.sampler.iface.contents.accept = self._accept_ref
-        self.masks = masks
+        self.masks, self._ids = masks, np.arange(masks.n_vocab, dtype=np.intc)
 
     @property
     def error(self) -> InputError | None:
@@ -266,7 +271,10 @@ class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is u
         if self.masks.error:
             candidates["logit"] = -np.inf  # no token is chosen, which the caller notices
         elif allowed is not None:
-            candidates["logit"][~allowed[candidates["id"]]] = -np.inf
+            ids = candidates["id"]
+            # in their order, as usual, they need not be looked up, which takes five times as long
+            known = allowed if np.array_equal(ids, self._ids) else allowed[ids]
+            candidates["logit"][~known] = -np.inf
 
 
 class MaskProcessor:

@@ -48,6 +48,7 @@ _DEFINED = ("$defs", "definitions")
 _FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
+_COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 _TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
 _OUTSIDE = {"$ref", *_DEFINED}
 """Keywords that cannot be tried by themselves."""
@@ -62,7 +63,7 @@ def of_schema(schema: Any) -> Language:
     if not isinstance(schema, dict):
         raise InputError("the JSON schema is not an object")
     _check_depth(schema)
-    text = _written(_rebuilt(schema, _without_formats))
+    text = _written(_rebuilt(schema, _plain))
     if why := _problem(text):
         raise InputError(f"the JSON schema cannot be used: {why}", "leave that out")
     return Language(f"%json {text}")
@@ -130,12 +131,20 @@ def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict
     return made
 
 
-def _without_formats(schema: dict[str, Any]) -> dict[str, Any]:
-    """Leave out a format that llguidance does not know. By the standard, a format alone demands nothing."""
-    form = schema.get("format")
-    if isinstance(form, str) and form not in _FORMATS:
-        return {key: value for key, value in schema.items() if key != "format"}
-    return schema
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what demands nothing and llguidance does not take: formats that it does not know, and `uniqueItems` false.
+
+    A count such as 2.0 becomes 2.
+    """
+    made = dict(schema)
+    if isinstance(form := made.get("format"), str) and form not in _FORMATS:
+        del made["format"]
+    if made.get("uniqueItems") is False:
+        del made["uniqueItems"]
+    for key in _COUNTS & made.keys():
+        if isinstance(made[key], float) and made[key].is_integer():
+            made[key] = int(made[key])
+    return made
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -196,7 +205,7 @@ def _referred(whole: Mapping[str, Any], ref: Any) -> dict[str, Any] | None:
 
 def _usual(schema: dict[str, Any]) -> dict[str, Any]:
     """Write a schema as the standard has it: types in capitals and `nullable` are OpenAPI's."""
-    made = {key: value for key, value in _without_formats(schema).items() if key != "$id"}
+    made = {key: value for key, value in _plain(schema).items() if key != "$id"}
     given = made.get("type")
     types = given if isinstance(given, list) else [given]
     known = [str(kind).lower() for kind in types if str(kind).lower() in _TYPES]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from llguidance import LLMatcher
@@ -90,7 +90,13 @@ class Skeleton:
     def _likely(self, matcher: LLMatcher, before: bytes, space: bytes) -> bytes:
         """The next byte, if only spaces are in doubt; nothing otherwise."""
         mask, ids = matcher.compute_bitmask(), self._vocabulary.byte_ids
-        allowed = [byte for byte in range(256) if mask[ids[byte] >> 3] >> (ids[byte] & 7) & 1]
+
+        def found(bytes_: Iterable[int]) -> list[int]:
+            return [byte for byte in bytes_ if mask[ids[byte] >> 3] >> (ids[byte] & 7) & 1]
+
+        if len(found(b"aeinst")) > 1:  # as within most texts
+            return b""
+        allowed = found(range(256))
         others = [byte for byte in allowed if byte not in _SPACES]
         if matcher.is_accepting() or len(allowed) > _FEW or len(others) > 1:
             return b""

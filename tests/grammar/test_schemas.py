@@ -73,6 +73,7 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a slash": ({"type": "string", "pattern": r"^\/[a-z]+$"}, ['"/a"'], ['"a"']),
     # and the rest
     "a format of no standard": ({"type": "string", "format": "color"}, ['"a"'], ["1"]),
+    "a count that is no integer": ({"type": "string", "maxLength": 2.0, "uniqueItems": False}, ['"ab"'], ['"abc"']),
     "a property named format": (of(format=INT), ['{"format":1}'], ['{"format":"x"}']),
     "a tuple": ({"type": "array", "prefixItems": [TEXT, INT], "items": False}, ['["a",1]'], ['[1,"a"]', '["a",1,2]']),
     "spaces": (A, ['{ "a": 1 }', '{\n  "a": 1\n}', "{}"], ['{   "a":1}', ' {"a":1}', '{"a":1} ', '{\n\n"a":1}']),
