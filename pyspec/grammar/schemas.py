@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
@@ -173,7 +173,12 @@ def _tool_schema(text: str) -> dict[str, Any]:
     if not _merges(made):
         made = _rebuilt(made, _closed)
     made = {**made, "type": "object"}
-    return made if _holds(made) else _loosened(made)
+    made = made if _holds(made) else _loosened(made)
+    grammar = LLMatcher.grammar_from_json_schema(_written(made, lenient=True))
+    read = partial(LLMatcher.validate_grammar_with_warnings, grammar, limits=LIMITS)
+    for said in call_deep(read, STACK)[1]:
+        log.info("left out of a tool's schema: %s", said)
+    return made
 
 
 def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:

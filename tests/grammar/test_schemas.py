@@ -201,6 +201,14 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
     assert not takes(language, '{"p":{"x":1},"b":{"w":"ab"}}')
 
 
+def test_what_is_left_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """With -v."""
+    caplog.set_level("INFO", "pyspec")
+    tool_schema(of(v={"type": "string", "not": {"const": "x"}}, w={"pattern": "(?=b)"}))
+    assert "not" in caplog.text
+    assert "pattern" in caplog.text
+
+
 def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
     """Families write arguments one by one."""
     whole = tool_schema(
