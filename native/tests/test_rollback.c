@@ -140,6 +140,30 @@ static void test_ids_that_a_draft_lacks(void) {
     end(&w);
 }
 
+/* A companion would never propose a token that it lacks. */
+static void test_a_token_that_the_companion_lacks(void) {
+    fixture w = make(0);
+    w.companion.vocab.n_tokens = N_VOCAB / 2;
+    int32_t text[MOST], n, lacked = 0;
+    begin_text(&w, text, &n);
+    for (int32_t round = 0; round < 20; round++) {
+        check_draft(&w, 0, text, n, 2);
+        CHECK(ps_score(w.engine, 1, &(int32_t){0}) == PS_OK);
+        const ps_draft *view;
+        CHECK(ps_draft_get(w.engine, 0, &view) == PS_OK);
+        for (int32_t i = 0; i < view->n; i++) {
+            const bool lacks = view->token[i] >= N_VOCAB / 2;
+            CHECK((view->agreement[i].top == -1) == lacks);
+            if (lacks) CHECK(view->agreement[i].pd == view->p[i] && view->agreement[i].pc == 0);
+            lacked += lacks;
+        }
+        ps_gate_state state = {0};
+        verify(&w, text, &n, 2, NULL, &state);
+    }
+    CHECK(lacked > 0);
+    end(&w);
+}
+
 /* A copied beginning may hold the last token already; a draft of it needs that token's row again. */
 static void test_a_draft_of_a_copied_beginning(void) {
     fixture w = make(300);
@@ -177,6 +201,7 @@ int main(void) {
     RUN(test_a_companion_after_plain_rounds);
     RUN(test_what_is_not_verified_spends_nothing);
     RUN(test_ids_that_a_draft_lacks);
+    RUN(test_a_token_that_the_companion_lacks);
     RUN(test_a_draft_of_a_copied_beginning);
     RUN(test_an_emptied_memory_is_read_with_the_draft);
     return REPORT();
