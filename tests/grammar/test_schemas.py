@@ -202,7 +202,7 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
 
 
 def test_what_is_left_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """With -v."""
+    """In the log of level INFO."""
     caplog.set_level("INFO", "pyspec")
     tool_schema(of(v={"type": "string", "not": {"const": "x"}}, w={"pattern": "(?=b)"}))
     assert "not" in caplog.text
