@@ -70,12 +70,13 @@ class ByteVocabulary:
                 tokens.append(bytes([byte]))
         self.byte_ids = [first[bytes([byte])] for byte in range(256)]
         same = {t: first[data] for t, data in enumerate(tokens) if first[data] != t}
+        same |= dict.fromkeys(self.ends[1:], self.ends[0] if self.ends else 0)
         self._same = same
         self._twins = np.array([*same.keys()], int), np.array([*same.values()], int)
         ends = self.ends or [len(tokens)]
         tokens += [] if self.ends else [_SPECIAL + b"<end>"]
         source = _Source(tokens, ends[0], self.byte_ids)
-        self.tokenizer = LLTokenizer(source, n_vocab=len(tokens), eos_token=ends)  # type: ignore[arg-type]
+        self.tokenizer = LLTokenizer(source, n_vocab=len(tokens), eos_token=ends[0])  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, llama: Any) -> ByteVocabulary:
@@ -99,7 +100,7 @@ class ByteVocabulary:
         return _SPECIAL + (text if text[:1] + text[-1:] == b"<>" else b"<[%d]>" % token)
 
     def read(self, token: int) -> int:
-        """Return the id under which llguidance knows a token: of several with one text it knows the first."""
+        """Return the id under which llguidance knows a token: of several with one text, and of all ends, it knows the first."""
         return self._same.get(token, token)
 
     def allowed(self, mask: bytes) -> npt.NDArray[np.bool_]:

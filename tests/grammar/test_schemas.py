@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,8 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
 @pytest.mark.parametrize("name", HELD)
 def test_a_schema_holds(name: str, takes: Takes) -> None:
     """What is valid may be answered, and nothing else, as the root and in an object."""
+    if name == "spaces" and version("llguidance") < "1.9":
+        pytest.skip("an llguidance this old takes other spaces between parts")
     schema, right, wrong = HELD[name]
     for text in (*right, *wrong):
         assert takes(of_schema(schema), text) == (text in right), text
