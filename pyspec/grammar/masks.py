@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -36,7 +38,11 @@ log = logging.getLogger("pyspec")
 
 SIMPLER = "make the grammar or the schema simpler"
 
-_AHEAD = ThreadPoolExecutor(2, "pyspec-masks")
+
+@cache
+def _ahead(_process: int) -> ThreadPoolExecutor:
+    """The threads of a process that compute masks: a fork has none of those that its parent had."""
+    return ThreadPoolExecutor(2, "pyspec-masks")
 
 
 def _matcher(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
@@ -216,7 +222,7 @@ class Masks:
         """Compute the masks before each of these tokens, and after them, in another thread if they take long."""
         if self._applied is not None and self._slow:
             copy = self._applied.deep_copy()
-            found = _AHEAD.submit(_along, self._vocabulary, copy, list(tokens))
+            found = _ahead(os.getpid()).submit(_along, self._vocabulary, copy, list(tokens))
             self._foreseen = _Foreseen(list(tokens), found)
 
     def _fail(self, why: str) -> None:
