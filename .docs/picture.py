@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pyspec import ChatTemplate, Sampling, SpeculativeLlama, stream_text
-from pyspec.token_view import token_text
+from pyspec.screen.token_view import token_text
 
 PAGES = Path(__file__).with_name("pages")
 TEXT = Path("tests/examples/lighthouse.txt")

@@ -30,7 +30,8 @@ import msgspec
 import numpy as np
 from common import Made, arguments, made_by
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.engine.target import TargetLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.equal import choices
 from pyspec.measure.report import table
@@ -38,9 +39,8 @@ from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.questions import load_questions
 from pyspec.store.heads import ASSISTANT, CHAINED_HEADS, MTP, States, kind_of_draft
 from pyspec.store.locate import resolve
-from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 ROWS = range(1, 7)
 CONTEXT = 2048

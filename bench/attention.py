@@ -18,10 +18,10 @@ from time import perf_counter
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.measure.records import ModelFile, model_file
 from pyspec.measure.report import table
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 from pyspec.store.locate import resolve
 
 SETTINGS = {"on": True, "off": False, "auto": "auto"}

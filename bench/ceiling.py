@@ -43,11 +43,11 @@ from pyspec import SpeculativeLlama
 from pyspec.measure.draws import left
 from pyspec.measure.records import ModelFile, commit, machine, model_file
 from pyspec.measure.report import Results, code_of, table
-from pyspec.noise import derive_seed
 from pyspec.profiling.logits import rows_after
-from pyspec.sampling import Sampling, build_chain, in_force
+from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.noise import derive_seed
 from pyspec.store.locate import resolve
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 OPTIONS = {
     "temp": 0.8, "every": 10, "tokens": 56, "speeds": "1.15,1.25,1.45", "threads": 1, "out": None,

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import sdist
 import tiny
 
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import PyspecError
-from pyspec.target import TargetLlama
 
 MARK = re.compile(r"<[|\uff5c]?/?[A-Za-z_][^<>\s'\"{}|\uff5c]{0,40}[|\uff5c]?>|\[/?[A-Z_]{3,}\]")
 THOUGHT = re.compile(r"think|THINK|channel|thought|REASON|response|text", re.IGNORECASE)

@@ -25,17 +25,17 @@ from common import Replayed, arguments, command_line, keep, page_of
 from grid import CURVES, informed_speed
 from msgspec.structs import replace
 
+from pyspec.engine.profiles import read_prior
 from pyspec.measure.oracle import oracle_speed
 from pyspec.measure.records import commit
 from pyspec.measure.report import table
-from pyspec.noise import Draw
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Auto
 from pyspec.policy.policies import Policies
 from pyspec.policy.shapes import SHAPES
-from pyspec.profiles import read_prior
 from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed, load_rounds
+from pyspec.sampling.noise import Draw
 
 ROUNDS = Path(__file__).parent / "firsts"
 HEAD_FILE = Path(__file__).parents[1] / "models" / "smollm2-eagle3.gguf"

@@ -62,11 +62,11 @@ print(SpeculativeLlama(model, draft=draft, n_ctx=2048, n_threads=int(threads) or
 STARTING = """
 import sys
 from time import perf_counter
-import pyspec.target
+import pyspec.engine.target
 from pyspec import SpeculativeLlama
 how, model, threads = sys.argv[1:]
 if how == "bare":
-    pyspec.target.brings_template = lambda _path: False
+    pyspec.engine.target.brings_template = lambda _path: False
 begin = perf_counter()
 llm = SpeculativeLlama(model, draft="none", n_ctx=2048, n_threads=int(threads) or None)
 if how == "bare":

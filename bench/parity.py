@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import msgspec
 from common import Made, arguments, made_by
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.engine.target import TargetLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.measure.report import table
-from pyspec.sampling import Sampling
-from pyspec.target import TargetLlama
-from pyspec.tokens import common_prefix
+from pyspec.sampling.chain import Sampling
+from pyspec.text.tokens import common_prefix
 
 SEED = 7
 HEAD = ("draft", "temperature", "answers", "equal", "made again", "NOT made again")

@@ -82,7 +82,7 @@ def deployed(options: Namespace, contender: str) -> Iterator[str]:
     """Deploy a contender's replicas, and yield their URL."""
     from ray import serve  # noqa: PLC0415 - an extra that few install
 
-    from pyspec.serve.ray import app  # noqa: PLC0415 - the same
+    from pyspec.cluster.serve import app  # noqa: PLC0415 - the same
 
     replicas, threads = map(int, contender.split("x"))
     with closing(socket.create_server(("127.0.0.1", 0))) as probe:

@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.draws import noise_of
-from pyspec.noise import Coupling
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Draft, Place, Plan
 from pyspec.profiling.questions import load_questions
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.noise import Coupling
 from pyspec.text.template import ChatTemplate
-from pyspec.tokens import Step, common_prefix
+from pyspec.text.tokens import Step, common_prefix
 
 Row = npt.NDArray[np.float32]
 

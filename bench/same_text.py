@@ -35,7 +35,7 @@ from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.logits import rows_after
 from pyspec.profiling.questions import load_questions, select
 from pyspec.text.template import ChatTemplate
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 HEAD = (
     "draft",

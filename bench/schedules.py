@@ -32,10 +32,10 @@ from serve import kinds_in_turn, p95
 
 from pyspec.batch.composing import BASES_IDLE, Composer
 from pyspec.batch.contexts import FILL_ROWS
+from pyspec.engine.target import TargetLlama
 from pyspec.measure.records import commit
 from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
-from pyspec.target import TargetLlama
 
 PASS = 512
 OPTIONS = {

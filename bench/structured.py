@@ -16,7 +16,7 @@ import outlines
 from common import arguments, in_turns
 from outlines.types import JsonSchema
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.measure.report import table
 
 NAMES = ("name", "street", "city", "country", "phone")

@@ -32,7 +32,7 @@ def timed(*arguments, **options):
     finally:
         spent.append(perf_counter() - start)
 check.run_child = pair.run_child = timed
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 options = json.loads(sys.argv[1])
 start = perf_counter()
 llm = SpeculativeLlama(**options)

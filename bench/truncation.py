@@ -32,10 +32,10 @@ from pyspec import SpeculativeLlama
 from pyspec.measure.draws import noise_of, top_two
 from pyspec.measure.records import ModelFile, commit, machine, model_file
 from pyspec.measure.report import code_of, table
-from pyspec.noise import derive_seed
-from pyspec.sampling import Sampling, build_chain, in_force
+from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.noise import derive_seed
 from pyspec.store.locate import resolve
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 OPTIONS = {
     "temp": 0.8, "length": 4, "every": 3, "tokens": 96, "threads": 1, "out": None,

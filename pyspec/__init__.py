@@ -23,36 +23,36 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec._version import __version__, borrowed
 from pyspec.errors import PyspecError
-from pyspec.rules import Margin, Strict
+from pyspec.sampling.verification import Margin, Strict
 
 if TYPE_CHECKING:
     from pyspec.batch import Batch
-    from pyspec.drafters import Drafter, Proposal
-    from pyspec.llama import OFF, Speculation, SpeculativeLlama
-    from pyspec.pieces import stream_text
-    from pyspec.replace import install, uninstall
-    from pyspec.sampling import Sampling
+    from pyspec.llama.install import install, uninstall
+    from pyspec.llama.pieces import stream_text
+    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
+    from pyspec.lookup.drafters import Drafter, Proposal
+    from pyspec.sampling.chain import Sampling
     from pyspec.text.parts import Piece
     from pyspec.text.template import ChatTemplate, Message
-    from pyspec.tokens import Source, Step, Token
+    from pyspec.text.tokens import Source, Step, Token
 
 _HOMES = {
     "Batch": "batch",
     "ChatTemplate": "text.template",
-    "Drafter": "drafters",
+    "Drafter": "lookup.drafters",
     "Message": "text.template",
-    "OFF": "llama",
+    "OFF": "llama.speculative",
     "Piece": "text.parts",
-    "Proposal": "drafters",
-    "Sampling": "sampling",
-    "Source": "tokens",
-    "Speculation": "llama",
-    "SpeculativeLlama": "llama",
-    "Step": "tokens",
-    "Token": "tokens",
-    "install": "replace",
-    "stream_text": "pieces",
-    "uninstall": "replace",
+    "Proposal": "lookup.drafters",
+    "Sampling": "sampling.chain",
+    "Source": "text.tokens",
+    "Speculation": "llama.speculative",
+    "SpeculativeLlama": "llama.speculative",
+    "Step": "text.tokens",
+    "Token": "text.tokens",
+    "install": "llama.install",
+    "stream_text": "llama.pieces",
+    "uninstall": "llama.install",
 }
 
 __all__ = [

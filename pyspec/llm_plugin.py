@@ -93,7 +93,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[Any]:
         from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.grammar.schemas import of_schema  # noqa: PLC0415
-        from pyspec.pieces import stream_text  # noqa: PLC0415
+        from pyspec.llama.pieces import stream_text  # noqa: PLC0415
         from pyspec.text.template import ChatTemplate  # noqa: PLC0415
 
         o = prompt.options

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from pyspec._lib import check, ffi, lib
 from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.drafters import Drafter, Proposal
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run
+from pyspec.lookup.drafters import Drafter, Proposal
 from pyspec.policy.lengths import make_policy, parse_length
-from pyspec.rules import Strict
-from pyspec.sampling import Sampling
-from pyspec.tokens import Step
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.verification import Strict
+from pyspec.text.tokens import Step
 
 GREEDY = Sampling(temperature=0.0)
 CELLS = Layout(1024)

@@ -65,7 +65,7 @@ def flash_attention() -> Iterator[None]:
         return attention.Attention(flash=True, below_tile=use.unified and use.n_seq > 1)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("pyspec.target", "pyspec.batch.contexts"):
+        for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
             patch.setattr(f"{module}.attention_of", on)
         yield
 
@@ -152,8 +152,8 @@ def tiny_sliding(tiny_folder: Path) -> Path:
 @pytest.fixture
 def open_llama() -> Iterator[Callable[..., Any]]:
     """Makes a `SpeculativeLlama` of a path; strict, 4 drafted tokens, nothing that drafts; closed after the test."""
-    from pyspec.llama import SpeculativeLlama
-    from pyspec.rules import Strict
+    from pyspec.llama.speculative import SpeculativeLlama
+    from pyspec.sampling.verification import Strict
 
     opened = []
 
@@ -179,7 +179,7 @@ def open_llama() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def open_plain() -> Iterator[Callable[..., Any]]:
     """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
-    from pyspec.target import (
+    from pyspec.engine.target import (
         TargetLlama,
     )  # a llama_cpp.Llama that knows which processors die of extra buffers
 

@@ -72,8 +72,8 @@ def everywhere(layers: int) -> RpcDevice | None:
     """
     import llama_cpp
 
+    from pyspec.engine.target import TargetLlama
     from pyspec.store.devices import add_rpc_servers, layer_devices
-    from pyspec.target import TargetLlama
 
     device = None
     if layer_devices():

@@ -9,7 +9,7 @@ from pathlib import Path
 ABORTS = """
 import sys
 import llama_cpp
-import pyspec.llama
+import pyspec.llama.speculative
 llm = llama_cpp.Llama(sys.argv[1], n_ctx=64, vocab_only=False, verbose=False)
 llama_cpp.llama_token_to_piece(llm._model.vocab, 10**6, None, 0, 0, False)
 """

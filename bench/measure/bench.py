@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pyspec.errors import MeasureError, PeerMissing, PyspecError
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.pictures import can_draw
 from pyspec.profiling.questions import Question, Report
 from pyspec.store.heads import MTP

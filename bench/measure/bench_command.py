@@ -16,7 +16,7 @@ from pyspec.cli.profile import COUNT, FILE, MARGIN, MODELS
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question, load_questions, select
-from pyspec.tables import print_table
+from pyspec.screen.tables import print_table
 
 from .bench import run_bench
 from .records import published

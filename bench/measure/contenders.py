@@ -34,11 +34,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError, PeerMissing
-from pyspec.llama import SpeculativeLlama
-from pyspec.sampling import Sampling
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.sampling.chain import Sampling
 from pyspec.store.check import extra_buffers
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, kind_of_draft
-from pyspec.tokens import Step
+from pyspec.text.tokens import Step
 
 from .records import TimedAnswer
 from .tasks import Mode, Options

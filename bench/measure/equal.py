@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.errors import UnequalOutputs
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.logits import replay, rows_after
 from pyspec.profiling.questions import Question
-from pyspec.sampling import Sampling, build_chain, in_force
+from pyspec.sampling.chain import Sampling, build_chain, in_force
 from pyspec.text.template import ChatTemplate
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 from .draws import TopTwo, top_two
 from .records import Difference, RunRecord, TimedAnswer

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.logits import nats_of, rows_after
 from pyspec.profiling.questions import Question
 from pyspec.text.template import ChatTemplate

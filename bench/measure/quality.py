@@ -15,7 +15,7 @@ import msgspec
 
 from pyspec.profiling.pictures import new_axes
 from pyspec.profiling.questions import Question, grouped
-from pyspec.tables import TextTable, table_of
+from pyspec.screen.tables import TextTable, table_of
 
 from .chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
 from .records import RunRecord, Setup, TimedAnswer

@@ -18,13 +18,13 @@ from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import MODELS
 from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.engine.models import Placement
+from pyspec.engine.verdicts import PairVerdict, keep_verdict, settings_of
 from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question
-from pyspec.progress import store_progress
+from pyspec.screen.progress import store_progress
+from pyspec.screen.tables import print_table
 from pyspec.store.files import cache_dir, file_sha256
 from pyspec.store.locate import resolve
-from pyspec.tables import print_table
-from pyspec.verdicts import PairVerdict, keep_verdict, settings_of
 
 from .bench_command import ASKED, QuestionOptions, command_line, engine_words
 from .bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence

@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pyspec.errors import InputError, OptionError
-from pyspec.noise import derive_seed
-from pyspec.options import Drafting, Speculation
+from pyspec.llama.options import Drafting, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.profiling.questions import Question
-from pyspec.rules import Margin, Strict, Verification, parse_window
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.noise import derive_seed
+from pyspec.sampling.verification import Margin, Strict, Verification, parse_window
 
 M = TypeVar("M", bound="Mode")
 

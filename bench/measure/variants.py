@@ -33,18 +33,18 @@ from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
 from pyspec.engine.handle import Role
 from pyspec.engine.models import Placement
+from pyspec.engine.offload import placed
 from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
 from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
-from pyspec.offload import placed
-from pyspec.options import AnswerOptions, Speculation
+from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import FIXED_MAX, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.profiling.logits import nats_of
 from pyspec.profiling.questions import Question, Report
-from pyspec.rules import Margin
-from pyspec.sampling import Sampling, build_chain
+from pyspec.sampling.chain import Sampling, build_chain
+from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate
 
 from .draws import TopTwo, top_two

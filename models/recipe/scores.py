@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspec.drafters import LookupDrafter
+from pyspec.lookup.drafters import LookupDrafter
 from pyspec.models.recipe.rows import Corpus
-from pyspec.rules import Margin
+from pyspec.sampling.verification import Margin
 
 BINS = 10
 
@@ -106,7 +106,7 @@ class Score:
 
 
 def margin_accepts(answer: NDArray[Any], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Where the margin rule at its defaults takes a guess that is the target's runner-up (`pyspec.rules.Margin`)."""
+    """Where the margin rule at its defaults takes a guess that is the target's runner-up (`Margin`)."""
     logits = answer["logp"][:, :2].astype(np.float64) + answer["lse"][:, None]
     first, second = logits[:, 0], logits[:, 1]
     close = (first > 0) & (second > Margin.theta * first) & (first - second <= Margin.gap)

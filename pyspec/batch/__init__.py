@@ -2,8 +2,8 @@
 
 from pyspec.batch.maker import Settings
 from pyspec.batch.reading import Reading
-from pyspec.batch.records import Record
 from pyspec.batch.run import Batch
-from pyspec.result import Failure, RecordResult, Result, Usage
+from pyspec.requests.records import Record
+from pyspec.text.result import Failure, RecordResult, Result, Usage
 
 __all__ = ["Batch", "Failure", "Reading", "Record", "RecordResult", "Result", "Settings", "Usage"]

@@ -20,16 +20,16 @@ from pyspec.batch.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
+from pyspec.engine.profiles import Side, beginnings, gpu_layers
+from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
-from pyspec.limits import is_quantised
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
-from pyspec.profiles import Side, beginnings, gpu_layers
+from pyspec.sampling.limits import is_quantised
 from pyspec.store.attention import TILE, Attention, Use, attention_of
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
-from pyspec.target import SNAPSHOTS, TargetLlama
 
 log = logging.getLogger("pyspec")
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from pyspec.account import Tally, settled, times_among
-from pyspec.batch.custom import as_told
-from pyspec.batch.records import Record
 from pyspec.engine.runs import Run
+from pyspec.engine.statistics import Tally, settled, times_among
 from pyspec.errors import PyspecError
-from pyspec.options import AnswerOptions
-from pyspec.result import RecordResult, Usage
-from pyspec.sampling import build_chain
+from pyspec.llama.options import AnswerOptions
+from pyspec.requests.custom import as_told
+from pyspec.requests.records import Record
+from pyspec.sampling.chain import build_chain
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece
-from pyspec.tokens import Token, TokenLogprobs, targets_own
+from pyspec.text.result import RecordResult, Usage
+from pyspec.text.tokens import Token, TokenLogprobs, targets_own
 
 
 @dataclass

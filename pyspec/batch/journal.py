@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pyspec.errors import BatchWriteError, ResumeMismatch
-from pyspec.result import RecordResult
+from pyspec.text.result import RecordResult
 
 try:
     _locks: Any = import_module("fcntl")

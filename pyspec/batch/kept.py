@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.prompt_cache import PromptFile
-from pyspec.tokens import common_prefix
+from pyspec.llama.prompt_cache import PromptFile
+from pyspec.text.tokens import common_prefix
 
 LEAST = 16
 """Shortest common beginning worth taking over from another sequence, tokens."""

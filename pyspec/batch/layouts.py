@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pyspec.batch.journal import Journal
 from pyspec.batch.reading import InputFile, Per, Reading, as_text, rows_of
-from pyspec.batch.records import Record
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.result import RecordResult
+from pyspec.requests.records import Record
 from pyspec.store.files import write_whole
+from pyspec.text.result import RecordResult
 
 
 class OutputFiles:

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from pyspec.batch.bodies import Body, ChatBody, known, read_body, records_of
-from pyspec.batch.records import CHAT, Record
 from pyspec.errors import InputError
+from pyspec.requests.bodies import Body, ChatBody, known, read_body, records_of
+from pyspec.requests.records import CHAT, Record
 
 log = logging.getLogger("pyspec")
 

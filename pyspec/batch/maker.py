@@ -8,24 +8,24 @@ from functools import cached_property, partial
 from typing import Any
 
 from pyspec.batch.jobs import Job
-from pyspec.batch.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
+from pyspec.engine.profiles import Side
+from pyspec.engine.verdicts import followed
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.gbnf import of_grammar
 from pyspec.grammar.languages import Constraint
-from pyspec.limits import check_ranges
-from pyspec.noise import derive_seed
-from pyspec.options import AnswerOptions, Speculation
-from pyspec.profiles import Side
-from pyspec.result import RecordResult
-from pyspec.rules import MARGIN_NUMBERS, Margin, Strict, Verification, rule_at
-from pyspec.sampling import Sampling
+from pyspec.llama.options import AnswerOptions, Speculation
+from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.noise import derive_seed
+from pyspec.sampling.verification import MARGIN_NUMBERS, Margin, Strict, Verification, rule_at
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.forms import TELLING, from_outside
+from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import check_tokens
-from pyspec.tokens import common_prefix
-from pyspec.verdicts import followed
+from pyspec.text.tokens import common_prefix
 
 _FORMAT_TOKENS = 64  # of a chat template, and to spare
 _BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever thought too short

@@ -12,19 +12,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from pyspec.batch.bodies import body_of, choice_of
 from pyspec.batch.journal import Journal
 from pyspec.batch.layouts import OutputFiles, TableFile, TextFiles
-from pyspec.batch.ray import RayBatch
 from pyspec.batch.reading import InputFile, Reading, as_text
-from pyspec.batch.records import Record
-from pyspec.batch.run import Batch
 from pyspec.errors import InputError
-from pyspec.result import RecordResult
+from pyspec.requests.bodies import body_of, choice_of
+from pyspec.requests.records import Record
+from pyspec.text.result import RecordResult
 
 
 class _EarlierLine(msgspec.Struct):
@@ -203,6 +201,16 @@ class RunProgress:
         self.accepted += result.speculation.get("accepted", 0)
 
 
+class Answerer(Protocol):
+    """Who answers the records of files: a `Batch`, or its like on a cluster."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the answers depend on."""
+
+    def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
+        """Results of records with their indexes, as they finish."""
+
+
 class FileRun:
     """One run over records that are known, inside `with`: first `answer`, then `assemble`.
 
@@ -212,7 +220,7 @@ class FileRun:
 
     def __init__(
         self,
-        answerer: Batch | RayBatch,
+        answerer: Answerer,
         records: Sequence[Record],
         output: OutputFiles,
         *,

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from pyspec.batch.lines import record_of
-from pyspec.batch.records import Record, unique
 from pyspec.errors import InputEncoding, InputError, InputTooLong
-from pyspec.result import Failure
+from pyspec.requests.records import Record, unique
+from pyspec.text.result import Failure
 
 MAX_RECORD = 1 << 20
 """Largest record unless told otherwise, bytes."""

@@ -11,13 +11,13 @@ from typing import Any
 import llama_cpp
 
 from pyspec.engine.models import Placement
-from pyspec.profiles import gpu_layers
+from pyspec.engine.profiles import gpu_layers
+from pyspec.engine.target import SNAPSHOTS
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import size_of
 from pyspec.store.gguf import GGML_TYPES
 from pyspec.store.header import facts_of, read_header
 from pyspec.store.machine import machine_memory
-from pyspec.target import SNAPSHOTS
 
 log = logging.getLogger("pyspec")
 

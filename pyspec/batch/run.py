@@ -13,27 +13,27 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.account import Tally
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
-from pyspec.batch.records import Record
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
+from pyspec.engine.offload import asked_layers, placed
 from pyspec.engine.parts import MemoryChoice
+from pyspec.engine.statistics import Tally
 from pyspec.errors import Cancelled, InputError, OptionError
-from pyspec.limits import check_ranges
-from pyspec.llama import file_of
-from pyspec.offload import asked_layers, placed
+from pyspec.llama.prompt_cache import PromptFile
+from pyspec.llama.speculative import file_of
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
-from pyspec.prompt_cache import PromptFile
-from pyspec.result import RecordResult
+from pyspec.requests.records import Record
+from pyspec.sampling.limits import check_ranges
 from pyspec.store.devices import parse_devices
+from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")
 

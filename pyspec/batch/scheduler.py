@@ -23,20 +23,20 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from pyspec.account import Tally, plain_decode_ms, times_among
 from pyspec.batch.composing import Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
 from pyspec.batch.kept import KeptTexts, common
 from pyspec.batch.queue import JobQueue
-from pyspec.batch.records import failed
 from pyspec.batch.scoring import PIECE, score_piece
 from pyspec.engine.rows import PREFILL_CHUNK
+from pyspec.engine.statistics import Tally, plain_decode_ms, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
+from pyspec.lookup.text_index import TAIL
 from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
-from pyspec.result import RecordResult
-from pyspec.text_index import TAIL
+from pyspec.requests.records import failed
+from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspec.batch.jobs import ActiveJob
 from pyspec.engine.handle import ALL_ROWS, Engine
-from pyspec.tokens import TokenLogprobs
+from pyspec.text.tokens import TokenLogprobs
 
 PIECE = 64
 """Prompt tokens whose rows one decode brings: 64 of a vocabulary of 150,000 take 40 MB."""

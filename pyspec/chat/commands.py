@@ -14,9 +14,9 @@ from pathlib import Path
 from pyspec.chat import files
 from pyspec.chat.settings import FIELDS, apply, changed, unknown, values
 from pyspec.chat.talk import Chat
-from pyspec.display import counted, stats_table
 from pyspec.errors import InputError
-from pyspec.token_view import print_tokens
+from pyspec.screen.display import counted, stats_table
+from pyspec.screen.token_view import print_tokens
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),

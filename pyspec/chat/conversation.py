@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from pyspec.display import counted
+from pyspec.engine.profiles import keep_learned, keep_seen
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import ContextOverflow, PyspecError
-from pyspec.llama import SpeculativeLlama
-from pyspec.options import AnswerOptions
-from pyspec.pieces import stream_text
-from pyspec.profiles import keep_learned, keep_seen
-from pyspec.prompt_cache import PromptCache
-from pyspec.result import Result
+from pyspec.llama.options import AnswerOptions
+from pyspec.llama.pieces import stream_text
+from pyspec.llama.prompt_cache import PromptCache
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.screen.display import counted
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
 from pyspec.store.watch import Watch
 from pyspec.text.parts import Piece
+from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate, Message
-from pyspec.tokens import Token
+from pyspec.text.tokens import Token
 
 
 class SavedModel(msgspec.Struct):

@@ -15,9 +15,9 @@ import platformdirs
 from pyspec._version import __version__
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, SavedModel
 from pyspec.errors import InputError, InputTooLong
-from pyspec.result import Result
 from pyspec.store.files import show, utf8, write_whole
-from pyspec.tokens import Source, Token
+from pyspec.text.result import Result
+from pyspec.text.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
 """Largest text file to read, or line to type, bytes."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import OptionError
-from pyspec.limits import RANGES, check_breakers
-from pyspec.noise import NOISES, Noise
 from pyspec.policy.lengths import parse_length
-from pyspec.rules import AUTO, Margin, Strict, Verification, as_window, parse_window
-from pyspec.sampling import DRY_BREAKERS, Sampling
+from pyspec.sampling.chain import DRY_BREAKERS, Sampling
+from pyspec.sampling.limits import RANGES, check_breakers
+from pyspec.sampling.noise import NOISES, Noise
+from pyspec.sampling.verification import AUTO, Margin, Strict, Verification, as_window, parse_window
 
 Parse = Callable[[str], Any]
 

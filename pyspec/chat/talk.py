@@ -20,17 +20,17 @@ from pyspec.chat.conversation import (
     why_cut,
 )
 from pyspec.chat.settings import BRIEF, HIDE, SILENT, UNASKED, ChatSettings, values
-from pyspec.display import Screen, counted, stats_line, verdict
 from pyspec.errors import InputError, PyspecError
-from pyspec.noise import chance_seed
-from pyspec.options import AnswerOptions, Speculation
-from pyspec.pieces import result_of
-from pyspec.result import Result
-from pyspec.rules import Strict, Verification
+from pyspec.llama.options import AnswerOptions, Speculation
+from pyspec.llama.pieces import result_of
+from pyspec.sampling.noise import chance_seed
+from pyspec.sampling.verification import Strict, Verification
+from pyspec.screen.display import Screen, counted, stats_line, verdict
+from pyspec.screen.token_view import TokenPaint, has_colour
 from pyspec.text.parts import Piece
+from pyspec.text.result import Result
 from pyspec.text.template import Message
-from pyspec.token_view import TokenPaint, has_colour
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 

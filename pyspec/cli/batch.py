@@ -30,10 +30,10 @@ from pyspec.cli.options import (
     SystemOptions,
 )
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
-from pyspec.display import safe
 from pyspec.errors import Cancelled, OptionError
-from pyspec.result import RecordResult
+from pyspec.screen.display import safe
 from pyspec.serve.settings import served_name
+from pyspec.text.result import RecordResult
 
 FAILED_ITEMS = 3
 """Exit code of a batch that finished with failed records."""
@@ -125,7 +125,7 @@ class BatchOptions(CacheOptions, SystemOptions):
                         f"{name} {kept} works in a single process only",
                         "leave it out with --engine ray",
                     )
-            from pyspec.batch.ray import RayBatch  # noqa: PLC0415 - an extra that few install
+            from pyspec.cluster.batch import RayBatch  # noqa: PLC0415 - an extra that few install
 
             return RayBatch(str(path), workers=self.workers, **arguments)
         return Batch(str(path), prompt_cache=self.prompt_cache, **arguments)

@@ -29,7 +29,7 @@ from pyspec.cli.options import (
     open_model,
 )
 from pyspec.cli.streams import interruptible, screen_of
-from pyspec.display import STATS_HELP
+from pyspec.screen.display import STATS_HELP
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),

@@ -265,7 +265,7 @@ def tell(text: str | bytes, *, err: bool = False) -> None:
 
     stdout to a file or a pipe is left unchanged.
     """
-    from pyspec.display import safe  # noqa: PLC0415 - takes time that --help need not
+    from pyspec.screen.display import safe  # noqa: PLC0415 - takes time that --help need not
 
     if err or sys.stdout.isatty():
         text = safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
@@ -290,12 +290,12 @@ class _LogLine(logging.Formatter):
     """Formats log lines as `tell` prints them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        from pyspec.display import safe  # noqa: PLC0415 - as above
+        from pyspec.screen.display import safe  # noqa: PLC0415 - as above
 
         return _folded(safe(super().formatMessage(record)).replace("\n", " "))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        from pyspec.display import safe  # noqa: PLC0415 - as above
+        from pyspec.screen.display import safe  # noqa: PLC0415 - as above
 
         return safe(super().formatException(ei))
 

@@ -12,9 +12,9 @@ import click
 
 from pyspec.cli.command import LAYERS, command, model_names, option, tell
 from pyspec.cli.streams import print_listing, run_progress
-from pyspec.display import safe
 from pyspec.errors import OptionError, PyspecError
-from pyspec.progress import busy, store_progress
+from pyspec.screen.display import safe
+from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import AUTO, require_devices
 from pyspec.store.drafts import (
     BESIDE,

@@ -14,9 +14,9 @@ import click
 import llama_cpp
 
 from pyspec.cli.command import option
-from pyspec.display import safe
 from pyspec.errors import OptionError
-from pyspec.limits import KV_TYPES
+from pyspec.sampling.limits import KV_TYPES
+from pyspec.screen.display import safe
 
 
 class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on

@@ -28,19 +28,19 @@ from pyspec.cli.options import (
     open_model,
 )
 from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text, screen_of
-from pyspec.display import STATS_HELP, Screen, stats_line, verdict
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.grammar.gbnf import of_grammar
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.schemas import of_schema
-from pyspec.llama import SpeculativeLlama
-from pyspec.options import AnswerOptions
-from pyspec.pieces import result_of
-from pyspec.prompt_cache import PromptCache
-from pyspec.result import Result
+from pyspec.llama.options import AnswerOptions
+from pyspec.llama.pieces import result_of
+from pyspec.llama.prompt_cache import PromptCache
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.screen.display import STATS_HELP, Screen, stats_line, verdict
+from pyspec.screen.token_view import TokenPaint, has_colour, print_legend
 from pyspec.store.files import Stamp, recall, remember
 from pyspec.text.parts import Piece
-from pyspec.token_view import TokenPaint, has_colour, print_legend
+from pyspec.text.result import Result
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

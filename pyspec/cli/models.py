@@ -15,7 +15,8 @@ from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import ModelNotFound
-from pyspec.progress import busy, store_progress
+from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.tables import print_table
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -37,7 +38,6 @@ from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.others import LocalModel
 from pyspec.store.sources import Entry, Manifest, PypiWheel, ShippedFile, hub_repo, load_manifest
-from pyspec.tables import print_table
 from pyspec.text.sources import KEY
 
 

@@ -14,12 +14,12 @@ from pyspec.batch.room import longest_context
 from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
-from pyspec.llama import Speculation, SpeculativeLlama
-from pyspec.noise import NOISES, chance_seed
-from pyspec.progress import busy, store_progress
-from pyspec.rules import AUTO as AUTO_RULE
-from pyspec.rules import Margin, PairRule, Strict, Verification
-from pyspec.sampling import DRY_BREAKERS, Sampling
+from pyspec.llama.speculative import Speculation, SpeculativeLlama
+from pyspec.sampling.chain import DRY_BREAKERS, Sampling
+from pyspec.sampling.noise import NOISES, chance_seed
+from pyspec.sampling.verification import AUTO as AUTO_RULE
+from pyspec.sampling.verification import Margin, PairRule, Strict, Verification
+from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import (
     AUTO,
     add_rpc_servers,

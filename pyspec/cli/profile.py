@@ -13,16 +13,17 @@ from pyspec.cli.command import command, option, tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import WORDS, DraftOptions, ModelOptions, open_model
 from pyspec.cli.streams import run_progress, stdout_console
-from pyspec.display import counted
+from pyspec.engine.profiles import forget, save_prior
 from pyspec.errors import OptionError
-from pyspec.llama import SpeculativeLlama
-from pyspec.profiles import forget, save_prior
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.pictures import can_draw
 from pyspec.profiling.profile import Measurement, PairFigures, apart, draw, measure, say, store
 from pyspec.profiling.questions import load_questions, select
 from pyspec.profiling.simulate import save_rounds
 from pyspec.profiling.tensor_types import all_types, type_table
-from pyspec.progress import store_progress
+from pyspec.screen.display import counted
+from pyspec.screen.progress import store_progress
+from pyspec.screen.tables import print_table
 from pyspec.store.drafts import candidates, made_for
 from pyspec.store.fetch import convertible
 from pyspec.store.locate import resolve
@@ -30,7 +31,6 @@ from pyspec.store.machine import default_threads
 from pyspec.store.others import name_of, owners_name
 from pyspec.store.sources import load_manifest
 from pyspec.store.watch import Watch
-from pyspec.tables import print_table
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)

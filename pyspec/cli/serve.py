@@ -14,7 +14,6 @@ import click
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.contexts import MOST_SEQUENCES
-from pyspec.batch.records import MOST_TOKENS
 from pyspec.batch.room import expected_bytes, room_of_models
 from pyspec.batch.run import FEWEST
 from pyspec.cli.command import command, model_names, option, tell
@@ -29,6 +28,7 @@ from pyspec.cli.options import (
 )
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
+from pyspec.requests.records import MOST_TOKENS
 from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings, served_name
 from pyspec.store.files import read_named

@@ -30,10 +30,10 @@ from rich.progress import (
 
 from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
-from pyspec.display import Screen, safe
 from pyspec.errors import InputTooLong, OptionError
+from pyspec.screen.display import Screen, safe
+from pyspec.screen.tables import TextTable, print_table
 from pyspec.store.files import open_named, utf8
-from pyspec.tables import TextTable, print_table
 
 _PATIENCE_S = 2.0
 """How long to wait silently for stdin if there is a prompt already."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.cli.command import tell
-from pyspec.display import safe
 from pyspec.errors import PyspecError
+from pyspec.screen.display import safe
 from pyspec.text.sources import KEY, templates_of
 
 _TURNS = (
@@ -37,7 +37,7 @@ def show_beginning(metadata: Mapping[str, Any]) -> None:
 def show_templates(path: Path) -> None:
     """Show each template, and how the one in force renders three turns, with the token count."""
     from pyspec.cli.engine_options import hush_llama  # noqa: PLC0415 - loads llama.cpp
-    from pyspec.target import TargetLlama  # noqa: PLC0415 - as above
+    from pyspec.engine.target import TargetLlama  # noqa: PLC0415 - as above
 
     hush_llama(verbose=False)
     model = TargetLlama(str(path), vocab_only=True, verbose=False)

@@ -18,11 +18,11 @@ from pyspec.engine.handle import Gate
 from pyspec.engine.parts import choose_parts
 from pyspec.engine.runs import Run
 from pyspec.engine.session import Session
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, PyspecError
 from pyspec.policy.simple import FixedPolicy
-from pyspec.rules import Strict
+from pyspec.sampling.verification import Strict
 from pyspec.store.heads import MTP
-from pyspec.target import TargetLlama
 
 PROMPT, ANSWER, DRAFTED = 70, 24, 5
 """Tokens: enough for more than one batch of states, several rounds, and drafts of several rows."""

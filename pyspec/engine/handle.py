@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
-from pyspec.noise import Coupling
-from pyspec.rules import Margin, Verification
+from pyspec.sampling.noise import Coupling
+from pyspec.sampling.verification import Margin, Verification
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
 ALL_ROWS = -2

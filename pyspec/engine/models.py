@@ -13,10 +13,10 @@ from llama_cpp import _internals as internals
 
 from pyspec._lib import address
 from pyspec.engine.handle import MAX_DRAFT
+from pyspec.engine.offload import PlacedModel, count_placeable, fit_layers, trial_layers
 from pyspec.engine.pair import check_pair
 from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
-from pyspec.limits import check_cache_type
-from pyspec.offload import PlacedModel, count_placeable, fit_layers, trial_layers
+from pyspec.sampling.limits import check_cache_type
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
 from pyspec.store.drafts import facts_if_same_tokens

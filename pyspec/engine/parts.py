@@ -10,10 +10,10 @@ from typing import Any
 import llama_cpp
 
 from pyspec._lib import STATES_SHOWN
-from pyspec.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.engine.models import longest_draft
 from pyspec.errors import OptionError, UnsupportedModel
-from pyspec.memory import Memory
+from pyspec.lookup.drafters import Drafter, ForeignDrafter, LookupDrafter
+from pyspec.lookup.memory import Memory
 from pyspec.store.drafts import drafts_here, offers_for
 from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of

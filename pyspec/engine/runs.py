@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import ffi
-from pyspec.account import Tally
 from pyspec.engine.handle import MAX_DRAFT, Gate
+from pyspec.engine.statistics import Tally
 from pyspec.errors import PyspecError
-from pyspec.noise import Coupling
 from pyspec.policy.types import Draft
-from pyspec.tokens import Source, Token
+from pyspec.sampling.noise import Coupling
+from pyspec.text.tokens import Source, Token
 
 _SOURCES = tuple(Source)
 

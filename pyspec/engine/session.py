@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from threading import Lock
 from time import perf_counter
 
-from pyspec.account import Account, Timings
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
+from pyspec.engine.statistics import Account, Timings
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
-from pyspec.tokens import Step, Token
+from pyspec.text.tokens import Step, Token
 
 UNLIMITED = 2**31 - 1
 """No token limit: the context is the limit, and the answer ends with "context"."""

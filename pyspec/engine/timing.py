@@ -7,11 +7,11 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-from pyspec.account import Account, plain_speed
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import can_roll_back
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.session import Session
+from pyspec.engine.statistics import Account, plain_speed
 from pyspec.errors import EngineError
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.row_times import SURE

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 
 from pyspec.errors import OptionError
-from pyspec.noise import Draw
 from pyspec.policy.matches import LookupEstimator
 from pyspec.policy.types import (
     LOGIT_MAX,
@@ -32,6 +31,7 @@ from pyspec.policy.types import (
     logit,
     table_bin,
 )
+from pyspec.sampling.noise import Draw
 
 Features = tuple[float, ...]
 """Inputs of the companion's logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
 
-from pyspec.noise import Draw
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
-from pyspec.rules import Margin, Strict, Verification
+from pyspec.sampling.noise import Draw
+from pyspec.sampling.verification import Margin, Strict, Verification
 
 _STRICT = Strict()
 

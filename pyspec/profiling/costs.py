@@ -13,7 +13,7 @@ import numpy as np
 
 from pyspec.engine.handle import Engine
 from pyspec.engine.timing import ready, verify_ms
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.shapes import N_MAX, expand
 from pyspec.profiling.simulate import Costs, Times

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from pyspec.engine.handle import MAX_DRAFT, Engine
 from pyspec.engine.timing import ready
-from pyspec.llama import SpeculativeLlama
-from pyspec.tokens import TokenLogprobs
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.text.tokens import TokenLogprobs
 
 
 def rows_after(

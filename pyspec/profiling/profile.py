@@ -17,15 +17,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from pyspec.display import safe
-from pyspec.drafters import LookupDrafter
-from pyspec.llama import SpeculativeLlama
-from pyspec.noise import derive_seed
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.stopping import survivals
-from pyspec.policy.types import Draft, Place, Plan
-from pyspec.profiles import (
+from pyspec.engine.profiles import (
     Profile,
     beginnings,
     disagreement,
@@ -34,16 +26,24 @@ from pyspec.profiles import (
     profiles_dir,
     save_profile,
 )  # fmt: skip
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.lookup.drafters import LookupDrafter
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.simple import LengthPolicy
+from pyspec.policy.stopping import survivals
+from pyspec.policy.types import Draft, Place, Plan
 from pyspec.profiling.costs import MeasuredCosts, measure_costs
 from pyspec.profiling.pictures import draw_costs, save_figure
 from pyspec.profiling.questions import Question, Report
 from pyspec.profiling.simulate import Answer, Chain, fixed_speed
 from pyspec.profiling.teaching import chains_of, gain_of_auto, teach
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.noise import derive_seed
+from pyspec.screen.display import safe
+from pyspec.screen.tables import TextTable, print_table
 from pyspec.store.files import file_sha256
-from pyspec.tables import TextTable, print_table
 from pyspec.text.template import ChatTemplate
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 
 class PairFigures(MeasuredCosts, kw_only=True):

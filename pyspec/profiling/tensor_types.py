@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.timing import ready, verify_ms
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.policy.types import Floats
 from pyspec.profiling.logits import nats_of, rows_after
 from pyspec.profiling.questions import Report, load_questions
+from pyspec.screen.tables import TextTable, table_of
 from pyspec.store.fetch import CONVERSIONS, ORIGINAL, Progress, convert, fetch
 from pyspec.store.sources import Entry
 from pyspec.store.watch import Watch
-from pyspec.tables import TextTable, table_of
 
 log = logging.getLogger("pyspec")
 

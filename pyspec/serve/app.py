@@ -20,7 +20,6 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive
 
-from pyspec.batch.bodies import Body
 from pyspec.batch.run import Batch
 from pyspec.errors import (
     AnswerFailed,
@@ -31,18 +30,19 @@ from pyspec.errors import (
     TemplateError,
     UnsupportedModel,
 )
+from pyspec.requests.bodies import Body
 from pyspec.serve import tokenizing
 from pyspec.serve.access import ASKED, AccessLog, Spans
-from pyspec.serve.completions import CHATS, TEXTS
+from pyspec.serve.apis.completions import CHATS, TEXTS
+from pyspec.serve.apis.interface import Interface, openai_refusal, told_of
+from pyspec.serve.apis.messages import COUNTS, MESSAGES
+from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
-from pyspec.serve.interface import Interface, openai_refusal, told_of
 from pyspec.serve.keys import Keys
-from pyspec.serve.messages import COUNTS, MESSAGES
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.patience import Admission, EventStream
 from pyspec.serve.pending import PendingRequest
-from pyspec.serve.responses import RESPONSE_COUNTS, RESPONSES
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 

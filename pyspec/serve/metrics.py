@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pyspec.batch.run import Batch
-from pyspec.result import Result
+from pyspec.text.result import Result
 
 _COUNTED = {
     "drafted": "Tokens drafted.",

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from pyspec.serve.interface import PING
+from pyspec.serve.apis.interface import PING
 from pyspec.serve.pending import PendingRequest
 
 READER_S = 120.0

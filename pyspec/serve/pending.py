@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspec.account import times_among
-from pyspec.batch import bodies
-from pyspec.batch.custom import DeltaWriter
 from pyspec.batch.jobs import Job
-from pyspec.batch.records import CHAT
+from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed
-from pyspec.result import RecordResult
-from pyspec.serve.logprobs import LogprobWriter, chat_logprobs
+from pyspec.requests import bodies
+from pyspec.requests.custom import DeltaWriter
+from pyspec.requests.records import CHAT
+from pyspec.serve.apis.logprobs import LogprobWriter, chat_logprobs
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Piece
-from pyspec.tokens import Token, TokenLogprobs
+from pyspec.text.result import RecordResult
+from pyspec.text.tokens import Token, TokenLogprobs
 
 log = logging.getLogger("pyspec")
 

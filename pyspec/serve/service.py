@@ -24,9 +24,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pyspec.batch import bodies
 from pyspec.batch.jobs import Job
-from pyspec.batch.records import Record, failed
 from pyspec.batch.run import Batch
 from pyspec.errors import (
     Cancelled,
@@ -38,12 +36,14 @@ from pyspec.errors import (
 )
 from pyspec.grammar.masks import check_constraint
 from pyspec.grammar.vocabulary import ByteVocabulary
-from pyspec.noise import derive_seed
-from pyspec.result import RecordResult
+from pyspec.requests import bodies
+from pyspec.requests.records import Record, failed
+from pyspec.sampling.noise import derive_seed
 from pyspec.serve.pending import AnswerListener, PendingRequest
 from pyspec.serve.pulse import Pulse
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parts import Piece
+from pyspec.text.result import RecordResult
 from pyspec.text.tokenizer import piece_reader
 
 log = logging.getLogger("pyspec")

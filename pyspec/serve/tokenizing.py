@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from pyspec._version import __version__
-from pyspec.batch.bodies import ChatBody, decoded, records_of
 from pyspec.batch.run import Batch
 from pyspec.errors import InputError
+from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.template import ChatTemplate
 

@@ -128,7 +128,7 @@ def _layers(path: Path, place: Home) -> int:
 
 
 def _where(path: Path, place: Home | None) -> str:
-    """Describe the placement as `pyspec.profiles` does for a loaded model."""
+    """Describe the placement as `pyspec.engine.profiles` does for a loaded model."""
     layers = _layers(path, place) if place else 0
     return f"{layers} layers on {place.described}" if place and layers else ""
 

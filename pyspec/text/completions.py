@@ -13,10 +13,10 @@ from pyspec.grammar.gbnf import constraint_of
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.masks import MaskProcessor, Masks
 from pyspec.grammar.schemas import held, tool_schema
-from pyspec.result import Result
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import from_outside
 from pyspec.text.parts import AnswerPart
+from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspec.text.scan import Scanner
-from pyspec.tokens import Step, TokenLogprobs
+from pyspec.text.tokens import Step, TokenLogprobs
 
 PartKind = Literal["reasoning", "content", "call", "arguments", "broken"]
 

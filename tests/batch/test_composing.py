@@ -15,8 +15,8 @@ from pyspec.batch.composing import (
     Composer,
     ReadingTime,
 )
-from pyspec.batch.records import COMPLETION, Record
 from pyspec.batch.scoring import PIECE, score_piece
+from pyspec.requests.records import COMPLETION, Record
 
 
 def composer(row_ms=1.0, *, answers=2, reading=1, each=256, interactive=True, exact=False):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pyspec.batch.contexts import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
 from pyspec.batch.kept import common
-from pyspec.batch.records import Record
 from pyspec.engine.round import Loop
+from pyspec.requests.records import Record
 
 
 @given(

@@ -12,14 +12,14 @@ from msgspec import structs
 
 from pyspec.batch import Settings
 from pyspec.batch.contexts import FEW, Models
-from pyspec.batch.records import Record, SpeculationBody
 from pyspec.batch.room import states_for
 from pyspec.engine.handle import Engine
+from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.sampling import Sampling
+from pyspec.requests.records import Record, SpeculationBody
+from pyspec.sampling.chain import Sampling
 from pyspec.store.header import facts_of
-from pyspec.target import SNAPSHOTS
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 """F32 throughout: no near-tie of a random model is decided by the number of rows."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pyspec.batch import Settings, contexts, run
-from pyspec.batch.records import Record
 from pyspec.batch.room import memory_for
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
+from pyspec.requests.records import Record
 
 F32 = 0
 

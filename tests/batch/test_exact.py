@@ -6,8 +6,8 @@ import pytest
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.engine.handle import Engine
-from pyspec.llama import SpeculativeLlama
-from pyspec.sampling import Sampling
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.sampling.chain import Sampling
 
 PROMPTS = [
     f"Write a line about {thing}." for thing in ("rain", "iron", "a fox", "tea", "the moon", "salt")

@@ -12,7 +12,7 @@ from systems import full_device, limits
 
 from pyspec.batch.journal import Journal
 from pyspec.errors import BatchWriteError, ResumeMismatch
-from pyspec.result import Failure, RecordResult
+from pyspec.text.result import Failure, RecordResult
 
 RUN = {"target": "t", "inputs": "i"}
 

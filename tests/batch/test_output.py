@@ -15,8 +15,8 @@ from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, public
 from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.result import RecordResult
 from pyspec.store.files import write_whole
+from pyspec.text.result import RecordResult
 
 __all__ = ["go"]
 

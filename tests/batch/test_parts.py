@@ -7,9 +7,9 @@ import json
 import scripted
 
 from pyspec.batch import Settings
-from pyspec.batch.bodies import ChatBody, decoded
 from pyspec.batch.output import public
-from pyspec.batch.records import Record
+from pyspec.requests.bodies import ChatBody, decoded
+from pyspec.requests.records import Record
 
 SAID = "<think>Hm.</think>Yes."
 

@@ -10,10 +10,10 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
-from pyspec.batch.attempts import Attempts  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.batch.ray import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
-from pyspec.batch.records import Record  # noqa: E402
+from pyspec.cluster.attempts import Attempts  # noqa: E402
+from pyspec.cluster.batch import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
+from pyspec.requests.records import Record  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -239,7 +239,7 @@ def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
 
 def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target, monkeypatch):
     """The others are answered, however many workers it costs."""
-    import pyspec.batch.ray as module
+    import pyspec.cluster.batch as module
 
     class Mortal(module._Actor):
         def answer(self, records):
@@ -259,7 +259,7 @@ def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target, monke
 
 def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, monkeypatch, tmp_path):
     """Of a dataset, too: Ray would try its block for ever. Two in a block cost three workers each, and one before."""
-    import pyspec.batch.ray as module
+    import pyspec.cluster.batch as module
 
     class Mortal(module._Actor):
         def answer(self, records):

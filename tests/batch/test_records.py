@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspec.batch.records import Record, unique
+from pyspec.requests.records import Record, unique
 
 
 def test_second_record_with_an_id_fails():

@@ -7,12 +7,12 @@ import pytest
 import tiny
 from answers import ask
 
-from pyspec.batch.records import Record
 from pyspec.batch.run import Settings
-from pyspec.drafters import NOTHING, Drafter
 from pyspec.errors import OptionError
-from pyspec.memory import Memory
-from pyspec.sampling import Sampling
+from pyspec.lookup.drafters import NOTHING, Drafter
+from pyspec.lookup.memory import Memory
+from pyspec.requests.records import Record
+from pyspec.sampling.chain import Sampling
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 """F32 throughout: no near-tie of a random model is decided by the number of rows."""

@@ -10,13 +10,13 @@ from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.kept import LEAST
 from pyspec.batch.output import public
-from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.result import RecordResult
-from pyspec.rules import Margin
-from pyspec.sampling import Sampling
+from pyspec.requests.records import Record
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.verification import Margin
+from pyspec.text.result import RecordResult
 
 WORDS = [
     "a",

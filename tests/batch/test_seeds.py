@@ -12,8 +12,8 @@ from fake_batch import go
 
 from pyspec.batch import Settings
 from pyspec.batch.output import public
-from pyspec.batch.records import Record
-from pyspec.sampling import Sampling
+from pyspec.requests.records import Record
+from pyspec.sampling.chain import Sampling
 
 __all__ = ["go"]
 

@@ -7,9 +7,9 @@ import pytest
 
 from pyspec.batch.composing import MOST_MS, ReadingTime
 from pyspec.batch.contexts import FEW
-from pyspec.batch.records import Record
 from pyspec.engine.handle import Engine
 from pyspec.policy.goodput import GoodputPolicy
+from pyspec.requests.records import Record
 
 N = 20
 

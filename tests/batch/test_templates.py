@@ -11,11 +11,11 @@ import pytest
 import tiny
 
 from pyspec.batch import Record, Settings
-from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.maker import JobMaker
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import ContextOverflow, InputError, TemplateError
-from pyspec.serve.interface import status_of
-from pyspec.target import TargetLlama
+from pyspec.requests.bodies import read_body, records_of
+from pyspec.serve.apis.interface import status_of
 from pyspec.text.tokenizer import GuardedTokenizer
 
 SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"

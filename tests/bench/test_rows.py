@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyspec.profiling.logits import rows_after
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 LENGTH = 40
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyspec._lib import ffi, lib
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 HOW = Sampling(temperature=0.8, top_k=3, top_p=0.7, min_p=0.05, seed=5)
 P = np.array([0.02, 0.4, 0.3, 0.16, 0.12])

@@ -14,14 +14,14 @@ from pyspec.chat.conversation import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
-from pyspec.display import Screen
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.options import AnswerOptions
-from pyspec.rules import Strict, Verification
-from pyspec.sampling import Sampling
+from pyspec.llama.options import AnswerOptions
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.verification import Strict, Verification
+from pyspec.screen.display import Screen
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
-from pyspec.tokens import Source, Token
+from pyspec.text.tokens import Source, Token
 
 DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")
 

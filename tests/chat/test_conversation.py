@@ -25,17 +25,17 @@ from pyspec.chat.conversation import (
     why_cut,
 )
 from pyspec.errors import ContextOverflow, ModelNotFound
-from pyspec.llama import OFF, SpeculativeLlama
-from pyspec.options import AnswerOptions, Speculation
-from pyspec.pieces import result_of, stream_text
+from pyspec.llama.options import AnswerOptions, Speculation
+from pyspec.llama.pieces import result_of, stream_text
+from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.policy.cost import CostCurve
-from pyspec.result import Result
-from pyspec.rules import Strict
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.verification import Strict
 from pyspec.store.files import file_sha256
 from pyspec.text.parts import AnswerPart, Piece
+from pyspec.text.result import Result
 from pyspec.text.template import Message
-from pyspec.tokens import Source, Token
+from pyspec.text.tokens import Source, Token
 
 
 def token(char: str) -> Token:

@@ -15,8 +15,8 @@ from systems import make_fifo
 from pyspec.chat import files
 from pyspec.chat.conversation import Conversation, Exchange, SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
-from pyspec.result import Result
-from pyspec.tokens import Source, Token
+from pyspec.text.result import Result
+from pyspec.text.tokens import Source, Token
 
 MODEL = FakeModel([])
 RELAXED = Token(ord("~"), Source.RELAXED, 0.25, ord("-"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, values
 from pyspec.errors import OptionError
-from pyspec.rules import Margin, Strict, Window
+from pyspec.sampling.verification import Margin, Strict, Window
 
 
 def test_values_are_what_set_takes() -> None:

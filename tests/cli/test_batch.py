@@ -24,7 +24,7 @@ from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
 from pyspec.cli import streams
 from pyspec.errors import InputError
-from pyspec.result import RecordResult, Usage
+from pyspec.text.result import RecordResult, Usage
 
 PLAIN = [
     "--draft",

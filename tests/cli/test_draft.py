@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from pyspec.cli.draft import draft, trial_sentence
+from pyspec.engine.profiles import load_profile
 from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
-from pyspec.llama import SpeculativeLlama
-from pyspec.profiles import load_profile
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.profile import measure
 from pyspec.store import devices
 from pyspec.store.drafts import suggestion

@@ -13,8 +13,8 @@ import pytest
 import tiny
 from running import Done, run
 
-from pyspec.llama import SpeculativeLlama
-from pyspec.tokens import Source, Step, Token
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.text.tokens import Source, Step, Token
 
 pytest.importorskip("llm", reason="the extra `llm` is not installed")
 

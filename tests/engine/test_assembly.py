@@ -8,7 +8,6 @@ import tiny
 from answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from pyspec.drafters import ForeignDrafter, LookupDrafter
 from pyspec.engine import models
 from pyspec.engine.parts import choose_parts
 from pyspec.errors import (
@@ -20,7 +19,8 @@ from pyspec.errors import (
     ModelUnreadable,
     OptionError,
 )
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.lookup.drafters import ForeignDrafter, LookupDrafter
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 

@@ -20,9 +20,9 @@ from answers import ask
 from fuzz.forked import fork
 from llama_cpp import llama_cpp_ext as ext
 
-from pyspec.batch.records import Record
 from pyspec.batch.run import Batch
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.requests.records import Record
 from pyspec.store.heads import CHAINED_HEADS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")

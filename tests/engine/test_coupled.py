@@ -24,9 +24,9 @@ from pyspec.engine.runs import Run
 from pyspec.grammar.gbnf import of_gbnf
 from pyspec.grammar.languages import Constraint
 from pyspec.policy.simple import FixedPolicy
-from pyspec.rules import Strict
-from pyspec.samplers import xtc_chance
-from pyspec.sampling import Sampling, build_chain
+from pyspec.sampling.chain import Sampling, build_chain
+from pyspec.sampling.native import xtc_chance
+from pyspec.sampling.verification import Strict
 
 pytestmark = devices.for_processors(
     "thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie"
@@ -376,7 +376,7 @@ def test_wrong_coupling_fails_the_same_test(tiny_target, draft, position, passes
 def test_wrong_chance_of_xtc_fails_the_same_test(tiny_target, draft, position, passes, monkeypatch):
     """One chance for a whole text ties its tokens together, too."""
     monkeypatch.setattr(
-        "pyspec.samplers.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
+        "pyspec.sampling.native.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
     )
     sampling = replace(WIDE, **XTC)
     with closing(Source(tiny_target, draft, 40, sampling)) as source:

@@ -16,9 +16,9 @@ from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import choose_parts
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.policy.simple import FixedPolicy
-from pyspec.target import TargetLlama
 
 FORMS = {
     "own": {},
@@ -202,7 +202,7 @@ def test_several_sequences_draft_as_each_alone(open_llama, make, target):
         work = [(seq, 0, 0) for seq in (1, 2, 3)]
         engine.verify(work)
         from pyspec.engine.handle import Gate
-        from pyspec.rules import Strict
+        from pyspec.sampling.verification import Strict
 
         for seq, text in enumerate(texts, 1):
             verdict = engine.accept(seq, 0, Gate(Strict(), False))

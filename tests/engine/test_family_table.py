@@ -22,10 +22,10 @@ from faults.cases import load
 from fuzz.forked import fork, run_child
 
 from pyspec.batch.contexts import Layout, Models
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.heads import NO_STATES
-from pyspec.target import TargetLlama
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 

@@ -10,9 +10,9 @@ import pytest
 import tiny
 from answers import GREEDY, Scripted, ask, counters, foretelling
 
-from pyspec.drafters import Proposal
 from pyspec.engine import turns
 from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError
+from pyspec.lookup.drafters import Proposal
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 

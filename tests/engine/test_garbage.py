@@ -12,7 +12,7 @@ import tiny
 MADE = """
 import gc, sys
 from pyspec.batch import Batch
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 path, options = sys.argv[1], {"n_threads": 1, "n_ctx": 64, "length": "fixed:2"}
 for _ in range(2):
 """

@@ -20,13 +20,13 @@ import pytest
 from answers import GREEDY
 
 from pyspec._lib import address
-from pyspec.drafters import LookupDrafter
 from pyspec.engine.handle import Engine, Gate, Role
 from pyspec.engine.models import SideModel
 from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
+from pyspec.lookup.drafters import LookupDrafter
 from pyspec.policy.lengths import FixedPolicy
-from pyspec.rules import Strict
+from pyspec.sampling.verification import Strict
 
 N_SEQ, ROOM = 10, 256
 THREADS = int(os.environ.get("PYSPEC_TEST_THREADS", "1"))

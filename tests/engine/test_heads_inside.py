@@ -14,7 +14,7 @@ import tiny_heads
 from answers import ask
 from fuzz.forked import fork
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 

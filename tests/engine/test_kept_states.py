@@ -12,8 +12,8 @@ import tiny_archs
 from fuzz.forked import fork
 
 from pyspec.engine.models import longest_draft
+from pyspec.engine.target import TargetLlama
 from pyspec.store.heads import NO_STATES
-from pyspec.target import TargetLlama
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 

@@ -13,10 +13,10 @@ from answers import ask
 
 from pyspec._lib import address
 from pyspec.engine.handle import Engine, Role
-from pyspec.noise import NOISES
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Plan
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.noise import NOISES
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 N_TOKENS, WIDTH, N_SEEDS = 4, 2, 1200

@@ -9,10 +9,10 @@ import pytest
 import tiny
 from answers import Scripted, ask, foretelling
 
-from pyspec.llama import Speculation
+from pyspec.llama.speculative import Speculation
 from pyspec.policy.simple import FixedPolicy
-from pyspec.rules import Margin, Strict, Window
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.verification import Margin, Strict, Window
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 WIDE = Margin(theta=0.0, gap=math.inf)

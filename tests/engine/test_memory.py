@@ -10,7 +10,7 @@ from pyspec.batch.contexts import Models
 from pyspec.errors import UnsupportedModel
 from pyspec.profiling.costs import measure_costs
 from pyspec.profiling.logits import rows_after
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 SAMPLED = Sampling(temperature=1.0, seed=4, noise="llama.cpp")

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from devices import for_processors
 
-from pyspec import target as of_target
 from pyspec.engine import models
+from pyspec.engine import target as of_target
 from pyspec.engine.models import Placement
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import ModelRejected
 from pyspec.store import check
 from pyspec.store.check import ChildExit, Loading
 from pyspec.store.devices import Device
-from pyspec.target import TargetLlama
 
 pytestmark = for_processors("this machine's own devices are put aside")
 SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}

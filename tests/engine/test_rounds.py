@@ -10,13 +10,13 @@ from answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters, foretel
 
 from pyspec import Speculation
 from pyspec.batch.contexts import Contexts, Models
-from pyspec.drafters import Proposal
 from pyspec.engine import handle
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
+from pyspec.lookup.drafters import Proposal
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Outcome, Place, Plan
-from pyspec.rules import Strict
+from pyspec.sampling.verification import Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 

@@ -14,10 +14,10 @@ from answers import ask
 from native.twins import noise
 
 from pyspec.batch import Batch, Record, Settings
+from pyspec.llama.options import Speculation
 from pyspec.measure.draws import top_two
-from pyspec.options import Speculation
 from pyspec.policy.lengths import FixedPolicy
-from pyspec.sampling import Sampling, build_chain, in_force
+from pyspec.sampling.chain import Sampling, build_chain, in_force
 
 N_TOKENS = 20
 MOVE, TRIES = 0.01, 500
@@ -57,7 +57,7 @@ def drawn(i):
 @pytest.fixture(scope="module")
 def plain(tiny_target, count):
     """Each prompt's tokens without drafts, and their text."""
-    from pyspec.llama import SpeculativeLlama
+    from pyspec.llama.speculative import SpeculativeLlama
 
     with SpeculativeLlama(
         str(tiny_target), draft="none", n_ctx=256, n_threads=1, n_threads_batch=1

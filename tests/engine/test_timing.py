@@ -11,7 +11,7 @@ from pyspec import SpeculativeLlama
 from pyspec.engine import timing
 from pyspec.engine.timing import ROWS, time_unseen, verify_ms
 from pyspec.policy.row_times import SURE
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 

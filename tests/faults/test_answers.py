@@ -151,7 +151,7 @@ def test_27_little_memory(megabytes: int, smollm2: str) -> None:
 IN_A_SCRIPT = """
 import sys
 from pyspec.errors import PyspecError
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 try:
     with SpeculativeLlama(sys.argv[1], n_threads=1, draft="none") as llm:
         llm.create_completion("a", max_tokens=2)

@@ -15,10 +15,10 @@ import tiny_archs
 from faults.cases import load
 from fuzz.forked import fork, run_child
 
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import PyspecError, UnsupportedModel
-from pyspec.llama import SpeculativeLlama
-from pyspec.sampling import Sampling
-from pyspec.target import TargetLlama
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.sampling.chain import Sampling
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="forks"),

@@ -10,8 +10,8 @@ from faults.cases import load
 from llama_cpp import LlamaGrammar
 
 from pyspec.batch import Batch
-from pyspec.batch.records import Record
 from pyspec.errors import InputError
+from pyspec.requests.records import Record
 from pyspec.text.formats import format_language
 
 

@@ -22,7 +22,7 @@ from pyspec.engine.handle import Role
 from pyspec.engine.runs import Outage
 from pyspec.errors import EngineError
 from pyspec.policy.simple import FixedPolicy
-from pyspec.rules import Margin
+from pyspec.sampling.verification import Margin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF and /proc/self/maps")
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

@@ -102,7 +102,7 @@ def drive(seeds: Sequence[str], log: Path | None = None) -> list[Verdict]:
     """Every seed through every entry; verdicts of a log that is there already are taken from it."""
     import pyspec.cli.generate
     import pyspec.engine.pair
-    import pyspec.llama
+    import pyspec.llama.speculative
 
     pyspec.store.check.run_child = pyspec.engine.pair.run_child = run_child
     known = _known(log)

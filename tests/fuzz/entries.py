@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"n_threads": 1, "n_batch": 32, "companion": "none"}
 
 
 def _class(path: Path, **options: Any) -> Any:
-    from pyspec.llama import SpeculativeLlama
+    from pyspec.llama.speculative import SpeculativeLlama
 
     return SpeculativeLlama(str(path), **{"n_ctx": 64, "draft": "lookup", **SMALL, **options})
 
@@ -163,7 +163,7 @@ def by_texts(path: Path) -> str:
 
 def as_vocabulary(path: Path) -> str:
     """The text that the file keeps becomes tokens by its vocabulary."""
-    from pyspec.target import TargetLlama
+    from pyspec.engine.target import TargetLlama
 
     _, text = read(path).kv["general.description"]
     llm = TargetLlama(str(path), vocab_only=True, verbose=False)

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch import Batch
-from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.jobs import Job
 from pyspec.errors import PyspecError
 from pyspec.grammar.gbnf import of_gbnf
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.masks import check_constraint
+from pyspec.requests.bodies import read_body, records_of
 
 COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "60"))
 many = settings(

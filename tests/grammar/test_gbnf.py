@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from llama_cpp import llama_grammar
 from matched import follows
 
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
 from pyspec.grammar.gbnf import MOST_DEPTH, of_gbnf, of_grammar
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.masks import CANDIDATES, Masks
-from pyspec.target import TargetLlama
 
 WORDS = [
     "ab",

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from completions import CHAT, GREEDY, PROMPT, stable
 
-from pyspec.rules import Margin
+from pyspec.sampling.verification import Margin
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from completions import GREEDY, PROMPT, stable
 
 from pyspec.errors import EngineBusy, InputError
-from pyspec.llama import SpeculativeLlama
-from pyspec.options import AnswerOptions
+from pyspec.llama.options import AnswerOptions
+from pyspec.llama.speculative import SpeculativeLlama
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "eval": lambda llm: llm.eval([5]),

@@ -7,7 +7,7 @@ from answers import ask
 from completions import CHAT
 
 from pyspec.errors import OptionError
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 DRY = {"dry_multiplier": 2.0, "dry_sequence_breakers": ["x"], "dry_penalty_last_n": -1}
 XTC = {"xtc_probability": 0.7, "xtc_threshold": 0.05}

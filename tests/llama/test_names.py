@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import ModelNotFound
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.locate import add, resolve
 
 

@@ -41,7 +41,7 @@ def watched(pair):
 @pytest.mark.parametrize("draft", [0, 4])
 def test_ids_are_those_of_plain_decoding(watched, draft):
     """Each call of a processor has one token more, the prompt first; also in a second answer, with drafts or without."""
-    from pyspec.llama import Speculation
+    from pyspec.llama.speculative import Speculation
 
     pair, make, seen = watched
     for prompt in (PROMPT, "zzyyxx"):
@@ -102,7 +102,7 @@ def test_drafts_are_accepted_under_a_processor(open_llama, open_plain, tiny_asci
 
 def test_processor_beside_bias_and_penalties(open_llama, tiny_ascii):
     """With a bias and a penalty, drafts change nothing; the original drops both processors where a bias is given too."""
-    from pyspec.llama import OFF
+    from pyspec.llama.speculative import OFF
 
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     options = {**LONG, "logit_bias": {7: 3.0}, "repeat_penalty": 1.3}

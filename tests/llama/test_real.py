@@ -7,7 +7,7 @@ import json
 import pytest
 from answers import ask
 
-from pyspec.rules import Margin, Strict
+from pyspec.sampling.verification import Margin, Strict
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 
 from pyspec.engine.round import Loop
 from pyspec.errors import OptionError
-from pyspec.llama import OFF, Speculation
+from pyspec.llama.speculative import OFF, Speculation
 from pyspec.policy.policies import MOST_POLICIES
-from pyspec.rules import Margin, Strict
+from pyspec.sampling.verification import Margin, Strict
 
 
 def test_speculation_block(pair):

@@ -16,7 +16,7 @@ from completions import GREEDY, PROMPT, stable
 
 import pyspec
 from pyspec.errors import EngineBusy, EngineError, InputError, ModelNotFound, OptionError
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 
 OUR_DEFAULTS = {"flash_attn": "auto", "verbose": False}
 
@@ -177,9 +177,11 @@ def test_vocab_only_is_a_tokenizer(open_llama, tiny_ascii):
 
 def test_names_are_targets(monkeypatch, tiny_ascii):
     """A name of the manifest is a model; an unknown one is refused with near names."""
-    import pyspec.llama
+    import pyspec.llama.speculative
 
-    monkeypatch.setattr(pyspec.llama, "resolve", lambda name, *_: {"some-model": tiny_ascii}[name])
+    monkeypatch.setattr(
+        pyspec.llama.speculative, "resolve", lambda name, *_: {"some-model": tiny_ascii}[name]
+    )
     with SpeculativeLlama("some-model", draft="none", n_threads=1) as llm:
         assert llm.model_path == str(tiny_ascii)
     monkeypatch.undo()

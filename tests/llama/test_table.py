@@ -12,7 +12,7 @@ import pytest
 import tiny
 import tiny_eagle
 
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 
 PROMPTS = [bytes(97 + (i * 7 + j * j) % 26 for j in range(5 + i)) for i in range(20)]
 SETTINGS = {

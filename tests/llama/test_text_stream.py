@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspec.pieces import stream_text
-from pyspec.sampling import Sampling
+from pyspec.llama.pieces import stream_text
+from pyspec.sampling.chain import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 

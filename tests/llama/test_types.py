@@ -11,7 +11,7 @@ from completions import GREEDY, PROMPT
 import pyspec
 from pyspec.batch import Batch
 from pyspec.errors import InputError, OptionError
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 ASK = [{"role": "user", "content": "x"}]
 

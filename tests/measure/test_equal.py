@@ -12,7 +12,7 @@ import pytest
 from measure.making import SETUP, record, turn
 
 from pyspec.errors import UnequalOutputs
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.measure.bench import Runner
 from pyspec.measure.contenders import Ours
 from pyspec.measure.equal import choices, demand_equal, equality, first_differences
@@ -20,7 +20,7 @@ from pyspec.measure.records import Difference, RunRecord
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.logits import nats_of, rows_after
 from pyspec.profiling.questions import Question
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 from pyspec.text.template import ChatTemplate
 
 

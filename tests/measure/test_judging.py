@@ -7,9 +7,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from pyspec.engine.target import TargetLlama
 from pyspec.measure.judging import TextJudge
 from pyspec.profiling.questions import Question
-from pyspec.target import TargetLlama
 from pyspec.text.template import ChatTemplate
 
 QUESTION = Question(1, "a", ["abc abc"])

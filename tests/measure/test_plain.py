@@ -14,7 +14,7 @@ from pyspec.measure.contenders import PlainLlama
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"n_ctx": 64, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
-ITS_OWN = {"pyspec/target.py"}
+ITS_OWN = {"pyspec/engine/target.py"}
 """Where `llama_cpp.Llama` is made safe."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspec.errors import InputError, OptionError
 from pyspec.measure.tasks import is_closed, parse_mode, parse_modes, passes
 from pyspec.profiling.questions import load_questions
-from pyspec.rules import Margin, Strict
+from pyspec.sampling.verification import Margin, Strict
 
 # -- checks ------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 
 from pyspec.errors import MeasureError, OptionError
 from pyspec.measure.variants import SideBySide, _Answer, parse_variant, parse_variants
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 PROMPT = list(range(3, 20))
 GREEDY = Sampling(temperature=0.0, seed=1)

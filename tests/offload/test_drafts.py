@@ -18,7 +18,7 @@ from offload.test_fit import found_by
 Run = Callable[..., str]
 
 ANSWERS = """
-from pyspec.rules import Strict
+from pyspec.sampling.verification import Strict
 path, options = sys.argv[2], json.loads(sys.argv[3])
 one, name = device(1 << 32)
 options = {"n_ctx": 512, "n_threads": 1, "length": "fixed:4", "trust": True, **options}

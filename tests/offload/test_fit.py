@@ -17,9 +17,9 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from devices import RpcDevice
 from pyspec.engine.models import Placement, SideModel
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.devices import add_rpc_servers, layer_devices
-from pyspec.target import TargetLlama
+from pyspec.engine.target import TargetLlama
 made = []
 def device(memory):
     made.append(RpcDevice(int(memory)))

@@ -14,7 +14,7 @@ from offload.test_fit import SHARES, found_by
 Run = Callable[..., str]
 
 _SIZES = """
-from pyspec.offload import count_placeable
+from pyspec.engine.offload import count_placeable
 path, shares = sys.argv[2], json.loads(sys.argv[3])
 how = {"n_ctx": 8192, "flash_attn": False}
 llm, one = open_(path, 1 << 33, -1, **how)

@@ -104,7 +104,7 @@ end([each.name, each.description == one.address, each.kind, each.free, each.tota
 def test_profiles_tell_devices_apart(in_child: Run, eight_layers: Path) -> None:
     """A profile measured on a device is not used on the processor, nor the other way round; RPC has no card's prior."""
     code = """
-from pyspec.profiles import prior_curve, profile_key
+from pyspec.engine.profiles import prior_curve, profile_key
 path = sys.argv[2]
 one, name = device(1 << 32)
 keys, curves = [], []

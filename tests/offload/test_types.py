@@ -19,7 +19,7 @@ place = place_of(layers, (name,))
 times = _times(path, place)
 where = _where(path, place)
 llm = TargetLlama(str(path), n_gpu_layers=layers, devices=[name], n_ctx=512, trust=True, verbose=False)
-from pyspec.profiles import _run
+from pyspec.engine.profiles import _run
 from pyspec.store.timed import how
 end([sorted(times), min(times.values()) > 0, one.most_used, one.refused, how(llm.n_threads, where) == _run(llm)])
 """

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from pyspec.engine.profiles import read_prior
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import Place
-from pyspec.profiles import read_prior
 from pyspec.profiling.simulate import Costs, Player, Times, load_rounds
 
 ROOT = Path(__file__).parents[2]

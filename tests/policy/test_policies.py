@@ -8,7 +8,7 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import MOST_POLICIES, Policies
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
-from pyspec.rules import Margin
+from pyspec.sampling.verification import Margin
 
 
 def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart() -> None:

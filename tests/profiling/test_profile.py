@@ -13,9 +13,9 @@ from answers import counters
 from rich.console import Console
 
 from pyspec.engine.handle import Engine, Role
+from pyspec.engine.profiles import load_profile, profile_key
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiles import load_profile, profile_key
 from pyspec.profiling import profile as measured
 from pyspec.profiling.costs import MeasuredCosts, measure_costs
 from pyspec.profiling.profile import (

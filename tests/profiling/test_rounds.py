@@ -15,7 +15,7 @@ from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.costs import measure_costs
 from pyspec.profiling.profile import record_answer
 from pyspec.profiling.simulate import Answer, load_rounds, save_rounds
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]
 N, KMAX = 20, 4

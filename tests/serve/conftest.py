@@ -13,7 +13,7 @@ from tab import CHROMIUM, Tab
 from waiting import wait
 
 from pyspec.batch import Batch, Settings
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 
 
 class Running:

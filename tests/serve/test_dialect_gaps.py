@@ -11,11 +11,11 @@ import pytest
 from asking import post
 from waiting import DEADLINE_S
 
-from pyspec.batch.bodies import ChatBody, decoded, records_of
 from pyspec.errors import InputError
-from pyspec.serve.claude_tools import chat_tool, is_function
-from pyspec.serve.messages import MessagesBody
-from pyspec.serve.responses import ResponsesBody
+from pyspec.requests.bodies import ChatBody, decoded, records_of
+from pyspec.serve.apis.claude_tools import chat_tool, is_function
+from pyspec.serve.apis.messages import MessagesBody
+from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.forms import NO_PICTURE, standard
 
 USER = [{"role": "user", "content": "hi"}]

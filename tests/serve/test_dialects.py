@@ -7,7 +7,7 @@ import json
 import pytest
 from asking import body, post
 
-from pyspec.batch.bodies import ChatBody, decoded
+from pyspec.requests.bodies import ChatBody, decoded
 from pyspec.text.forms import standard
 
 

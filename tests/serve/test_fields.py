@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pyspec.batch.bodies import ChatBody, CompletionBody, decoded, records_of
-from pyspec.batch.fields import REFUSED, UNDONE
 from pyspec.errors import InputError
-from pyspec.serve.messages import CountBody, MessagesBody
-from pyspec.serve.responses import ResponseCountBody, ResponsesBody
+from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
+from pyspec.requests.fields import REFUSED, UNDONE
+from pyspec.serve.apis.messages import CountBody, MessagesBody
+from pyspec.serve.apis.responses import ResponseCountBody, ResponsesBody
 
 pytest.importorskip("openai", reason="the extra [test] is not installed")
 pytest.importorskip("anthropic", reason="the extra [test] is not installed")

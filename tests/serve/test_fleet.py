@@ -25,7 +25,7 @@ def fleet(serve, tmp_path):
     from pyspec.batch import Batch, Settings
     from pyspec.batch.room import expected_bytes
     from pyspec.engine.models import Placement
-    from pyspec.sampling import Sampling
+    from pyspec.sampling.chain import Sampling
     from pyspec.serve.fleet import OtherModels
     from pyspec.serve.settings import ServerSettings
 

@@ -16,7 +16,7 @@ from pyspec.serve.service import Service
 
 def test_answers_are_counted_before_anything_is_made_of_them(serve, monkeypatch):
     """200,000 prompts took 3 GB to be refused; asked again later, they are no fewer."""
-    from pyspec.batch import bodies
+    from pyspec.requests import bodies
 
     server = serve(max_body=1 << 20)
     monkeypatch.setattr(bodies, "records_of", None)

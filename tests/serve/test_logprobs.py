@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.records import COMPLETION
-from pyspec.serve.logprobs import LogprobWriter
-from pyspec.tokens import Source, Token, TokenLogprobs
+from pyspec.requests.records import COMPLETION
+from pyspec.serve.apis.logprobs import LogprobWriter
+from pyspec.text.tokens import Source, Token, TokenLogprobs
 
 PIECES = [b"a", "\u2603".encode()[:1], "\u2603".encode()[1:], b"bc", b"", b"a"]
 

@@ -8,7 +8,7 @@ import pytest
 import scripted
 from asking import post
 
-from pyspec.serve.messages import MessagesBody
+from pyspec.serve.apis.messages import MessagesBody
 
 anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 

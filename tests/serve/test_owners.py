@@ -9,10 +9,10 @@ from answers import counters
 from asking import body, post
 
 from pyspec.batch import Settings
-from pyspec.batch.bodies import ChatBody, CompletionBody, decoded
-from pyspec.sampling import Sampling
-from pyspec.serve.messages import MessagesBody
-from pyspec.serve.responses import ResponsesBody
+from pyspec.requests.bodies import ChatBody, CompletionBody, decoded
+from pyspec.sampling.chain import Sampling
+from pyspec.serve.apis.messages import MessagesBody
+from pyspec.serve.apis.responses import ResponsesBody
 
 
 def test_a_server_drafts_for_the_same_user_only(serve):

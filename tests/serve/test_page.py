@@ -8,7 +8,7 @@ import pytest
 from tab import CHROMIUM
 
 from pyspec.batch import Batch, Settings
-from pyspec.sampling import Sampling
+from pyspec.sampling.chain import Sampling
 from pyspec.serve.fleet import OtherModels
 from pyspec.serve.settings import ServerSettings
 

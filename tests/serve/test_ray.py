@@ -19,10 +19,10 @@ from asking import POSTED  # noqa: E402
 from waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
+from pyspec.cluster.serve import Replica, _events, app, build  # noqa: E402
 from pyspec.errors import OptionError  # noqa: E402
-from pyspec.sampling import Sampling  # noqa: E402
+from pyspec.sampling.chain import Sampling  # noqa: E402
 from pyspec.serve.app import interface_at  # noqa: E402
-from pyspec.serve.ray import Replica, _events, app, build  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -67,7 +67,7 @@ def deploy(tiny_ascii, released):
 
     ray.init(num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspec.serve.ray.Replica", Paced)
+        patch.setattr("pyspec.cluster.serve.Replica", Paced)
         yield deploy_
     ray.serve.shutdown()
     ray.shutdown()
@@ -330,7 +330,7 @@ def test_a_replica_whose_engine_ended_ends(tiny_ascii, monkeypatch):
     """At Ray's next check, and Ray makes another; one that works stays."""
     arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
     ended = []
-    monkeypatch.setattr("pyspec.serve.ray.os._exit", ended.append)
+    monkeypatch.setattr("pyspec.cluster.serve.os._exit", ended.append)
 
     async def life():
         replica = Replica(str(tiny_ascii), {}, arguments)
@@ -354,7 +354,7 @@ def test_a_replica_whose_engine_hangs_ends(tiny_ascii, monkeypatch):
     """At Ray's next check, as one whose engine ended."""
     arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
     ended = []
-    monkeypatch.setattr("pyspec.serve.ray.os._exit", ended.append)
+    monkeypatch.setattr("pyspec.cluster.serve.os._exit", ended.append)
 
     async def life():
         replica = Replica(str(tiny_ascii), {"stall": 600.0}, arguments)

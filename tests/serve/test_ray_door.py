@@ -17,8 +17,8 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import DeploymentUnavailableError
 from starlette.requests import Request
 
+from pyspec.cluster.serve import Ingress, _events, _refusal, conversation_key
 from pyspec.serve.app import interface_at
-from pyspec.serve.ray import Ingress, _events, _refusal, conversation_key
 
 # -- the door ----------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ def test_a_door_without_replicas_says_so():
 
 def test_a_body_that_does_not_say_how_long_it_is_has_a_limit(monkeypatch):
     """The door reads all of it, for whom it may have to ask again."""
-    monkeypatch.setattr("pyspec.serve.ray.MAX_BODY", 1)
+    monkeypatch.setattr("pyspec.cluster.serve.MAX_BODY", 1)
     assert door(FINE)[0] == 413
 
 
@@ -156,7 +156,7 @@ def test_what_another_replica_refuses_is_told_in_the_stream(answer, message):
 
 def test_a_stream_that_waits_for_another_replica_shows_that_it_goes_on(monkeypatch):
     """The door says so itself until one answers."""
-    monkeypatch.setattr("pyspec.serve.ray._PING_S", 0.0)
+    monkeypatch.setattr("pyspec.cluster.serve._PING_S", 0.0)
 
     async def read():
         free = asyncio.Event()
@@ -183,7 +183,7 @@ def test_the_status_of_a_stream_does_not_wait_for_its_beginning():
 
 def test_a_reader_who_leaves_is_asked_for_no_more(monkeypatch):
     """Nothing goes on waiting for another replica."""
-    monkeypatch.setattr("pyspec.serve.ray._PING_S", 0.0)
+    monkeypatch.setattr("pyspec.cluster.serve._PING_S", 0.0)
 
     async def read():
         response = await response_to(CHAT, [HEAD, PING, *LOST], [asyncio.Event()])

@@ -10,8 +10,8 @@ from asking import body, post
 from waiting import DEADLINE_S, wait
 
 from pyspec import errors
-from pyspec.batch.bodies import decoded, records_of
-from pyspec.serve.responses import ResponsesBody
+from pyspec.requests.bodies import decoded, records_of
+from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.serve.service import Service
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")

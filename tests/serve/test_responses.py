@@ -9,7 +9,7 @@ import pytest
 import scripted
 from asking import post
 
-from pyspec.serve.items import messages_of
+from pyspec.serve.apis.items import messages_of
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

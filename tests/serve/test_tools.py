@@ -7,8 +7,8 @@ import json
 import pytest
 import scripted
 
-from pyspec.serve.items import messages_of
-from pyspec.serve.responses import ResponsesBody
+from pyspec.serve.apis.items import messages_of
+from pyspec.serve.apis.responses import ResponsesBody
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

@@ -9,11 +9,11 @@ import pytest
 import tiny
 
 from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.llama import SpeculativeLlama
+from pyspec.engine.target import TargetLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store import attention
 from pyspec.store.attention import Attention, AttentionMs, Use, attention_of, heads_of
 from pyspec.store.toy import Heads
-from pyspec.target import TargetLlama
 
 USE = Use(512, 1)
 HEADS = Heads(4, 2, 8, 8)
@@ -147,7 +147,7 @@ def found(monkeypatch):
     """What the measurement found, for class and batch."""
 
     def set_(flash, below_tile=False):
-        for module in ("pyspec.target", "pyspec.batch.contexts"):
+        for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
             monkeypatch.setattr(
                 f"{module}.attention_of",
                 lambda _path, _use, asked=None: Attention(

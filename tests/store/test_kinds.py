@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
-from pyspec.llama import SpeculativeLlama
+from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.drafts import drafts_here
 from pyspec.store.header import facts_of
 from pyspec.store.heads import has_head, unused_heads, why_plain

@@ -12,7 +12,7 @@ from pyspec.errors import InputError, TemplateError
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
-from pyspec.tokens import common_prefix
+from pyspec.text.tokens import common_prefix
 
 PARAMETERS = {
     "type": "object",

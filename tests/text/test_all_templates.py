@@ -16,11 +16,11 @@ import tiny
 
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
-from pyspec.batch.bodies import read_body, records_of
 from pyspec.batch.maker import JobMaker
 from pyspec.chat.conversation import Conversation, Exchange, LlamaChat
-from pyspec.result import Result
-from pyspec.target import TargetLlama
+from pyspec.engine.target import TargetLlama
+from pyspec.requests.bodies import read_body, records_of
+from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate
 
 MARK = re.compile(r"<[|\uff5c]?/?[A-Za-z_][^<>\s'\"{}|\uff5c]{0,40}[|\uff5c]?>|\[/?[A-Z_]{3,}\]")
@@ -165,7 +165,7 @@ def opened(
     folder = tmp_path_factory.mktemp("templates")
     names, found = sorted(sdist.templates())[request.param :: PARTS], {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspec.target.Renderer", shared_renderer)
+        patch.setattr("pyspec.engine.target.Renderer", shared_renderer)
         for name in names:
             source = sdist.templates()[name]
             path = tiny.write_vocabulary(folder / f"{name}.gguf", source, marks(source))
@@ -247,7 +247,7 @@ def by_llm(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
     prompt = SimpleNamespace(messages=parts, options=options, schema=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llm_plugin, "_load", lambda *_: llm)
-        patch.setattr("pyspec.pieces.stream_text", catching)
+        patch.setattr("pyspec.llama.pieces.stream_text", catching)
         answer = llm_plugin.SpeculativeModel("pyspec", None)._answer(prompt, None, None)
         with pytest.raises(Caught) as caught:
             list(answer)

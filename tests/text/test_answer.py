@@ -11,8 +11,8 @@ import tiny
 from matched import may_come
 from text.called import FUNCTIONS
 
+from pyspec.engine.target import TargetLlama
 from pyspec.grammar.masks import Masks
-from pyspec.target import TargetLlama
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser

@@ -11,11 +11,11 @@ import recorded
 import sdist
 import tiny
 
-from pyspec.batch.bodies import ChatBody, decoded, records_of
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
-from pyspec.serve.messages import MessagesBody
-from pyspec.serve.responses import ResponsesBody
-from pyspec.target import TargetLlama
+from pyspec.requests.bodies import ChatBody, decoded, records_of
+from pyspec.serve.apis.messages import MessagesBody
+from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.forms import standard
 from pyspec.text.template import ChatTemplate
 

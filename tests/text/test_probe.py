@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny
 
-from pyspec.target import TargetLlama
+from pyspec.engine.target import TargetLlama
 from pyspec.text.probe import probe_of
 
 IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

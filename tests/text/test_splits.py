@@ -12,8 +12,8 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
-from pyspec.target import TargetLlama
 from pyspec.text import splits
 
 MARKS = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "[INST]", "<|im|>", "<|", "<\uff5cUser\uff5c>"]  # fmt: skip

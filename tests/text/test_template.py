@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError, OptionError, TemplateError
-from pyspec.target import TargetLlama
 from pyspec.text import render
 from pyspec.text.forms import FORMS, in_forms
 from pyspec.text.template import ChatTemplate
@@ -47,7 +47,7 @@ def made(
     alone: Callable[..., TargetLlama], shared_renderer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., TargetLlama]:
     """The same, with one child for all."""
-    monkeypatch.setattr("pyspec.target.Renderer", shared_renderer)
+    monkeypatch.setattr("pyspec.engine.target.Renderer", shared_renderer)
     return alone
 
 

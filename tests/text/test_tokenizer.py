@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from store.make_gguf import tiny_words
 from waiting import DEADLINE_S
 
+from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
-from pyspec.target import TargetLlama
 from pyspec.text import words
 from pyspec.text.deep import call_deep
 

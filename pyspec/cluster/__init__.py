@@ -1,0 +1,1 @@
+"""Batches and servers over many machines, by Ray. Nothing else imports it."""

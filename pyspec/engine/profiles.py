@@ -1,0 +1,361 @@
+"""What is known of a pair of models before its first round: a stored profile, or a prior from the files' types and sizes.
+
+A profile belongs to one pair on one machine and lies in the cache. The part that holds on any machine, a draft's acceptance, may
+lie beside the draft as its prior. Reading a file that is damaged or belongs to other models raises ProfileError; loading it for a
+policy logs a warning instead, and the policy starts without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import llama_cpp
+import msgspec
+
+from pyspec._version import __version__
+from pyspec.engine.offload import count_placeable
+from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
+from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.store.devices import layer_devices
+from pyspec.store.files import cache_dir, file_sha256, recall, remember, stamp, write_whole
+from pyspec.store.shipped import came_with
+from pyspec.store.timed import forget_times, how, keep_times, kept_times
+from pyspec.store.watch import Watch
+
+log = logging.getLogger("pyspec")
+
+_MAX_BYTES = 4 << 20
+_HINT = "run `pyspec profile` to measure again"
+
+T = TypeVar("T")
+
+
+class ProfileKey(msgspec.Struct, frozen=True):
+    """What a profile belongs to: sha256 of the files ("" for none), where and how they run."""
+
+    target: str
+    draft: str
+    companion: str
+    backend: str
+    threads: int
+    version: str
+
+
+class Profile(msgspec.Struct):
+    """What was measured for a policy to begin with, as written to the file."""
+
+    key: ProfileKey
+    curve: CurveState
+    learned: Acceptance
+    format: Literal[4] = 4
+
+
+class Prior(msgspec.Struct, forbid_unknown_fields=True):
+    """What was learned of a draft's acceptance, on any machine: the file beside the draft.
+
+    draft and companion are sha256 of the files; the companion's part is ignored with another companion or none. Nothing about
+    lookup is kept: it is not a property of the draft, and what one kind of text taught did harm with others.
+    """
+
+    draft: str
+    companion: str
+    calibration: Calibration
+    judged: Logistic
+    coupled: Calibration = msgspec.field(default_factory=Calibration)
+    format: Literal[1] = 1
+
+    def restore(self, draft: str, companion: str) -> Acceptance:
+        """The acceptance that a policy begins with and then changes. Raises ProfileError for another draft."""
+        if self.draft != draft:
+            raise ProfileError("the draft's prior belongs to another draft", "install both again")
+        judged = self.judged if self.companion == companion else Logistic()
+        return Acceptance(self.calibration, judged, coupled=self.coupled)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def profiles_dir() -> Path:
+    """The cache's folder for profiles. Not created here."""
+    return cache_dir() / "profiles"
+
+
+def profile_path(folder: Path, key: ProfileKey) -> Path:
+    """The file for the profile of `key`."""
+    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
+    return folder / f"profile-{digest[:20]}.json"
+
+
+def save_profile(profile: Profile, folder: Path) -> Path:
+    """Write atomically and return the path. Raises ProfileError if the folder refuses."""
+    return write_struct(profile_path(folder, profile.key), profile, "profile")
+
+
+def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
+    """The stored profile, None if there is none. Raises ProfileError if it is corrupt or foreign."""
+    path = profile_path(folder, key)
+    profile = read_struct(path, Profile, _HINT)
+    if profile is not None and profile.key != key:
+        raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
+    return profile
+
+
+def prior_path(draft: Path) -> Path:
+    """Where a draft's prior is written."""
+    return draft.with_suffix(".prior.json")
+
+
+def read_prior(draft: Path) -> Prior | None:
+    """The prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
+    return read_struct(came_with(draft, ".prior.json"), Prior, "install it again")
+
+
+def write_struct(path: Path, content: msgspec.Struct, what: str) -> Path:
+    """Write a file atomically and return its path. Raises ProfileError if the folder refuses."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [msgspec.json.encode(content)])
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ProfileError(f"the {what} cannot be written to {path.parent}: {reason}") from None
+    return path
+
+
+def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
+    """The content of a file, None if there is none. Raises ProfileError if it is damaged."""
+    what = kind.__name__.lower()
+    try:
+        if not path.exists():
+            return None
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            raise ProfileError(f"{path} is not a {what}", hint)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OptionError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProfileError(f"the {what} {path} is damaged: {error}", hint) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ProfileError(f"the {what} {path} cannot be read: {reason}", hint) from None
+
+
+# -- of loaded models --------------------------------------------------------------------------------------------------
+
+
+class Side(NamedTuple):
+    """A draft or companion: its file, the bytes that one of its steps reads, and whether it reads the target's states."""
+
+    path: Path
+    size: int
+    reads_states: bool = False
+
+
+def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
+    """The key for a loaded target with its draft and companion, if any, in this order."""
+    draft, companion = _hashes(sides)
+    return ProfileKey(
+        target=file_sha256(llm.model_path),
+        draft=draft,
+        companion=companion,
+        backend=f"{platform.node()}, {platform.machine()}, {_where(llm)}",
+        threads=int(llm.n_threads),
+        version=f"{__version__} on {llama_cpp.__version__}",
+    )
+
+
+def _where(llm: Any) -> str:
+    """How many layers are on devices, and the devices' descriptions."""
+    offloaded = gpu_layers(llm)
+    if not offloaded:
+        return "0 layers on a GPU"
+    most = count_placeable(llm.model)
+    if not 0 <= offloaded < most:
+        offloaded = most
+    return f"{offloaded} layers on {device_names(llm)}"
+
+
+def device_names(llm: Any) -> str:
+    """Descriptions of the devices that a loaded model's layers may be on."""
+    return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
+
+
+def _hashes(sides: Sequence[Side]) -> tuple[str, str]:
+    draft, companion = [*(file_sha256(side.path) for side in sides), "", ""][:2]
+    return draft, companion
+
+
+def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance] | None:
+    """The measured curve and learned acceptance for these models on this machine, or None.
+
+    A damaged or foreign file gives a warning and None; everything is then learned from the start.
+    """
+    if not profiles_dir().is_dir():  # then the files need not be hashed
+        return None
+    try:
+        profile = read_profile(profiles_dir(), profile_key(llm, sides))
+    except PyspecError as error:
+        log.warning("no profile is used: %s", error)
+        return None
+    return (CostCurve.restore(profile.curve), profile.learned) if profile is not None else None
+
+
+def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
+    """The curve and acceptance that a policy for these models begins with and then changes: their profile, or priors.
+
+    Cost priors are corrected by times that decodes took here before. If no acceptance prior came with the draft, what an earlier
+    process stored takes its place.
+    """
+    if (known := load_profile(llm, sides)) is not None:
+        return known
+    curve, run = prior_curve(llm, sides), _run(llm)
+    draft = kept_times(sides[0].path, run) if sides else {}
+    curve.begin_with(kept_times(Path(llm.model_path), run), draft)
+    return curve, kept_learned(llm, sides) or prior_learned(sides)
+
+
+def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> None:
+    """Store decode times for the next process, unless other programs used the machine meanwhile.
+
+    watch: covers the time of these decodes.
+    """
+    if watch.busy(int(llm.n_threads)):
+        return
+    run, target = _run(llm), curve.target.seen()
+    kept = target and keep_times(Path(llm.model_path), run, target)
+    if kept and sides and (steps := curve.draft.seen()):
+        keep_times(sides[0].path, run, steps)
+
+
+def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) -> None:
+    """Store what answers taught about a draft's acceptance for the next process, unless a prior came with the draft.
+
+    A prior was learned from many texts, and the last few add nothing to it. For a draft without one, what the last process
+    learned is worth as much (bench/firsts.py, where answers follow each other).
+    """
+    with suppress(PyspecError):
+        if learned is not None and sides and read_prior(sides[0].path) is None:
+            tables = {"greedy": learned.calibration, "coupled": learned.coupled}
+            fact = msgspec.json.encode(tables).decode()
+            remember(_pair(sides), stamp(Path(llm.model_path)), fact)
+
+
+def kept_learned(llm: Any, sides: Sequence[Side]) -> Acceptance | None:
+    """What an earlier process stored about a draft's acceptance with this target, None if nothing."""
+    with suppress(PyspecError, msgspec.MsgspecError, KeyError):
+        fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
+        if fact is not None and read_prior(sides[0].path) is None:
+            found = msgspec.json.decode(fact, type=dict[str, Calibration])
+            return Acceptance(found["greedy"], coupled=found["coupled"])
+    return None
+
+
+def _pair(sides: Sequence[Side]) -> str:
+    return f"acceptance of {stamp(sides[0].path)}"
+
+
+def _run(llm: Any) -> str:
+    return how(int(llm.n_threads), _where(llm) if gpu_layers(llm) else "")
+
+
+def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
+    """Remove what was measured of a target with any draft, and the times of these drafts; returns the number of profiles removed.
+
+    Raises ModelError.
+    """
+    digest, removed = file_sha256(target), 0
+    for path in profiles_dir().glob("profile-*.json"):
+        try:
+            found = read_struct(path, Profile, _HINT)
+            if found is not None and found.key.target == digest:
+                path.unlink()
+                removed += 1
+        except (ProfileError, OSError):
+            continue  # another version's, or removed already
+    for path in (target, *drafts):
+        forget_times(path)
+    return removed
+
+
+def disagreement(new: CurveState, old: CurveState) -> float:
+    """Largest ratio between two measured curves: of a target row, of eight rows to one, and of a draft step to a row."""
+
+    def figures(state: CurveState) -> list[float]:
+        target, draft = state.target.bases[0], state.draft.bases[0]
+        most = min(8, len(target) - 1)
+        return [target[1], target[most] / target[1], draft[1] / target[1]]
+
+    ratios = [a / b for a, b in zip(figures(new), figures(old), strict=True)]
+    return max(max(ratio, 1.0 / ratio) for ratio in ratios)
+
+
+def prior_learned(sides: Sequence[Side]) -> Acceptance:
+    """A draft's acceptance before the first round: the prior beside its file, or nothing."""
+    try:
+        prior = read_prior(sides[0].path) if sides else None
+        return prior.restore(*_hashes(sides)) if prior is not None else Acceptance()
+    except ProfileError as error:
+        log.warning("%s; starting without it", error.message)
+        return Acceptance()
+
+
+def save_prior(sides: Sequence[Side], learned: Acceptance) -> Path:
+    """Write what was learned beside the draft, to be shipped with it; returns the path. Raises ProfileError."""
+    draft, companion = _hashes(sides)
+    if not draft:
+        raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
+    prior = Prior(draft, companion, learned.calibration, learned.companion, learned.coupled)
+    return write_struct(prior_path(sides[0].path), prior, "prior")
+
+
+_TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}
+"""llama.cpp's numbers of file types with a measured cost curve.
+
+Other types use Q4_K_M's, since kernels of its family handle several rows at once in the same way.
+"""
+
+
+def gpu_layers(llm: Any) -> int:
+    """Layers requested on devices, -1 or many for all; 0 if there is no device."""
+    asked = int(llm.model_params.n_gpu_layers)
+    return asked if asked and layer_devices(getattr(llm, "devices", ())) else 0
+
+
+def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
+    """The initial cost curve: the shape of the target's file type, with shares of a step by file size.
+
+    The first rounds correct it; until then only ratios matter.
+    """
+    size = max(1, llama_cpp.llama_model_size(llm.model))
+    shares = [max(0.02, side.size / size) for side in sides][:2]
+    head = any(side.reads_states for side in sides)
+    if (device := _curve_of_device(llm)) is not None:
+        return CostCurve.prior(device, 10.0, *shares, head=head)
+    shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
+    depth_share = _depth_share(llm.model)
+    return CostCurve.prior(shape, 10.0, *shares, depth_share=depth_share, head=head)
+
+
+def _curve_of_device(llm: Any) -> str | None:
+    """The shape for a device, if most layers are on one that is not another machine's."""
+    asked, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
+    if asked == 0 or 0 < asked < most / 2:
+        return None  # the layers left to the CPU dominate the time
+    if all(each.kind == "RPC" for each in layer_devices(getattr(llm, "devices", ()))):
+        return None  # what runs on the other machine is unknown
+    return "metal" if sys.platform == "darwin" else "cuda"
+
+
+def _depth_share(model: Any) -> float:
+    """Cost that one position of context adds to a row on a CPU, in units of a row without context.
+
+    Attention does 2 * n_layer * n_embd products per position while the weights do n_params. Measured on the 135M model in three
+    file types it costs 1.4 to 2.3 times that share: Q4_1 +39 %, BF16 +43 %, Q4_K_M +59 % from 64 positions to 1024.
+    """
+    layers, width = llama_cpp.llama_model_n_layer(model), llama_cpp.llama_model_n_embd(model)
+    return 3.2 * float(layers * width) / float(max(1, llama_cpp.llama_model_n_params(model)))

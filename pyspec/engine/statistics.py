@@ -1,0 +1,229 @@
+"""What one answer did: its counts, where its time went, and its speed compared with plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pyspec.policy.row_times import RowTimes
+from pyspec.policy.simple import LengthPolicy
+from pyspec.text.tokens import Token
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one answer.
+
+    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included; forced: those
+    of the latter that a grammar drafted. plain_ms: time
+    that decoding without drafts would have taken, and took_ms what this took, as far as the former is known.
+    accepted_by_position[i]: rounds in which the i-th drafted token was taken.
+    """
+
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    forced: int = 0
+    relaxed: int = 0
+    relaxed_nats: float = 0.0
+    plain_ms: float = 0.0
+    took_ms: float = 0.0
+    accepted_by_position: list[int] = field(default_factory=list)
+
+    def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
+        """Count one round."""
+        self.tokens += emitted
+        self.rounds += 1
+        self.drafted += drafted
+        self.verified += verified
+        self.accepted += accepted
+        taken = self.accepted_by_position
+        taken += [0] * (accepted - len(taken))
+        for i in range(accepted):
+            taken[i] += 1
+
+    def against(self, plain_ms: float, took_ms: float) -> None:
+        """Add the time that plain decoding would have taken, and the time that this took."""
+        self.plain_ms += plain_ms
+        self.took_ms += took_ms
+
+    def join(self, other: Tally) -> None:
+        """Add another answer's counts, except those by position."""
+        counts = ("tokens", "rounds", "drafted", "verified", "accepted", "forced", "relaxed")
+        for name in (*counts, "relaxed_nats", "plain_ms", "took_ms"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def times_plain(self) -> float | None:
+        """Speed as a multiple of plain decoding's; None if unknown."""
+        return round(self.plain_ms / self.took_ms, 3) if self.took_ms else None
+
+    @property
+    def mean_length(self) -> float:
+        """Tokens emitted per round; 1 is plain decoding."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts for the `speculation` block of a result."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "verified": self.verified,
+            "accepted": self.accepted,
+            "forced": self.forced,
+            "relaxed": self.relaxed,
+            "relaxed_nats": round(self.relaxed_nats, 4),
+            "mean_length": round(self.mean_length, 3),
+            "accepted_by_position": list(self.accepted_by_position),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of one answer went, in milliseconds.
+
+    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is the rest of the total.
+    """
+
+    prefill_ms: float
+    draft_ms: float
+    companion_ms: float
+    verify_ms: float
+    first_token_ms: float
+    total_ms: float
+    tokens: int
+
+    @property
+    def other_ms(self) -> float:
+        """Time of the generation outside llama.cpp's decodes."""
+        inside = self.prefill_ms + self.draft_ms + self.companion_ms + self.verify_ms
+        return max(0.0, self.total_ms - inside)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second after the prompt was read."""
+        seconds = (self.total_ms - self.prefill_ms) / 1000.0
+        return self.tokens / seconds if seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """The timings for results, including those of properties."""
+        return {name: round(getattr(self, name), 2) for name in _TIMES}
+
+
+_TIMES = (
+    *("prefill_ms", "draft_ms", "companion_ms", "verify_ms", "other_ms"),
+    *("first_token_ms", "total_ms", "tokens_per_second"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSpeed:
+    """Time per token, in ms, that decoding without drafts would have taken for an answer, and how it is known.
+
+    source: `curve` is the cost of one row at the answer's depth on this machine, scaled by how slow the machine was during this
+    answer; `rounds` is the mean of this answer's rounds without drafts.
+    """
+
+    ms: float
+    source: Literal["curve", "rounds"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form for results."""
+        return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one answer did. said: its tokens; finish_reason: why it ended, None after an error or if its reader left."""
+
+    tally: Tally
+    timings: Timings
+    prompt_tokens: int
+    prompt_kept: int
+    said: Sequence[Token] = ()
+    finish_reason: str | None = None
+
+    def settle(self, policy: LengthPolicy) -> dict[str, Any]:
+        """Compare the answer with plain decoding, and return what is `settled`. policy: the one that chose draft lengths."""
+        plain, timings = plain_speed(self, policy), self.timings
+        if plain is not None and timings.tokens:
+            self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)
+        read = self.prompt_tokens, self.prompt_kept
+        return settled(self.tally, read, timings.as_dict(), policy.stats(), plain)
+
+
+def settled(
+    tally: Tally,
+    read: tuple[int, int],
+    timings: Mapping[str, float],
+    choice: Mapping[str, Any] = MappingProxyType({}),
+    plain: PlainSpeed | None = None,
+) -> dict[str, Any]:
+    """The part of a `speculation` block besides counts and rule.
+
+    read: tokens of the prompt, and how many of them the context had already. choice: statistics of the policy that chose draft
+    lengths, empty if it served several answers at once.
+    """
+    return {
+        "prompt_tokens": read[0],
+        "prompt_kept": read[1],
+        "choice": dict(choice),
+        "times_plain": tally.times_plain,
+        "plain": None if plain is None else plain.as_dict(),
+        "timings": dict(timings),
+    }
+
+
+def times_among(begun: float, first: float, end: float, tokens: int) -> dict[str, float]:
+    """Timings of an answer whose rounds served other answers too, from three moments in seconds; no breakdown is known."""
+    return {
+        "first_token_ms": round(1e3 * (first - begun), 2),
+        "total_ms": round(1e3 * (end - begun), 2),
+        "tokens_per_second": round(max(0, tokens - 1) / max(1e-6, end - first), 2),
+    }
+
+
+_FEWEST = 3
+"""Fewest decodes of a row count before an unmeasured curve, or the rounds of an answer, are believed."""
+
+
+def plain_decode_ms(
+    target: RowTimes, n: int, depths: Sequence[int], verifies: Mapping[int, int], spent_ms: float
+) -> float | None:
+    """Time that a decode of one row for each of n sequences would have taken; None if nothing was measured.
+
+    The curve gives the cost of rows at a depth (the mean of `depths`). The target's decodes took spent_ms for `verifies` (counts
+    by rows); divided by the curve's time for these, that is how slow the machine was. So both sides of a speed-up come from the
+    same minute.
+    """
+    if not (target.measured or target.count(n) >= _FEWEST):
+        return None
+    longest = max([n, *verifies])
+    tables = [target.table(depth, longest) for depth in depths]
+
+    def cost(rows: int) -> float:
+        return fmean(table[rows] for table in tables)
+
+    said = sum(count * cost(rows) for rows, count in verifies.items())
+    return cost(n) * (spent_ms / said if said and spent_ms else 1.0)
+
+
+def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:
+    """How fast plain decoding would have been for an answer; None if nothing was measured.
+
+    It would have taken one row per token, at that token's depth. Its time outside decodes is known from rounds without drafts.
+    """
+    choice = policy.stats()
+    ends = account.prompt_tokens, account.prompt_tokens + account.timings.tokens
+    verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
+    ms = plain_decode_ms(policy.curve.target, 1, ends, verifies, choice["ms_target"])
+    if ms is not None:
+        return PlainSpeed(ms + policy.plain_aside.ms, "curve")
+    if choice["rounds_plain"] >= _FEWEST and choice["ms_plain"]:
+        return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
+    return None

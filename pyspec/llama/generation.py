@@ -1,0 +1,393 @@
+"""How a `SpeculativeLlama` answers: the engine's rounds under llama-cpp-python's own loop for completions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, Literal
+from weakref import ref
+
+import numpy as np
+
+from pyspec.engine.assembly import Assembly
+from pyspec.engine.models import Placement
+from pyspec.engine.offload import asked_layers
+from pyspec.engine.parts import MemoryChoice, Parts, choose_parts
+from pyspec.engine.profiles import beginnings
+from pyspec.engine.session import Session
+from pyspec.engine.target import SNAPSHOTS
+from pyspec.engine.timing import time_plain
+from pyspec.engine.verdicts import followed
+from pyspec.errors import InputEncoding, InputError, OptionError
+from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
+from pyspec.llama.options import (
+    MORE_SAMPLERS,
+    AnswerOptions,
+    Completion,
+    IdStream,
+    InForce,
+    Speculation,
+)
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.lengths import parse_length
+from pyspec.policy.policies import Policies
+from pyspec.policy.simple import LengthPolicy
+from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.limits import check_bias, check_ranges
+from pyspec.sampling.native import ProcessorHook, refuse
+from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
+from pyspec.sampling.verification import Verification, as_rule
+from pyspec.screen.notebook import SpeculationBlock
+from pyspec.store.devices import parse_devices
+from pyspec.store.heads import MTP
+from pyspec.text.tokenizer import check_tokens, piece_reader
+from pyspec.text.tokens import Step
+
+log = logging.getLogger("pyspec")
+
+_FINISH_REASONS = {"length": "length", "context": "length", "cancelled": "cancelled"}
+"""Finish reasons of a completion: a full context counts as length."""
+
+_GREEDY = Sampling(temperature=0.0)
+
+
+class Generation(Mirror):
+    """A `Llama` whose answers come from a session; `SpeculativeLlama` has the public names and signatures."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        draft: Any,
+        companion: str,
+        verification: Verification | Literal["auto"],
+        length: str,
+        sampling: Noise | None,
+        draft_n_gpu_layers: int | str | None,
+        draft_type_k: int | None,
+        draft_type_v: int | None,
+        draft_devices: str | Sequence[str] | None,
+        wait: bool | float,
+        memory: MemoryChoice,
+        **kwargs: Any,
+    ) -> None:
+        start = perf_counter()
+        # refuse invalid options before loading the model
+        check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
+        check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
+        rule = as_rule(verification)
+        check_noise(sampling)
+        self._noise = sampling
+        self._length = parse_length(length)
+        self._in_force = InForce()
+        self._session: Session | None = None
+        self._noted: set[str] = set()
+        self._timed_plain = False
+        kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
+        kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
+        super().__init__(model_path, wait=wait, **kwargs)
+        self._seed_asked = self._seed != ANY_SEED
+        self.piece = piece_reader(self._model.vocab)
+        self.verification = rule
+        self.last_speculation: dict[str, Any] = {}
+        self.last_timings: dict[str, float] = {}
+        if not self._plain:
+            devices = None if draft_devices is None else parse_devices(draft_devices)
+            placement = Placement(draft_n_gpu_layers, devices, draft_type_k, draft_type_v)
+            try:
+                self._assemble(choose_parts(self, draft, companion), memory, placement)
+            except BaseException:
+                self.close()  # the exception's traceback keeps this object, and with it the target's memory
+                raise
+        self.load_ms = 1e3 * (perf_counter() - start)
+
+    def _assemble(self, parts: Parts, memory: MemoryChoice, placement: Placement) -> None:
+        parts.remember(memory, self)
+        self._parts = parts
+        assembly = Assembly(self, parts, placement)
+        self._session = Session(assembly)
+        self.verification = followed(self.verification, self.model_path, assembly.sides)
+        self.curve, learned = beginnings(self, assembly.sides)
+        scored = assembly.has_companion
+        self._policies = Policies(self._length, self.curve, learned, companion=scored)
+        for note in assembly.notes:
+            self._note(note)
+
+    # -- under llama-cpp-python's completions --------------------------------------------------------------------------
+
+    @contextmanager
+    def binding(
+        self,
+        speculation: Speculation | None = None,
+        samplers: Mapping[str, Any] = MappingProxyType({}),
+        hears: Callable[[int], bool] | None = None,
+    ) -> Iterator[None]:
+        """Apply a call's options to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
+        if speculation is not None and not isinstance(speculation, Speculation):
+            raise OptionError(f"speculation is {speculation!r}", "give Speculation(...) or OFF")
+        force = self._in_force
+        outer = force.speculation, force.samplers, force.hears
+        force.speculation, force.hears = speculation or outer[0], hears or outer[2]
+        force.samplers = {**outer[1], **samplers}
+        try:
+            yield
+        finally:
+            force.speculation, force.samplers, force.hears = outer
+
+    def _marked(self, chunk: Any, completion: Completion | None = None) -> Any:
+        """A chunk of a completion; adds why it ended and what speculation did to the last one."""
+        ended = chunk["choices"] and chunk["choices"][0].get("finish_reason")
+        if ended and completion is not None and completion.reason is not None:
+            chunk["choices"][0]["finish_reason"] = completion.reason
+        return {**chunk, "speculation": self.last_speculation} if ended else chunk
+
+    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        for name in ("stopping_criteria", "logits_processor")[: 2 if self._plain else 1]:
+            if kwargs.get(name) is not None:
+                kwargs[name] = self.turns.lent(kwargs[name])
+        if self._plain:
+            refuse(self._in_force.samplers)
+            return self._chunks(None, super()._create_completion(*args, **kwargs))
+        keep_rows = kwargs.get("logprobs") is not None
+        most = kwargs.get("max_tokens")
+        if isinstance(most, float) and most.is_integer():
+            most = int(most)
+        options = AnswerOptions(
+            Sampling(
+                logit_bias=check_bias(kwargs.pop("logit_bias", None)),
+                noise=self._noise_of(seeded=kwargs.get("seed") is not None),
+                **self._in_force.samplers,
+            ),
+            self._in_force.speculation,
+            most,
+            goes_on=True,  # half a character may need one token more than allowed
+            keep_rows=keep_rows,
+            prompt_rows=keep_rows and bool(kwargs.get("echo")),
+        )
+        completion = Completion(options, kwargs.pop("stopping_criteria", None))
+        completion.hears = self._in_force.hears
+        chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
+        return self._chunks(completion, chunks)
+
+    def set_seed(self, seed: int) -> None:
+        """Set the seed of later answers, as in llama-cpp-python; llama.cpp then draws their tokens."""
+        check_ranges({"seed": seed})
+        super().set_seed(seed)
+        if self._in_force.completion is None:  # a completion calls this without a seed, too
+            self._seed_asked = True
+
+    def _noise_of(self, *, seeded: bool) -> Noise:
+        """Whose random numbers draw a call's tokens: who gives a seed wants what llama-cpp-python draws with it."""
+        asked = self._in_force.speculation.sampling or self._noise
+        return asked or ("llama.cpp" if seeded or self._seed_asked else "coupled")
+
+    def _chunks(
+        self, completion: Completion | None, chunks: Generator[Any, None, None]
+    ) -> Generator[Any, None, None]:
+        """Run llama-cpp-python's generator in its turn, with `completion` in force; it has ended before the turn passes on."""
+        ended = nullcontext() if completion is None else closing(completion)
+        with self.turns.taken() as me, ended, closing(chunks):
+            while True:
+                with self.turns.step(me):
+                    self._in_force.completion = completion
+                    try:
+                        chunk = next(chunks)
+                    except StopIteration:
+                        return
+                    except UnicodeEncodeError as error:
+                        raise InputEncoding(
+                            f"the prompt is not UTF-8 at character {error.start}",
+                            "decode it first",
+                        ) from error
+                    finally:
+                        self._in_force.completion = None
+                yield self._marked(chunk, completion)
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        completion = self._in_force.completion
+        return completion is not None and completion.options.keep_rows
+
+    def _generate(
+        self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
+    ) -> IdStream:
+        """Begin an answer: the running completion's first one is its own; a helper such as a drafter may ask for others."""
+        call, asked_before = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
+        is_its = call is not None and call.answer is None
+        if call is None or not is_its:
+            noise, asked_before = self._noise_of(seeded=False), ("noise",)
+            own = None if criteria is None else self.turns.lent(criteria)
+            call = Completion(AnswerOptions(Sampling(noise=noise), goes_on=True), own)
+        before = {name: getattr(call.options.sampling, name) for name in asked_before}
+        options = replace(call.options, sampling=replace(sampling, **before), **asked)
+        ids = self._ids(tokens, options, reset, call, is_its=is_its)
+        call.answer = ref(ids)
+        return ids
+
+    def _ids(
+        self,
+        tokens: Sequence[int],
+        options: AnswerOptions,
+        reset: bool,
+        call: Completion,
+        *,
+        is_its: bool,
+    ) -> IdStream:
+        """Yield the ids of an answer; tokens that the caller sends become part of the sequence.
+
+        However it ends, the context holds no token that the caller has not seen, and not yet the last one: as in
+        llama-cpp-python, where a token is decoded when the next one is asked for.
+        """
+        # criteria read tokens; logits are kept only for logprobs
+        row = np.zeros(self._n_vocab, dtype=np.single)
+        text = [*([] if reset else self.input_ids[: self.n_tokens].tolist()), *tokens]
+        goes_on = True
+        while goes_on:
+            answer = self._answer(text, options)
+            steps = answer if is_its else self.turns.held(answer)
+            seen, goes_on = len(text) - 1, False
+            try:
+                for step in steps:
+                    for token in step.tokens:
+                        seen += 1
+                        if call.ends(token.id, self.input_ids[:seen], row):
+                            return
+                        sent = yield token.id
+                        if sent:
+                            text, goes_on = [*self.input_ids[:seen].tolist(), token.id, *sent], True
+                            break
+                    if goes_on:
+                        break
+                    if step.finish_reason not in (None, "stop"):
+                        call.reason = _FINISH_REASONS[step.finish_reason]
+            finally:
+                steps.close()
+                self.n_tokens = min(self.n_tokens, seen)
+
+    def steps(
+        self, tokens: Sequence[int], asked: Sampling | AnswerOptions | None = None, **more: Any
+    ) -> Generator[Step, None, None]:
+        """Answer a prompt round by round; the layer below all others. The generator may be closed early.
+
+        Args:
+            tokens: Ids of the prompt, at least one.
+            asked: How the target chooses tokens, or all options.
+            more: Fields of `AnswerOptions`, such as max_tokens and speculation.
+
+        Raises:
+            InputError: The prompt is empty, or the grammar cannot be used.
+            ContextOverflow: The prompt is longer than the context.
+            EngineError: llama.cpp failed, or a logit is not finite (`NumericError`).
+        """
+        if not isinstance(asked, AnswerOptions):
+            more["speculation"] = more.get("speculation") or self._in_force.speculation
+        return self.turns.held(self._answer(tokens, AnswerOptions.of(asked, **more)))
+
+    def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
+        if not len(tokens):
+            raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
+        check_tokens(tokens, self._n_vocab)
+        lent = self.turns.lent
+        processors = [lent(each) for each in options.logits_processor or ()]
+        hook = ProcessorHook(processors, tokens) if processors else None
+        options = replace(options, sampling=options.sampling.seeded())
+        chain = build_chain(options.sampling, self, options.grammar, hook, tokens=tokens)
+        with in_force(chain):
+            session, rule = self.session, options.rule(self.verification)
+            asked = options.speculation.length, rule, options.sampling.draw
+            policy = options.policy or self._policies.of(*asked)
+            run = options.run(tokens, chain, rule)
+            run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
+            policy.begin_answer()
+            progress = None if options.progress is None else lent(options.progress)
+            try:
+                for step in session.steps(run, policy, self._begin(tokens), progress):
+                    self._follow(run.tokens)
+                    if hook is not None and hook.error is not None:
+                        raise hook.error
+                    yield step
+            finally:
+                self._settle(policy, options)
+
+    @property
+    def session(self) -> Session:
+        """The session that holds the context's tokens. Raises EngineError once this is closed."""
+        if self._session is None:
+            raise closed_error()
+        return self._session
+
+    @property
+    def assembly(self) -> Assembly:
+        """The loaded models and their engine. Raises EngineError once this is closed."""
+        return self.session.assembly
+
+    def new_policy(
+        self, speculation: Speculation | None = None, sampling: Sampling = _GREEDY
+    ) -> LengthPolicy:
+        """A policy for `steps` that has learned nothing yet, for the length that `speculation` or this object names.
+
+        sampling: of the answers it is for; less is accepted above temperature 0.
+        """
+        asked = speculation or Speculation()
+        rule = AnswerOptions(sampling, asked).rule(self.verification)
+        return self._policies.new(asked.length, rule, sampling.draw)
+
+    def _settle(self, policy: LengthPolicy, options: AnswerOptions) -> None:
+        """After an answer, however it ended, update what the KV holds and what was done."""
+        session = self._session
+        if session is None:
+            return
+        account = session.account
+        with session.if_open() as is_open:
+            if is_open:
+                if account is not None and not self._timed_plain:
+                    self._timed_plain = time_plain(self, session, account, policy)
+                self._adopt(session.tokens, session.held)
+        if account is not None:
+            names = session.assembly.draft, session.assembly.companion
+            settled = account.settle(policy)
+            block = options.block(account.tally, settled, names, self.verification)
+            self.last_speculation = SpeculationBlock(block, account.said, self)
+            self._note(session.assembly.hint())
+            self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
+
+    def taught(self) -> Acceptance | None:
+        """What this object's answers taught about its draft's acceptance; None if nothing."""
+        return None if self._plain else self._policies.taught()
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stop the answer in flight, even while it reads the prompt; safe from any thread and from a signal handler."""
+        session = self._session  # another thread may close this object meanwhile
+        if session is not None:
+            session.cancel()
+            self.turns.drop()
+
+    def _note(self, note: str) -> None:
+        if note and note not in self._noted:
+            self._noted.add(note)
+            log.warning("%s", note)
+
+    def close(self) -> None:
+        """Free the models; may be called twice. Raises EngineBusy inside an answer of its own."""
+        if hasattr(self, "turns"):
+            self.turns.check_outside()
+        session, self._session = getattr(self, "_session", None), None
+        if session is not None:
+            session.close()
+            self._parts.close()
+        if hasattr(self, "_stack"):
+            super().close()
+            # llama-cpp-python would go on using the freed model
+            self._model = self._ctx = self._batch = self.tokenizer_ = ClosedHandle()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,291 @@
+"""Keeps llama-cpp-python's own fields correct while another loop decodes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from pyspec.engine.target import TargetLlama
+from pyspec.engine.turns import Turns
+from pyspec.errors import EngineError, InputError
+from pyspec.store.devices import layer_devices
+from pyspec.text.tokens import common_prefix
+
+
+class ScoreRows:
+    """Stands for an [n_tokens, n_vocab] array of which only a few rows were kept.
+
+    `first` is the position of the first kept row. Reading a row costs nothing; only converting it to an array allocates all of
+    it, with zeros for the rows that were not kept.
+    """
+
+    def __init__(self, first: int, rows: list[npt.NDArray[np.float32]], n_vocab: int) -> None:
+        self._first, self._rows, self._n_vocab = first, rows, n_vocab
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[n_tokens, n_vocab]."""
+        return self._first + len(self._rows), self._n_vocab
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> npt.NDArray[np.float32]:
+        index = key[0] if isinstance(key, tuple) else key
+        if not isinstance(index, (int, np.integer)):
+            part: npt.NDArray[np.float32] = np.asarray(self)[key]
+            return part
+        kept = int(index) - self._first if index >= 0 else len(self._rows) + int(index)
+        if not 0 <= kept < len(self._rows):
+            return np.zeros(self._n_vocab, dtype=np.float32)
+        return self._rows[kept]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        whole = np.zeros(self.shape, dtype=np.float32)
+        if self._rows:
+            whole[self._first :] = self._rows
+        return whole if dtype is None else whole.astype(dtype)
+
+    @property
+    def size(self) -> int:
+        """Number of floats held."""
+        return len(self._rows) * self._n_vocab
+
+    @property
+    def last(self) -> npt.NDArray[np.float32] | None:
+        """The last row kept, [n_vocab], or None."""
+        return self._rows[-1] if self._rows else None
+
+    def copy(self) -> npt.NDArray[np.float32]:
+        """One row of zeros: a saved state keeps no logits, and one row fits a `llama_cpp.Llama` with any number of them."""
+        return np.zeros((1, self._n_vocab), dtype=np.float32)
+
+
+_NEVER_DECODED = (1, 1)
+"""llama.cpp's counters before the first decode, and after they were reset."""
+
+
+class ClosedHandle:
+    """Stands for what `close` freed: any use raises a clear error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise closed_error()
+
+
+def closed_error() -> EngineError:
+    """The error for any use after `close`."""
+    return EngineError("this SpeculativeLlama is closed", "create a new one")
+
+
+class Mirror(TargetLlama):
+    """A `Llama` whose `input_ids`, `n_tokens` and scores follow what a session decodes on its context.
+
+    llama-cpp-python and its users read those fields: for prefix reuse, saved states, stopping criteria and logprobs. Logits are
+    kept if requested; `eval` keeps those of the last token.
+    """
+
+    n_tokens: int
+    input_ids: npt.NDArray[np.intc]
+
+    def __init__(self, model_path: str, *, wait: bool | float = False, **kwargs: Any) -> None:
+        self._rows: ScoreRows | None = None
+        self._buffer: Any = None
+        self._all_logits = self._plain = False
+        self._left: list[int] = []  # tokens that the last answer left in the KV
+        self._at_rest = _NEVER_DECODED
+        super().__init__(model_path, **kwargs)
+        # a child process has none of the other threads, and cannot use the parent's devices
+        alone = max(self.n_threads, self.n_threads_batch) == 1 and not layer_devices(self.devices)
+        self.turns = Turns(wait, forks=alone)
+        # with its own score buffer, or as an embedder or mere tokenizer, llama-cpp-python's plain path is enough
+        self._plain = any(kwargs.get(mode) for mode in ("logits_all", "embedding", "vocab_only"))
+        self._widen()
+        if not self._plain:
+            self._buffer = None  # n_batch x n_vocab floats that are never filled here
+
+    def _widen(self) -> None:
+        """Enlarge llama-cpp-python's buffers to the whole context, which llama.cpp rounds up."""
+        if len(self.input_ids) < self._n_ctx:
+            ids = np.zeros(self._n_ctx, dtype=np.intc)
+            ids[: len(self.input_ids)] = self.input_ids
+            self.input_ids = ids
+        if self._all_logits and len(self._buffer) < self._n_ctx:
+            self._buffer = np.empty((self._n_ctx, self._n_vocab), dtype=np.single)
+
+    # -- what the context holds ----------------------------------------------------------------------------------------
+
+    def _begin(self, tokens: Sequence[int]) -> int:
+        """Begin an answer; returns -1 if the context holds what the last one left, else how many of `tokens` it begins with.
+
+        From here on `n_tokens` counts the tokens of the new text in `input_ids`.
+        """
+        ids, self.n_tokens = self.input_ids[: self.n_tokens].tolist(), 0
+        if ids and ids == self._left:
+            # another program may decode on this context (guidance does) without changing `input_ids`
+            return -1 if self._decoded() in (self._at_rest, _NEVER_DECODED) else 0
+        return common_prefix(ids, tokens)
+
+    def _decoded(self) -> tuple[int, int]:
+        """Tokens that llama.cpp has decoded on this context, in batches and singly."""
+        seen = llama_cpp.llama_perf_context(self._ctx.ctx)
+        return seen.n_p_eval, seen.n_eval
+
+    def _follow(self, text: list[int]) -> None:
+        """Update after a round: the KV holds all of the text except its last token."""
+        first, self.n_tokens = self.n_tokens, len(text) - 1
+        self.input_ids[first : self.n_tokens] = text[first:-1]
+
+    def _adopt(self, text: list[int], held: int) -> None:
+        """Update after an answer: the KV holds the first `held` tokens of the text."""
+        self._left = text[:held]
+        self._at_rest = self._decoded()
+        self.input_ids[:held] = self._left
+        self.n_tokens, self._requires_eval = held, True
+
+    # -- logits --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        return False
+
+    @property
+    def _logits_all(self) -> bool:
+        # llama-cpp-python reads this to see whether logprobs are possible: here they always are
+        return self._all_logits or self._wants_logprobs
+
+    @_logits_all.setter
+    def _logits_all(self, value: bool) -> None:
+        self._all_logits = value
+
+    @property
+    def scores(self) -> Any:
+        """Logits by position, [n_tokens, n_vocab]; without `logits_all` only requested rows, the others are zeros."""
+        if self._buffer is not None:
+            return self._buffer
+        return self._rows if self._rows is not None else ScoreRows(0, [], self._n_vocab)
+
+    @scores.setter
+    def scores(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    @property
+    def _scores(self) -> Any:
+        return self.scores[: self.n_tokens, :] if self._buffer is not None else self.scores
+
+    @property
+    def eval_logits(self) -> Any:
+        """The last token's logits after `eval`, as a deque of one row; with `logits_all`, those of every token."""
+        if self._plain:
+            return super().eval_logits
+        kept = self._rows.last if self._rows is not None else None
+        return deque([] if kept is None else [kept.tolist()], maxlen=1)
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Decode tokens after those that the context holds. Raises EngineBusy while an answer is in flight."""
+        with self.turns.alone():
+            self._eval(tokens)
+
+    def embed(self, *args: Any, **kwargs: Any) -> Any:
+        """See `llama_cpp.Llama.embed`. Raises EngineBusy as `eval` does, InputError for a text without tokens."""
+        given = kwargs["input"] if "input" in kwargs else args[0]
+        texts = [given] if isinstance(given, str) else list(given)
+        if not (
+            texts and all(map(self._has_tokens, texts))
+        ):  # llama-cpp-python writes before its batch's first
+            raise InputError("a text to embed has no tokens", "leave out empty texts")
+        with self.turns.alone():
+            return super().embed(*args, **kwargs)
+
+    def _has_tokens(self, text: str) -> bool:
+        return len(self.tokenize(text.encode("utf-8"))) > 0
+
+    def reset(self) -> None:
+        """See `llama_cpp.Llama.reset`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            super().reset()
+
+    def sample(self, *args: Any, **kwargs: Any) -> int:
+        """See `llama_cpp.Llama.sample`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            return int(super().sample(*args, **kwargs))
+
+    def _eval(self, tokens: Sequence[int]) -> None:
+        super().eval(tokens)
+        self._at_rest = self._decoded()
+        if not self._plain and len(tokens) > 0:
+            pointer = llama_cpp.llama_get_logits_ith(self._ctx.ctx, -1)
+            row = np.array(np.ctypeslib.as_array(pointer, (self._n_vocab,)))
+            self._rows = ScoreRows(self.n_tokens - 1, [row], self._n_vocab)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the model can answer: loaded, and not closed."""
+        return not isinstance(getattr(self, "_model", ClosedHandle()), ClosedHandle)
+
+    def _begin_rows(
+        self, tokens: Sequence[int], keep: bool, prompt: bool
+    ) -> list[npt.NDArray[np.float32]] | None:
+        """Make the list for the logits of an answer's tokens, for logprobs; None if they are not kept.
+
+        prompt: begin it with the prompt's logits, which are computed here. llama-cpp-python takes row i for token i + 1 of all
+        tokens but a leading BOS, even if there is no BOS to leave out; then a row of zeros goes first.
+        """
+        rows: list[npt.NDArray[np.float32]] = []
+        if keep and prompt:
+            rows = self._prompt_rows(tokens)
+            if tokens[0] != self.token_bos():
+                rows.insert(0, np.zeros(self._n_vocab, dtype=np.float32))
+        first = 0 if prompt else len(tokens) - 1
+        self._rows = ScoreRows(first, rows, self._n_vocab) if keep else None
+        return rows if keep else None
+
+    def _prompt_rows(self, tokens: Sequence[int]) -> list[npt.NDArray[np.float32]]:
+        """Decode a prompt except for its last token; returns the logits of each token, [n_vocab]."""
+        text = list(tokens[:-1])
+        self._ctx.kv_cache_seq_rm(-1, 0, -1)
+        rows: list[npt.NDArray[np.float32]] = []
+        for start in range(0, len(text), self.n_batch):
+            part = text[start : start + self.n_batch]
+            self._batch.set_batch(batch=part, n_past=start, logits_all=True)
+            self._ctx.decode(self._batch)
+            found = np.ctypeslib.as_array(self._ctx.get_logits(), (len(part) * self._n_vocab,))
+            rows += list(np.array(found).reshape(len(part), self._n_vocab))
+        self.input_ids[: len(text)] = text
+        self.n_tokens, self._left = len(text), []
+        return rows
+
+    # -- saved states --------------------------------------------------------------------------------------------------
+
+    def load_state(self, state: Any) -> None:
+        """Restore the context that `save_state` saved, here or on a `llama_cpp.Llama` with the same file and options.
+
+        Raises EngineBusy as `eval` does.
+        """
+        with self.turns.alone():
+            self._load_state(state)
+
+    def save_state(self) -> Any:
+        """See `llama_cpp.Llama.save_state`. Raises EngineBusy as `eval` does."""
+        with self.turns.alone():
+            return super().save_state()
+
+    def _load_state(self, state: Any) -> None:
+        if self._plain:
+            super().load_state(state)
+            return
+        self.n_tokens, self._left, self._rows = 0, [], None
+        data = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
+        taken = llama_cpp.llama_state_set_data(self._ctx.ctx, data, state.llama_state_size)
+        if taken != state.llama_state_size:
+            raise EngineError(
+                "the saved state belongs to another model or another kind of context",
+                "load it into a model with the same file, n_ctx, flash_attn and KV types",
+            )
+        self.input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
+        self.n_tokens, self._seed, self._requires_eval = state.n_tokens, state.seed, True

@@ -1,0 +1,212 @@
+"""The options of one call: of speculation, and all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
+from threading import local
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+from weakref import ref
+
+from pyspec._lib import address
+from pyspec.engine.handle import MAX_DRAFT, Gate
+from pyspec.engine.runs import Run
+from pyspec.engine.session import UNLIMITED
+from pyspec.engine.statistics import Tally
+from pyspec.errors import OptionError
+from pyspec.policy.lengths import parse_length
+from pyspec.policy.simple import LengthPolicy
+from pyspec.sampling.chain import Sampling
+from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.noise import Noise, check_noise
+from pyspec.sampling.verification import Margin, PairRule, Strict, Verification, check_rule, rule_at
+
+_STRICT = Strict()
+
+IdStream: TypeAlias = Generator[int, "Sequence[int] | None", None]
+"""What `generate` returns."""
+
+MORE_SAMPLERS = tuple(
+    each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
+)
+"""Names of the `Sampling` fields that llama-cpp-python has no arguments for."""
+
+Drafting = Literal["all", "lookup", "model", "nothing"]
+"""Which of the loaded drafters may draft."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How one call speculates; None keeps the object's setting.
+
+    Attributes:
+        enabled: False decodes this call plainly.
+        verification: The rule that accepts drafted tokens: `Strict()` or `Margin()`.
+        length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+        draft_max: The longest draft, in tokens; more than 64 counts as 64.
+        sampling: Whose random numbers draw tokens, "coupled" or "llama.cpp", see `Sampling`.
+
+    Raises:
+        OptionError: A value is outside its range.
+    """
+
+    enabled: bool = True
+    verification: Verification | None = None
+    length: str | None = None
+    draft_max: int | None = None
+    sampling: Noise | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(vars(self))
+        check_noise(self.sampling)
+        if self.length is not None:
+            parse_length(self.length)
+        if self.verification is not None:
+            check_rule(self.verification)
+
+    @property
+    def longest(self) -> int:
+        """The longest allowed draft, in tokens."""
+        if not self.enabled:
+            return 0
+        return MAX_DRAFT if self.draft_max is None else min(self.draft_max, MAX_DRAFT)
+
+
+OFF = Speculation(enabled=False)
+"""Decode this call plainly."""
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Everything requested of one answer, from the call down to the session.
+
+    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text; rounds do not know them.
+    goes_on: at max_tokens the answer continues without drafts until its caller closes it. keep_rows: keep the logits of emitted
+    tokens; prompt_rows: also the prompt's, which is then read again. policy: decides draft lengths, None for the object's own.
+    progress: called as progress(done, total) while the prompt is read.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    speculation: Speculation = field(default_factory=Speculation)
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    goes_on: bool = False
+    grammar: Any = None
+    logits_processor: Any = None
+    keep_rows: bool = False
+    prompt_rows: bool = False
+    policy: LengthPolicy | None = None
+    drafting: Drafting = "all"
+    progress: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, (Integral, type(None))):
+            raise OptionError(
+                f"max_tokens is {self.max_tokens!r}",
+                "use a whole number, or None for as many as fit",
+            )
+
+    @classmethod
+    def of(cls, asked: Sampling | AnswerOptions | None, **more: Any) -> AnswerOptions:
+        """Combine a sampling, or options, with `more` fields of this class."""
+        if isinstance(asked, AnswerOptions):
+            return replace(asked, **more)
+        return cls(**more) if asked is None else cls(asked, **more)
+
+    def block(
+        self,
+        tally: Tally,
+        settled: Mapping[str, Any],
+        drafts: tuple[str, str],
+        own: Verification = _STRICT,
+    ) -> dict[str, Any]:
+        """The `speculation` block of a result, the same in every interface.
+
+        settled: from `engine.statistics.settled`. drafts: names of draft and companion. own: the rule if the call names none.
+        """
+        rule, asked = self.rule(own), self.speculation.verification or own
+        draft, companion = drafts if self.speculation.enabled else ("none", "none")
+        return {
+            **tally.as_dict(),
+            **self.sampling.published,
+            "verification": rule.name,
+            "draft": draft,
+            "companion": companion,
+            "rule_measured": isinstance(asked, PairRule) and isinstance(rule, Margin),
+            **settled,
+        }
+
+    def rule(self, own: Verification = _STRICT) -> Verification:
+        """The rule in force; own: the rule if the call names none."""
+        asked = self.speculation.verification or own
+        if self.shaped:
+            return _STRICT
+        return rule_at(asked, self.sampling.temperature)
+
+    def run(self, tokens: Sequence[int], chain: Any, own: Verification = _STRICT) -> Run:
+        """The `Run` for rounds, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
+        most, sampling = self.max_tokens, self.sampling
+        return Run(
+            0,
+            list(tokens),
+            Gate(self.rule(own), sampled=sampling.draw == "apart"),
+            UNLIMITED if most is None or most < 1 else most,
+            0 if chain is None else address(chain.sampler),
+            sampling.coupling,
+            draft_max=self.speculation.longest,
+            drafting=self.drafting,
+            goes_on=self.goes_on,
+            rows=[] if self.keep_rows else None,
+            guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
+        )
+
+    @property
+    def shaped(self) -> bool:
+        """Whether sampling uses changed rows instead of the raw ones, so that no token may be relaxed."""
+        return bool(self.grammar or self.logits_processor or self.sampling.shaped)
+
+
+@dataclass
+class Completion:
+    """What a llama-cpp-python completion needs beyond what its loop passes to `generate`.
+
+    If a generator ends before that loop asked for the end, the loop throws its text away, unless a stopping criterion stops
+    there. So this object stands in for the call's own `criteria`, and stops where the answer ended by itself. hears: gets each
+    token, and returns whether the answer ends with it.
+    """
+
+    options: AnswerOptions
+    criteria: Any
+    hears: Callable[[int], bool] | None = None
+    reason: str | None = None
+    """Why the answer ended; None if llama-cpp-python knows."""
+    answer: ref[IdStream] | None = None
+    """What its `generate` returned, None before; as a weak reference, since it ends when that loop lets go of it."""
+
+    def close(self) -> None:
+        """Put the answer away, whoever still holds it."""
+        if self.answer is not None and (answer := self.answer()) is not None:
+            answer.close()
+
+    def ends(self, token: int, ids: Any, logits: Any) -> bool:
+        """Whether the answer ends with this token, which follows the tokens `ids`."""
+        if self.hears is not None and self.hears(token):
+            self.reason = "stop"
+            return True
+        return self.criteria is not None and bool(self.criteria(ids, logits))
+
+    def __call__(self, ids: Any, logits: Any) -> bool:
+        """Whether to stop here."""
+        wanted = self.criteria is not None and self.criteria(ids, logits)
+        return bool(wanted) or self.reason is not None
+
+
+class InForce(local):
+    """What applies to the call that this thread is in."""
+
+    speculation = Speculation()
+    samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
+    hears: Callable[[int], bool] | None = None
+    completion: Completion | None = None  # the one whose loop runs

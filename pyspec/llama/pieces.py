@@ -1,0 +1,79 @@
+"""A model's answers as text, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from pyspec.llama.generation import Generation
+from pyspec.llama.options import AnswerOptions
+from pyspec.sampling.chain import Sampling
+from pyspec.text.answer import AnswerReader
+from pyspec.text.parts import AnswerPart, Piece
+from pyspec.text.result import Result, Usage
+
+
+def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
+    """Join the pieces of an answer; one cut by an error has the reason `error`.
+
+    block: its `speculation`, None if unknown.
+    """
+    last = pieces[-1] if pieces else Piece(())
+    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    known = {} if block is None else block
+    return Result.of(
+        (part for piece in pieces for part in piece.parts),
+        finish_reason=last.finish_reason or "error",
+        reasoning_cut=last.reasoning_cut,
+        usage=Usage.of(known.get("prompt_tokens", 0), len(tokens)),
+        speculation=known,
+        tokens=tokens,
+    )
+
+
+def stream_text(
+    llm: Generation,
+    prompt: Sequence[int],
+    asked: Sampling | AnswerOptions | None = None,
+    *,
+    chat: bool = False,
+    functions: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Generator[Piece, None, None]:
+    """Answer a prompt of tokens as text. `llm.last_speculation` and `llm.last_timings` then tell what was done.
+
+    Args:
+        llm: A `SpeculativeLlama`.
+        prompt: Ids of the prompt, such as `ChatTemplate.of(llm).prompt(messages)`.
+        asked: How the target chooses tokens, or all options.
+        chat: Whether this is a chat prompt; reasoning is then not part of the text.
+        functions: What a chat answer may call: the JSON schema of each function's parameters, by its name.
+        more: Fields of `AnswerOptions`, such as max_tokens, stop, speculation and grammar.
+
+    Yields:
+        One piece per round; the last one has a finish_reason.
+
+    Raises:
+        PyspecError: As `SpeculativeLlama.steps` does.
+    """
+    options = AnswerOptions.of(asked, **more)
+    reader = AnswerReader(llm.piece, options.stop)
+    if chat:
+        name = str(len(prompt))  # a different name for each turn of a conversation
+        reader = llm.speech.reader(prompt, options.stop, functions=functions, name=name)
+    held: list[AnswerPart] = []  # of calls, which are complete at the end
+    steps = llm.steps(prompt, options)
+    with closing(steps):
+        for step in steps:
+            parts = reader.push([token.id for token in step.tokens])
+            reason = "stop" if reader.done else step.finish_reason
+            if reason is not None:
+                parts += reader.finish()
+            held += (part for part in parts if part.kind not in ("content", "reasoning"))
+            parts = [part for part in parts if part.kind in ("content", "reasoning")]
+            if reason is None:
+                yield Piece(step.tokens, rows=step.rows, parts=parts)
+                continue
+            yield Piece(step.tokens, reason, step.rows, [*parts, *held], reader.inside)
+            return

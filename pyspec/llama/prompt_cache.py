@@ -1,0 +1,176 @@
+"""Stores the state of a prompt in a file, so that a later process need not read the prompt again."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import msgspec
+
+from pyspec.errors import OptionError, PyspecError
+from pyspec.store.files import file_sha256, write_whole
+from pyspec.text.tokens import common_prefix
+
+log = logging.getLogger("pyspec")
+
+_MAGIC = b"pyspec-prompt-cache-1\n"
+
+
+class _Head(msgspec.Struct):
+    """The tokens of a state, and the hash of the state and of everything it depends on."""
+
+    tokens: list[int]
+    sha256: str
+
+
+class PromptFile:
+    """The state of a sequence's tokens in a context of `target`.
+
+    target: the `llama_cpp.Llama`. The hash is checked before a state is loaded, so a file that is damaged or belongs to another
+    model or other settings never reaches the context.
+    """
+
+    def __init__(self, target: Any, path: Path) -> None:
+        self._target, self.path = target, path
+
+    def load(self, seq: int, most: int, begins: Sequence[int] | None = None) -> list[int]:
+        """Load the state into a sequence; returns its tokens, or none if it was not loaded.
+
+        most: tokens that there is room for. begins: a prompt that must share the text's beginning. Raises OptionError for another
+        kind of file.
+        """
+        if not self.path.exists():
+            return []
+        if not self.path.is_file():  # a pipe waits for its writer, and a device has no end
+            raise OptionError(f"{self.path} is not a regular file", "name another one")
+        try:
+            magic, head, state = _parts(self.path.read_bytes())
+            found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
+        except (OSError, msgspec.DecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            log.warning("%s cannot be used as a prompt cache: %s", self.path.name, reason)
+            return []
+        if found is None:
+            raise OptionError(f"{self.path} exists and is not a prompt cache", "name another file")
+        fits = begins is None or common_prefix(found.tokens, begins) > 0
+        if fits and len(found.tokens) <= most and self._put(found, state, seq):
+            return found.tokens
+        log.warning(
+            "%s is damaged, or belongs to another prompt, model or settings; it is replaced",
+            self.path.name,
+        )
+        return []
+
+    def _put(self, head: _Head, state: bytes, seq: int) -> bool:
+        if not head.tokens or head.sha256 != self._hash(head.tokens, state):
+            return False
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        context = self._target._ctx.ctx  # noqa: SLF001 - llama_cpp has no public way
+        return bool(llama_cpp.llama_state_seq_set_data(context, buffer, len(state), seq))
+
+    def save(self, seq: int, tokens: Sequence[int]) -> None:
+        """Write the state of a sequence, which holds these tokens; a failure is logged and raises nothing."""
+        context = self._target._ctx.ctx  # noqa: SLF001 - as above
+        buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, seq))()
+        size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), seq)
+        state, held = ctypes.string_at(buffer, size), list(tokens)
+        try:
+            head = _Head(held, self._hash(held, state))
+            write_whole(self.path, [_MAGIC, msgspec.json.encode(head), b"\n", state])
+        except (OSError, PyspecError) as error:
+            reason = getattr(error, "strerror", None) or error
+            log.warning("the prompt cache %s is not written: %s", self.path.name, reason)
+
+    def _hash(self, tokens: list[int], state: bytes) -> str:
+        belongs = [file_sha256(self._target.model_path), settings_behind(self._target), tokens]
+        return hashlib.sha256(msgspec.json.encode(belongs) + state).hexdigest()
+
+
+_NO_MATTER = frozenset(
+    [
+        # how much there is room for, and how many sequences and outputs
+        "n_ctx", "n_seq_max", "n_rs_seq", "n_outputs_max", "n_outputs_max_per_seq", "kv_unified",
+        # how many rows a decode may have: below, as far as llama.cpp computes them together
+        "n_batch", "n_ubatch",
+        # who computes when, and who is told
+        "n_threads", "n_threads_batch", "abort_callback", "abort_callback_data", "cb_eval", "cb_eval_user_data", "no_perf",
+        "progress_callback", "progress_callback_user_data",
+        # what comes after the states
+        "samplers", "n_samplers", "embeddings", "pooling_type", "defrag_thold",
+        # how weights come into memory
+        "load_mode", "lazy_mode", "check_tensors", "no_alloc", "no_host", "vocab_only", "load_mtp",
+        # addresses: what they lead to is below
+        "devices", "tensor_split", "tensor_buft_overrides", "kv_overrides",
+    ]
+)  # fmt: skip
+"""Parameters of contexts and models that states do not depend on. What llama.cpp adds counts until it is named here."""
+
+
+def settings_behind(target: Any) -> dict[str, Any]:
+    """Return the settings of a `llama_cpp.Llama` that a state depends on besides file and tokens."""
+    context, model = target.context_params, target.model_params
+    told = {
+        f"{kind}.{name}": _plain(getattr(params, name))
+        for kind, params in (("context", context), ("model", model))
+        for name, *_ in params._fields_
+        if name not in _NO_MATTER
+    }
+    adapter = getattr(target, "lora_path", None)
+    return {
+        **told,
+        "llama_cpp": llama_cpp.__version__,
+        "rows": min(context.n_batch, context.n_ubatch),
+        "long": _is_long(target),
+        "devices": [str(device) for device in getattr(target, "devices", None) or ()],
+        "tensor_split": list(target.tensor_split or ()),
+        "overrides": {key: repr(value) for key, value in (target.kv_overrides or {}).items()},
+        "adapter": [file_sha256(Path(adapter)), target.lora_scale] if adapter else None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a number as it is; of an address only whether there is one."""
+    return value if isinstance(value, (bool, int, float)) else bool(value)
+
+
+def _is_long(target: Any) -> bool:
+    """Whether a context is longer than what the model was first trained on: some then turn positions by other factors."""
+    found = [int(v) for k, v in target.metadata.items() if k.endswith(_ORIGINAL) and v.isdigit()]
+    return any(llama_cpp.llama_n_ctx_seq(target.ctx) > n for n in found)
+
+
+_ORIGINAL = ".rope.scaling.original_context_length"
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    head, _, state = data[len(_MAGIC) :].partition(b"\n")
+    return data[: len(_MAGIC)], head, state
+
+
+class PromptCache:
+    """The file for the one text in a `SpeculativeLlama`; None for no file."""
+
+    def __init__(self, llm: Any, path: Path | None) -> None:
+        self._llm, self._file = llm, None if path is None else PromptFile(llm, path)
+        self._restored = 0
+
+    def restore(self, tokens: Sequence[int]) -> int:
+        """Load what the file holds of a prompt's beginning; returns how many tokens that saves."""
+        if self._file is None:
+            return 0
+        held = self._file.load(0, self._llm.n_ctx() - 1, tokens)
+        if held:
+            self._llm.input_ids[: len(held)] = held
+            self._llm.n_tokens = len(held)
+        self._restored = common_prefix(held, tokens)
+        return self._restored
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Write the state of a prompt that was just read, if it is longer than what the file had."""
+        if self._file is not None and len(tokens) > self._restored + 1:
+            self._file.save(0, self._llm.input_ids[: self._llm.n_tokens].tolist())

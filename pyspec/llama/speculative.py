@@ -1,0 +1,391 @@
+"""`SpeculativeLlama`: llama-cpp-python's `Llama`, answering with speculative decoding."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import llama_cpp
+from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
+from llama_cpp.llama_speculative import LlamaDraftModel
+from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
+
+from pyspec.engine.offload import placed
+from pyspec.engine.parts import MemoryChoice
+from pyspec.errors import EngineError
+from pyspec.llama.generation import Generation
+from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation
+from pyspec.sampling.chain import LEAST_P, Sampling
+from pyspec.sampling.native import refuse
+from pyspec.sampling.noise import Noise
+from pyspec.sampling.verification import Strict, Verification
+from pyspec.screen.notebook import model_line, shown_as
+from pyspec.screen.progress import busy, store_progress
+from pyspec.store.devices import AUTO, parse_devices
+from pyspec.store.locate import resolve
+from pyspec.store.others import name_of
+
+__all__ = ["OFF", "Speculation", "SpeculativeLlama"]
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
+_STRICT = Strict()
+_PATIENCE_S = 1.0
+"""Seconds of loading after which a terminal shows it."""
+
+
+def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
+    """The file for a path or a name, for loading with these options; raises ModelNotFound if it is neither."""
+    if Path(model).exists():
+        return str(model)
+    with store_progress() as progress:
+        layers, devices = loading.get("n_gpu_layers", 0), parse_devices(loading.get("devices"))
+        return str(resolve(model, progress, layers, devices))
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
+    return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
+
+
+def _more(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
+    given = {name: arguments[name] for name in MORE_SAMPLERS}
+    return {name: each for name, each in given.items() if each != getattr(Sampling, name)}
+
+
+def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
+    """Give a function the signature of `method`, for editors, type checkers and `inspect`."""
+    like: Any = wraps(method, assigned=(), updated=())
+    return cast("Callable[[Callable[..., Any]], _Method]", like)
+
+
+class SpeculativeLlama(Generation):
+    """A `llama_cpp.Llama` that drafts and verifies.
+
+    All other arguments are llama-cpp-python's. Each result has a `speculation` block; `last_speculation` is that of the last
+    answer. `speculation=Speculation(...)` or `speculation=OFF` changes one call. Pickling and copying load the model again, as
+    for a `Llama`.
+
+    Args:
+        model_path: A file, or a name as on the command line; a model that is not here is fetched.
+        n_gpu_layers: Layers on devices: a number, -1 for all, or "auto" for as many as fit into the free memory there.
+        flash_attn: Flash attention: True, False (the default of a `Llama`), or "auto" for whichever is faster for this model on
+            this machine, measured once. It rounds differently, so where two tokens are almost equally likely a greedy answer
+            may go on with the other one.
+        draft: "auto" (a shipped draft that fits, with prompt lookup in front; else lookup alone), "none", "lookup", the name or
+            path of a draft GGUF (including EAGLE-3), "mtp" (the target's own next-token head), "lookup+NAME", a pyspec `Drafter`,
+            or any `LlamaDraftModel` of llama-cpp-python.
+        companion: A second model that scores drafts: "none", "auto" (the shipped one that fits), a name or a path. On every pair
+            measured, scoring drafts gained nothing.
+        verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little; "auto" follows the
+            stored verdict on this pair of models and is strict without one (`pyspec quality --verdict`).
+        length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
+        sampling: Whose random numbers draw tokens. "coupled" is pyspec's, which drafts share: a seed gives the same text with any
+            draft. "llama.cpp" gives what a `Llama` draws with that seed. None uses "llama.cpp" for calls with a seed and
+            "coupled" for others.
+        draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.
+        draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16.
+        draft_type_v: The same for values.
+        devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
+        draft_devices: The same for draft and companion; None follows the target.
+        wait: For objects that several threads use: True waits for the answer in flight, a number waits at most that many seconds,
+            False refuses with EngineBusy. A stream keeps others waiting until it is read to its end, closed, or cancelled with
+            `cancel()`, so one thread must not interleave two streams.
+        memory: Whether lookup drafts from all earlier texts of this process, not only from the current one; a folder keeps them
+            for later processes.
+        trust: Skip the trial load of files not seen before.
+        extra_buffers: Whether llama.cpp may copy weights into its own layouts (AMX, repacking): "on", "off", or "auto", which is
+            on unless that crashes on this machine.
+        chat_template: What makes prompts: None for the file's own template (plain words if it has none), the name of one of its
+            templates, a path, or "none" for plain words.
+        template_args: The template's variables for all chats, such as {"enable_thinking": False}.
+
+    Raises:
+        ModelNotFound: `model_path` is neither a file nor a known name.
+        ModelError: The file cannot be used.
+        DraftMismatch: The draft has another vocabulary. Raised before anything is generated.
+        OptionError: An argument is outside its range.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        n_gpu_layers: int | str = 0,
+        split_mode: int = llama_cpp.LLAMA_SPLIT_MODE_LAYER,
+        main_gpu: int = 0,
+        tensor_split: list[float] | None = None,
+        vocab_only: bool = False,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        kv_overrides: dict[str, bool | int | float | str] | None = None,
+        seed: int = llama_cpp.LLAMA_DEFAULT_SEED,
+        n_ctx: int = 512,
+        n_batch: int = 512,
+        n_ubatch: int = 512,
+        n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        rope_scaling_type: int | None = llama_cpp.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+        pooling_type: int = llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED,
+        attention_type: int = llama_cpp.LLAMA_ATTENTION_TYPE_UNSPECIFIED,
+        rope_freq_base: float = 0.0,
+        rope_freq_scale: float = 0.0,
+        yarn_ext_factor: float = -1.0,
+        yarn_attn_factor: float = 1.0,
+        yarn_beta_fast: float = 32.0,
+        yarn_beta_slow: float = 1.0,
+        yarn_orig_ctx: int = 0,
+        logits_all: bool = False,
+        embedding: bool = False,
+        offload_kqv: bool = True,
+        flash_attn: bool | Literal["auto"] = "auto",
+        op_offload: bool | None = None,
+        swa_full: bool | None = None,
+        no_perf: bool = False,
+        last_n_tokens_size: int = 64,
+        lora_base: str | None = None,
+        lora_scale: float = 1.0,
+        lora_path: str | None = None,
+        numa: bool | int = False,
+        chat_format: str | None = None,
+        chat_handler: LlamaChatCompletionHandler | None = None,
+        draft_model: LlamaDraftModel | None = None,
+        tokenizer: BaseLlamaTokenizer | None = None,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        spm_infill: bool = False,
+        verbose: bool = False,
+        draft: Any = "auto",
+        companion: str = "none",
+        verification: Verification | Literal["auto"] = _STRICT,
+        length: str = "auto",
+        sampling: Noise | None = None,
+        draft_n_gpu_layers: int | str | None = None,
+        draft_type_k: int | None = None,
+        draft_type_v: int | None = None,
+        devices: str | Sequence[str] | None = None,
+        draft_devices: str | Sequence[str] | None = None,
+        wait: bool | float = False,
+        memory: MemoryChoice = False,
+        trust: bool = False,
+        extra_buffers: str = "auto",
+        chat_template: str | None = None,
+        template_args: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = _given(locals())
+        given |= given.pop("kwargs")
+        foreign = given.pop("draft_model")
+        if foreign is not None and draft == "auto":
+            given["draft"] = foreign
+        self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
+        file = file_of(model_path, n_gpu_layers=n_gpu_layers, devices=devices)
+        with busy(f"loading {name_of(Path(file))}", after_s=_PATIENCE_S):
+            super().__init__(**given | {"model_path": file})
+
+    @property
+    def placed(self) -> str:
+        """What lies on which devices, in one line; empty if everything is on the CPU."""
+        sides = self.assembly.placed if self._session is not None else []
+        return placed(self, sides)
+
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | list[str] | None = [],  # noqa: B006 - llama-cpp-python's own, never changed
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        top_k: int = 40,
+        stream: bool = False,
+        seed: int | None = None,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
+        logits_processor: llama_cpp.LogitsProcessorList | None = None,
+        grammar: llama_cpp.LlamaGrammar | None = None,
+        logit_bias: dict[int, float] | None = None,
+        *,
+        speculation: Speculation | None = None,
+        dry_multiplier: float = Sampling.dry_multiplier,
+        dry_base: float = Sampling.dry_base,
+        dry_allowed_length: int = Sampling.dry_allowed_length,
+        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
+        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
+        xtc_probability: float = Sampling.xtc_probability,
+        xtc_threshold: float = Sampling.xtc_threshold,
+        dynatemp_range: float = Sampling.dynatemp_range,
+        dynatemp_exponent: float = Sampling.dynatemp_exponent,
+    ) -> Any:
+        """llama-cpp-python's `create_completion`. Arguments not listed are its own or fields of `Sampling`.
+
+        Args:
+            logprobs: Needs no `logits_all` here; with `echo` the prompt is read again.
+            speculation: How this call speculates; None follows the object.
+
+        Returns:
+            OpenAI's completion, or an iterator of its chunks with `stream`. It has a `speculation` block, and its finish_reason
+            is "cancelled" after `cancel()`.
+        """
+        given, more = _given(locals()), _more(locals())
+        with self.binding(speculation, more):
+            chunks = self._create_completion(**given)
+            return chunks if stream else shown_as(next(chunks))
+
+    @_like(create_completion)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as `create_completion`."""
+        return self.create_completion(*args, **kwargs)
+
+    def create_chat_completion(
+        self,
+        messages: list[Any],
+        functions: list[Any] | None = None,
+        function_call: Any = None,
+        tools: list[Any] | None = None,
+        tool_choice: Any = None,
+        temperature: float = 0.2,
+        top_p: float = 0.95,
+        top_k: int = 40,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        stream: bool = False,
+        stop: str | list[str] | None = [],  # noqa: B006 - as above
+        seed: int | None = None,
+        response_format: Any = None,
+        max_tokens: int | None = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        logits_processor: llama_cpp.LogitsProcessorList | None = None,
+        grammar: llama_cpp.LlamaGrammar | None = None,
+        logit_bias: dict[int, float] | None = None,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+        *,
+        speculation: Speculation | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        dry_multiplier: float = Sampling.dry_multiplier,
+        dry_base: float = Sampling.dry_base,
+        dry_allowed_length: int = Sampling.dry_allowed_length,
+        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
+        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
+        xtc_probability: float = Sampling.xtc_probability,
+        xtc_threshold: float = Sampling.xtc_threshold,
+        dynatemp_range: float = Sampling.dynatemp_range,
+        dynatemp_exponent: float = Sampling.dynatemp_exponent,
+    ) -> Any:
+        """llama-cpp-python's `create_chat_completion`. Arguments not listed are its own or fields of `Sampling`.
+
+        Args:
+            messages: The conversation in OpenAI's form.
+            speculation: How this call speculates; None follows the object.
+            chat_template_kwargs: Variables of the chat template, for this call.
+
+        Returns:
+            OpenAI's chat completion, or an iterator of its chunks with `stream`; it has a `speculation` block.
+        """
+        given, more = _given(locals()), _more(locals())
+        with self.binding(speculation, more), self.templating(chat_template_kwargs):
+            result = super().create_chat_completion(**given)
+        if isinstance(result, dict):
+            return shown_as({**result, "speculation": self.last_speculation})
+        return (self._marked(chunk) for chunk in result)
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.80,
+        repeat_penalty: float = 1.0,
+        reset: bool = True,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        penalize_nl: bool = True,
+        logits_processor: llama_cpp.LogitsProcessorList | None = None,
+        stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
+        grammar: llama_cpp.LlamaGrammar | None = None,
+        *,
+        dry_multiplier: float = Sampling.dry_multiplier,
+        dry_base: float = Sampling.dry_base,
+        dry_allowed_length: int = Sampling.dry_allowed_length,
+        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
+        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
+        xtc_probability: float = Sampling.xtc_probability,
+        xtc_threshold: float = Sampling.xtc_threshold,
+        dynatemp_range: float = Sampling.dynatemp_range,
+        dynatemp_exponent: float = Sampling.dynatemp_exponent,
+    ) -> Generator[int, Sequence[int] | None, None]:
+        """llama-cpp-python's `generate`. Arguments not listed are its own or fields of `Sampling`.
+
+        Args:
+            tokens: Ids of the prompt.
+            tfs_z: Has no effect, as in llama-cpp-python 0.3.36.
+            penalize_nl: Has no effect either.
+
+        Yields:
+            Token ids, up to an end-of-generation token (the last one), or to the end of the context.
+        """
+        given, more = _given(locals()), _more(locals())
+        if self.model_params.vocab_only:
+            raise EngineError("the model was loaded with vocab_only", "load it with its weights")
+        if self._plain:
+            refuse(more)
+            self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
+            self.last_speculation = {}
+            plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
+            return plain
+        sampling = Sampling(
+            temp, top_k, min(max(top_p, LEAST_P), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
+            repeat_penalty, frequency_penalty, presence_penalty,
+            mirostat_mode, mirostat_tau, mirostat_eta, self._seed, **more,
+        )  # fmt: skip
+        return self._generate(
+            tokens, sampling, reset, stopping_criteria,
+            grammar=grammar, logits_processor=logits_processor,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return model_line(self)
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(model_line(self))}</code>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        layers = {"n_gpu_layers": AUTO} if self.fits_itself else {}
+        return {**state, **layers, **self._ours}
+
+
+_OWN_ARGUMENTS = (
+    "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k",
+    "draft_type_v", "devices", "draft_devices", "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
+)  # fmt: skip

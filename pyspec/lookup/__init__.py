@@ -1,0 +1,1 @@
+"""Drafts from earlier text: drafters in Python, and the memory of texts behind them."""

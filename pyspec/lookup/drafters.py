@@ -1,0 +1,198 @@
+"""Drafters that run in Python: prompt lookup, and llama-cpp-python's draft models.
+
+GGUF draft models run in the engine, in lock-step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from llama_cpp.llama_speculative import LlamaDraftModel
+
+from pyspec.lookup.memory import Memory, OwnTexts
+from pyspec.lookup.text_index import Continuation, TextIndex
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """Drafted tokens, and what they were taken from.
+
+    Attributes:
+        tokens: Ids, the next token first; may be empty.
+        match_length: Length of the earlier match that they continue, in tokens; 0 if there is none.
+        choices: How many different tokens have followed that match so far.
+    """
+
+    tokens: Sequence[int]
+    match_length: int = 0
+    choices: int = 1
+
+
+NOTHING = Proposal(())
+
+
+class Drafter(ABC):
+    """Proposes tokens that may follow a sequence.
+
+    One drafter serves several sequences, which `seq` tells apart. A drafter may return fewer tokens than asked for, or none. If
+    it returns ids outside the target's vocabulary, the loop drops the draft and continues without one.
+    """
+
+    name = "drafter"
+
+    @abstractmethod
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """Draft for one sequence.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Its committed token ids, prompt included. Do not change them.
+            limit: Most tokens that are of use.
+
+        Returns:
+            Up to `limit` tokens that may follow.
+        """
+
+    def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
+        """Note that another text takes this sequence number.
+
+        Args:
+            seq: Number of the sequence.
+            owner: Whose text it is; "" if it has no named owner.
+        """
+
+    def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
+        """Hear how the text of a sequence may go on, which somebody predicts; comes behind `begin`.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of the last of its prompt, and of what is predicted.
+        """
+
+    def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
+        """Note that the text of a sequence is over, whether anything was proposed for it or not.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of the whole text.
+        """
+
+    def observe(  # noqa: B027 - most have nothing to learn
+        self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
+    ) -> None:
+        """Learn from a round.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids that were emitted.
+            drafted: Drafted tokens that the target verified.
+            accepted: How many of them were accepted.
+        """
+
+
+class ForeignDrafter(Drafter):
+    """Asks a llama-cpp-python draft model, one sequence at a time."""
+
+    def __init__(self, model: LlamaDraftModel) -> None:
+        self._model = model
+        self.name = type(model).__name__
+
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """The first `limit` tokens that the model returns."""
+        proposed = self._model(np.asarray(tokens, dtype=np.intc))
+        return Proposal([int(token) for token in proposed[:limit]])
+
+
+# -- prompt lookup -----------------------------------------------------------------------------------------------------
+
+
+class _GrowingText:
+    """A text as it grows, and its place in its owner's index."""
+
+    def __init__(self, own: OwnTexts) -> None:
+        self.own, self._turn = own, own.turn
+        self.text: Sequence[int] = ()
+        """Its first `size` tokens are known. This is the caller's own object, not a copy."""
+        self.size, self._place = 0, TextIndex.EMPTY
+
+    def continues(self, text: Sequence[int]) -> bool:
+        """Whether a text continues what is known; the same object can only have grown."""
+        n = self.size
+        return n <= len(text) and (text is self.text or list(text[:n]) == list(self.text[:n]))
+
+    def follow(self, text: Sequence[int]) -> None:
+        """Add the new tokens of a text that continues."""
+        if self._turn != self.own.turn:
+            self._turn, self.size, self._place = self.own.turn, 0, TextIndex.EMPTY
+        self.text = text
+        if self.size < len(text):
+            self._place = self.own.add(self._place, text[self.size :])
+            self.size = len(text)
+
+    def next(self, limit: int) -> Continuation:
+        """What may follow it."""
+        return self.own.next(self._place, self.text, limit)
+
+    def end(self) -> None:
+        """Add the last round's tokens; the text is over."""
+        self.follow(self.text)
+        self.own.flush()
+
+
+class LookupDrafter(Drafter):
+    """Drafts what followed the longest earlier occurrence of the text's end, in the text itself and in its owner's `memory`."""
+
+    name = "lookup"
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory
+        self._texts: dict[int, _GrowingText] = {}
+        self._owners: dict[int, str] = {}
+
+    def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
+        """What most often followed the longest earlier occurrence, at most `limit` tokens."""
+        text = self._texts.get(seq)
+        if text is None or not text.continues(tokens):
+            text = self._begin(seq)
+        text.follow(tokens)
+        return Proposal(*text.next(limit))
+
+    def _begin(self, seq: int) -> _GrowingText:
+        self._end(seq)
+        memory = self.memory
+        own = OwnTexts() if memory is None else memory.texts_of(self._owners.get(seq, ""))
+        self._texts[seq] = text = _GrowingText(own)
+        return text
+
+    def _end(self, seq: int) -> None:
+        text = self._texts.pop(seq, None)
+        if text is not None and self.memory is not None:
+            text.end()
+
+    def begin(self, seq: int, owner: str = "") -> None:
+        """Note that another text, of this owner, takes this sequence number."""
+        self._end(seq)
+        self._owners[seq] = owner
+
+    def expect(self, seq: int, tokens: Sequence[int]) -> None:
+        """What is predicted is one more of the owner's texts."""
+        self._begin(seq).own.add(TextIndex.EMPTY, tokens)
+
+    def end(self, seq: int, tokens: Sequence[int]) -> None:
+        """Remember the text for its owner's next ones, even if nothing was drafted for it."""
+        if self.memory is None:
+            return
+        text = self._texts.get(seq)
+        if text is None or not text.continues(tokens):
+            text = self._begin(seq)
+        text.follow(tokens)
+        self._end(seq)
+
+    def close(self) -> None:
+        """Save what is to be kept; the drafter then knows no text."""
+        for seq in list(self._texts):
+            self._end(seq)
+        if self.memory is not None:
+            self.memory.close()

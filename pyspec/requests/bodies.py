@@ -1,0 +1,371 @@
+"""OpenAI's request and response bodies, for batches in their format and for the server.
+
+A body becomes a `Record`, so one way leads from either to an answer. What would change the answer and
+cannot be done is refused (`fields.py`); other fields are ignored, as clients send many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from pyspec.errors import InputError
+from pyspec.grammar.languages import Language
+from pyspec.requests.custom import as_function_tool, with_function_calls
+from pyspec.requests.fields import REFUSED, UndoneFields, refuse_undone
+from pyspec.requests.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
+from pyspec.sampling.chain import LEAST_P
+from pyspec.text.formats import format_language, tools_left
+from pyspec.text.forms import content_text
+from pyspec.text.result import Result
+
+AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
+
+PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
+
+
+class Body(UndoneFields, kw_only=True):
+    """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
+
+    json_schema is llama-server's, fields that begin with guided, structured_outputs and repetition_penalty are vLLM's,
+    enable_thinking Qwen's and think Ollama's.
+    """
+
+    refused: ClassVar[tuple[str, ...]] = REFUSED
+    """Its fields that are refused."""
+
+    harmless: ClassVar[tuple[str, ...]] = ()
+    """Fields of the API that it does not have, since the answer is the same without them."""
+
+    model: str | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    json_schema: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: dict[str, Any] | None = None
+    repetition_penalty: float | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    enable_thinking: bool | None = None
+    think: bool | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose texts may draft for it: those of the user that it names."""
+        return self.safety_identifier or self.user or ""
+
+    form: ClassVar[str] = CHAT
+
+    @property
+    def n_prompts(self) -> int:
+        """How many prompts there are."""
+        return 1
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, a record each. Raises whatever is wrong with it."""
+        raise NotImplementedError
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        return None
+
+    @property
+    def shape(self) -> bytes | None:
+        """Hash of what a grammar is to be made of; None where none is."""
+        given = [getattr(self, field, None) for field in _SHAPING]
+        if not any(given):
+            return None
+        asked = [*given, getattr(self, "tool_choice", None)]
+        return hashlib.sha256(msgspec.json.encode(asked)).digest()
+
+    def _shared(self, name: str) -> dict[str, Any]:
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        # a negative seed means any, as clients that know llama.cpp send
+        seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
+        wanted = {key: getattr(self, key) for key in RequestFields.__struct_fields__}
+        if self.repeat_penalty is None:
+            wanted["repeat_penalty"] = self.repetition_penalty
+        if self.top_p == 0:  # the likeliest token alone
+            wanted["top_p"] = LEAST_P
+        wanted["max_tokens"] = _as_many(self.max_tokens)
+        if self.enable_thinking is False or self.think is False:
+            wanted["reasons"] = False
+        return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
+
+    def _language(self) -> Language | None:
+        """What `response_format`, or what others call that, asks for. Raises InputError."""
+        forms = [self.response_format, *self._forms_elsewhere()]
+        found = [language for form in forms if (language := format_language(form)) is not None]
+        if len(found) + (self.grammar is not None) > 1:
+            raise InputError("an answer can follow only one schema or grammar", "keep one of them")
+        return found[0] if found else None
+
+    def _forms_elsewhere(self) -> Iterator[dict[str, Any]]:
+        """What would be `response_format`, from the fields that llama-server and vLLM have for it. Raises InputError."""
+        given = (self.structured_outputs or {}).items()
+        outputs = {key: value for key, value in given if value not in (None, False)}
+        if unknown := outputs.keys() - {"json", "json_object", *_GUIDED}:
+            raise InputError(
+                f"structured_outputs has {min(unknown)[:40]!r}",
+                f"use json, json_object, {', '.join(_GUIDED)}",
+            )
+        for schema in (self.json_schema, self.guided_json, outputs.get("json")):
+            if schema is not None:
+                read = msgspec.json.decode(schema) if isinstance(schema, str) else schema
+                yield {"type": "json_schema", "schema": read}
+        for kind in _GUIDED:
+            for value in (getattr(self, f"guided_{kind}"), outputs.get(kind)):
+                if value is not None:
+                    yield {"type": kind, kind: value}
+        if "json_object" in outputs:
+            yield {"type": "json_object"}
+
+
+_GUIDED = ("regex", "choice", "grammar")
+"""Forms of answers that are no JSON, as vLLM's fields name them."""
+
+_SHAPING = (
+    "grammar", "response_format", "json_schema", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "structured_outputs", "tools", "text",
+    "output_config", "output_format",
+)  # fmt: skip
+"""Fields of which a grammar is made, in any kind of request."""
+
+
+def _as_many(tokens: int | None) -> int | None:
+    """A limit of tokens; -1 is as many as fit, as clients that know llama.cpp send."""
+    return MOST_TOKENS if tokens == -1 else tokens
+
+
+class ChatBody(Body):
+    """The body of a chat completion."""
+
+    refused = (*REFUSED, "audio", "modalities", "web_search_options")
+    harmless = (
+        "metadata", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store", "verbosity",
+        "stream_options.include_obfuscation",
+    )  # fmt: skip
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    web_search_options: Any = None
+    prediction: dict[str, Any] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def __post_init__(self) -> None:
+        if self.functions and not self.tools:
+            self.tools = [{"type": "function", "function": each} for each in self.functions]
+            self.tool_choice, self.parallel_tool_calls = self.function_call, False
+        else:
+            self.functions = None
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record."""
+        return [Record(messages=known(self.messages), form=CHAT, **self._asked(name))]
+
+    def _asked(self, name: str) -> dict[str, Any]:
+        """What is asked beside the messages, as fields of a record."""
+        shared = self._shared(name)
+        if self.max_completion_tokens is not None:
+            shared["max_tokens"] = _as_many(self.max_completion_tokens)
+        if self.tools and self.tool_choice != "none":
+            tools, choice = tools_left(_functions(self.tools), self.tool_choice)
+            parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
+            shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
+            custom = [tool["custom"]["name"] for tool in self.tools if tool.get("type") == "custom"]
+            shared["custom"] = custom or None
+        elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
+            raise InputError("tool_choice requires a call, but there are no tools", "send tools")
+        if self.reasoning_effort == "none":
+            shared["reasons"] = False
+        elif self.reasoning_effort is not None:
+            shared["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort}
+        if self.chat_template_kwargs:
+            told = shared.get("chat_template_kwargs", {})
+            shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}
+        if self.prediction is not None:
+            shared["prediction"] = content_text(self.prediction["content"])
+        return shared
+
+
+class CompletionBody(Body):
+    """The body of a completion."""
+
+    refused = (*REFUSED, "suffix")
+    harmless = ("stream_options.include_obfuscation",)
+
+    prompt: str | list[Any]
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+    form = COMPLETION
+
+    @property
+    def n_prompts(self) -> int:
+        """How many prompts there are; token ids make one, or one a list."""
+        prompts = self.prompt
+        one = isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
+        return 1 if one else len(prompts)
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        return self.logprobs
+
+    def records(self, name: str) -> list[Record]:
+        """Each prompt as a record."""
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise InputError("best_of is not supported", "use n")
+        given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        if given and all(isinstance(item, int) for item in given):
+            given = [given]
+        if not given:
+            raise InputError("the prompt is empty")
+        shared = {**self._shared(name), "echo": self.echo or None}
+        return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in given]
+
+
+def _prompt(given: Any) -> dict[str, Any]:
+    """One prompt as fields of a record: text, or token ids."""
+    if isinstance(given, str):
+        return {"prompt": given}
+    if isinstance(given, list) and all(type(item) is int for item in given):
+        return {"tokens": given}
+    raise InputError("a prompt is neither text nor a list of token ids")
+
+
+def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody:
+    """The body of a request to `path`. Raises InputError."""
+    form = PATHS.get(path)
+    if form is None:
+        raise InputError(f"url is {path[:80]!r}", f"use {' or '.join(PATHS)}")
+    return decoded(ChatBody, data) if form == CHAT else decoded(CompletionBody, data)
+
+
+def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
+    """A body of one kind. Raises InputError."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise InputError("the body is nested too deep") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InputError(f"the body cannot be read: {error}") from None
+
+
+def records_of(body: Body, name: str) -> list[Record]:
+    """What a body asks for, a record each. Raises InputError, whatever is wrong with it."""
+    try:
+        refuse_undone(body)
+        return body.records(name)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = "it lacks" if isinstance(error, KeyError) else f"{type(error).__name__}:"
+        why = f"{what} {str(error)[:200]}"
+        raise InputError(f"the body cannot be understood: {why}") from error
+    except RecursionError:
+        raise InputError("the body is nested too deep") from None
+
+
+# -- messages in -----------------------------------------------------------------------------------
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the same messages, calls in one form. Raises InputError for a role that OpenAI does not have."""
+    found = []
+    for message in messages:
+        role = message.get("role")
+        if isinstance(role, str) and role not in _ROLES:
+            raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
+        call, told = message.get("function_call"), _with_refusal(message)
+        if call and not message.get("tool_calls"):  # as clients say it that knew no tools
+            known = {key: value for key, value in told.items() if key != "function_call"}
+            told = {**known, "tool_calls": [{"type": "function", "function": call}]}
+        found.append(with_function_calls(told))
+    return found
+
+
+def _with_refusal(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose refusal, if it has one, is what was said."""
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(content, list) and any(map(_is_refusal, content)):
+        return {**message, "content": [_as_text(part) for part in content]}
+    return {**message, "content": refusal} if refusal and content is None else message
+
+
+def _is_refusal(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "refusal"
+
+
+def _as_text(part: Any) -> Any:
+    return {"type": "text", "text": part.get("refusal")} if _is_refusal(part) else part
+
+
+def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    functions = [as_function_tool(tool).get("function") for tool in tools]
+    if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
+        raise InputError("a tool has no function with a name")
+    found = [function for function in functions if function is not None]
+    check_names(function["name"] for function in found)
+    return found
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise InputError for tools of one name, of whatever kind: nobody could tell whose call it is."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InputError(f"{count} tools are named {name[:80]!r}", "tool names must be unique")
+
+
+# -- answers out -----------------------------------------------------------------------------------
+
+
+def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
+    """An answer as one of a body's choices."""
+    reason = openai_reason(result.finish_reason)
+    if form == COMPLETION:
+        return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
+    message = result.message()
+    choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+    return {**choice, "reasoning_cut": True} if result.reasoning_cut else choice
+
+
+def openai_reason(reason: str | None) -> str | None:
+    """OpenAI knows no "context": the answer was cut, and that is "length"."""
+    return {"context": "length", "cancelled": "length"}.get(reason or "", reason)
+
+
+def body_of(
+    form: str, name: str, model: str, created: int, choices: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The frame of a response's body."""
+    kind = "chat.completion" if form == CHAT else "text_completion"
+    return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}

@@ -1,0 +1,113 @@
+"""Fields of requests that are not done here: those that are refused, since the answer would be another, and why.
+
+A body's `refused` names those that it looks for, and its `harmless` those of the APIs that are ignored: the answer is the same
+without them. `.docs/pages/server.md` says why of each of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspec.errors import InputError, ThreadUnsupported
+from pyspec.requests.records import RequestFields
+
+
+@dataclass(frozen=True)
+class Undone:
+    """A field that is refused.
+
+    asks: whether a value asks for something; one that asks for nothing is taken. kind: what is raised.
+    """
+
+    why: str = "is not supported"
+    hint: str = "leave it out"
+    asks: Callable[[Any], bool] = bool
+    kind: type[InputError] = InputError
+
+
+def _unless(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: value not in values
+
+
+_STORED = Undone(
+    "needs stored responses, and none are stored", "send the whole conversation as input"
+)
+UNDONE = {
+    # OpenAI's
+    "audio": Undone(hint="answers are text alone"),
+    "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
+    "moderation": Undone("is not done here"),
+    "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
+    "prompt_cache_options": Undone(
+        "asks for no answer (prewarm)", "send max_tokens 0", lambda v: bool(v.get("prewarm"))
+    ),
+    "suffix": Undone(),
+    "background": _STORED,
+    "conversation": _STORED,
+    "previous_response_id": _STORED,
+    "prompt": _STORED,
+    "personality": Undone(hint="describe it in instructions"),
+    "truncation": Undone("auto is not supported", "leave it out, and shorten the input", lambda v: v == "auto"),
+    # Anthropic's
+    "compaction": Undone(hint="ask for a summary in a message"),
+    "container": Undone("is none of this server's"),
+    "mcp_servers": Undone("are not asked from here", "send their tools, and call them yourself"),
+    "thread": Undone(
+        "needs stored messages, and none are stored", "send the whole conversation", kind=ThreadUnsupported
+    ),
+    # llama-server's and vLLM's
+    "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
+    "typical_p": Undone(asks=_unless(1)),
+    "typ_p": Undone(asks=_unless(1)),
+    "top_n_sigma": Undone(asks=lambda v: v > 0),
+    "mirostat": Undone(),
+    "min_tokens": Undone(),
+    "ignore_eos": Undone(),
+    "stop_token_ids": Undone(hint="use stop"),
+    "bad_words": Undone(hint="use logit_bias"),
+    "allowed_token_ids": Undone(hint="use logit_bias"),
+    "use_beam_search": Undone(),
+    "chat_template": Undone("comes with the model", "use chat_template_kwargs, or set another when the server starts"),
+    "documents": Undone(hint="write them into a message"),
+    "samplers": Undone("cannot be put into another order"),
+    "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
+    "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
+}  # fmt: skip
+"""Every field that is refused, in any kind of request."""
+
+
+class UndoneFields(RequestFields, kw_only=True):
+    """Fields of all kinds of request that are read to be refused."""
+
+    moderation: Any = None
+    prompt_cache_options: Any = None
+    n_predict: Any = None
+    typical_p: Any = None
+    typ_p: Any = None
+    top_n_sigma: Any = None
+    mirostat: Any = None
+    min_tokens: Any = None
+    ignore_eos: Any = None
+    stop_token_ids: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    use_beam_search: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    samplers: Any = None
+    prompt_logprobs: Any = None
+    num_ctx: Any = None
+
+
+REFUSED = tuple(sorted({*UndoneFields.__struct_fields__} - {*RequestFields.__struct_fields__}))
+"""Their names."""
+
+
+def refuse_undone(body: Any) -> None:
+    """Raise InputError where a body has a field that asks for what is not done."""
+    for name in body.refused:
+        value, undone = getattr(body, name), UNDONE[name]
+        if value is not None and undone.asks(value):
+            raise undone.kind(f"{name} {undone.why}", undone.hint)

@@ -1,0 +1,204 @@
+"""Records of a batch: what a prompt is, and what it asks for.
+
+A record that cannot be used is still a record: it carries its error, so that the batch goes on and
+the output has a line for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from pyspec.errors import InputError, OptionError
+from pyspec.grammar.languages import Language
+from pyspec.sampling.limits import check_breakers, check_ranges
+from pyspec.sampling.noise import Noise, check_noise
+from pyspec.text.forms import standard
+from pyspec.text.result import Failure, RecordResult
+from pyspec.text.stream import check_stops
+
+CHAT, COMPLETION = "chat", "completion"
+"""Forms of OpenAI's: what is asked, and how it is answered."""
+
+MOST_TOKENS = 2**31 - 1
+
+
+class SpeculationBody(msgspec.Struct):
+    """How one request speculates. length: as `--length` has it. tokens: whether each token's source and gap are told."""
+
+    enabled: bool | None = None
+    verify: Literal["strict", "margin"] | None = None
+    theta: float | None = None
+    gap: float | None = None
+    budget: float | None = None
+    length: str | None = None
+    confirm: int | None = None
+    kl: float | None = None
+    doubt: float | None = None
+    window: tuple[float, int] | None = None
+    draft_max: int | None = None
+    tokens: bool = False
+
+
+class RequestFields(msgspec.Struct, kw_only=True):
+    """What a record, a line of JSON or a request may say of its answer; None leaves the batch's own setting.
+
+    grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id. sampling: whose random numbers
+    draw, "coupled" or "llama.cpp". speculation: how its answer is drafted and verified. Names and meanings of DRY, XTC and
+    dynamic temperature are llama-server's.
+    """
+
+    max_tokens: int | None = None
+    seed: int | None = None
+    grammar: str | None = None
+    sampling: Noise | None = None
+    speculation: SpeculationBody | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+
+
+SAMPLER_FIELDS = RequestFields.__struct_fields__[5:]
+"""Fields of a record that go into its sampler under the same names."""
+
+
+class RecordFields(RequestFields, kw_only=True):
+    """What a record and a line of JSON may bring. chat_template_kwargs: variables of the chat template."""
+
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    system: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Record(RecordFields, kw_only=True):
+    """One prompt and what it asks for; None leaves the batch's own setting.
+
+    Give one of `prompt`, `messages` and `tokens`. Sampler fields that are not listed are named as in `Sampling`.
+
+    Attributes:
+        id: Names the record in results; unique in a batch.
+        prompt: A user's turn, or with `Settings.raw` the whole prompt.
+        messages: A conversation in OpenAI's form.
+        tokens: A prompt as ids.
+        system: System text of a `prompt`; `messages` bring their own.
+        max_tokens: Tokens of the answer.
+        seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
+        grammar: GBNF that the answer follows.
+        sampling: Whose random numbers draw: "coupled" or "llama.cpp".
+        logit_bias: What is added to logits, by token id.
+        chat_template_kwargs: Variables of the chat template.
+        stop: Strings that end the answer.
+        source: Name of the input that the record came from.
+        line: Its place there, from 1.
+        form: "chat" or "completion" for a line of OpenAI's batch format, which the output then has too.
+        tools: OpenAI's functions that may be called.
+        language: What the content must look like, in place of `grammar`.
+        custom: Names of those that stand for OpenAI's custom tools, as calls of which they are told.
+        tool_choice: Name of the function that must be called, or "required".
+        parallel: Whether several functions may be called at once.
+        reasons: False asks the template for no reasoning.
+        echo: Whether the answer begins with the prompt.
+        prediction: A text that the answer may repeat for the most part; lookup drafts it.
+        error: Why the record cannot be used.
+    """
+
+    id: str
+    tokens: list[int] | None = None
+    stop: list[str] | None = None
+    source: str = ""
+    line: int = 0
+    form: str = ""
+    tools: list[dict[str, Any]] | None = None
+    language: Language | None = None
+    custom: list[str] | None = None
+    tool_choice: str | None = None
+    parallel: bool | None = None
+    reasons: bool | None = None
+    echo: bool | None = None
+    prediction: str | None = None
+    error: Failure | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the answer goes on in the last message: a text of the model's own, and nothing shapes what comes."""
+        last = self.messages[-1] if self.messages else {}
+        is_text = last.get("role") == "assistant" and not last.get("tool_calls")
+        return (
+            is_text and self.grammar is None and self.language is None and self.tool_choice is None
+        )
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what is asked: everything but id and place."""
+        asked = {name: getattr(self, name) for name in ASKED}
+        data = repr([(key, value) for key, value in asked.items() if value is not None])
+        return hashlib.sha256(data.encode("utf-8", "backslashreplace")).hexdigest()
+
+    def check(self) -> None:
+        """Raise InputError or OptionError where a value is outside its range."""
+        given = [x for x in (self.prompt, self.messages, self.tokens) if x is not None]
+        if len(given) != 1:
+            raise InputError("give either prompt or messages")
+        if not given[0]:
+            raise InputError("the prompt is empty")
+        standard(self.messages or ())
+        if self.messages is not None and self.system is not None:
+            raise InputError("system cannot be used with messages")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise OptionError(f"{name} is {value}", f"use {low} to {high:.10g}")
+        check_noise(self.sampling)
+        check_breakers(self.dry_sequence_breakers or ())
+        check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS})
+        check_stops(self.stop or ())
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_tokens": (0, MOST_TOKENS),
+    "temperature": (0, 1e9),
+    "seed": (0, 2**32 - 1),
+}
+_ABOUT = {"id", "source", "line", "form", "prediction", "error"}
+ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
+"""Fields of a record that say what is asked; the others are its name and place, and what it is drafted from.
+Journals know records by them in this order."""
+
+
+def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:
+    """The result of a record that cannot be answered."""
+    failure = error if isinstance(error, Failure) else Failure.of(error)
+    return RecordResult(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
+
+
+def unique(records: Iterable[Record]) -> Iterator[Record]:
+    """The same records; one whose id was there before fails, under the name of its place."""
+    seen: set[str] = set()
+    for record in records:
+        if record.id in seen:
+            error = InputError(
+                f"{record.source}, line {record.line}: id {record.id[:80]!r} is used twice"
+            )
+            record.id, record.error = f"{record.source}:{record.line}", Failure.of(error)
+            while record.id in seen:
+                record.id += "'"
+        seen.add(record.id)
+        yield record

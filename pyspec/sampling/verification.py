@@ -1,0 +1,180 @@
+"""Acceptance rules: what happens where the target disagrees with a drafted token.
+
+`Strict` accepts a drafted token only if the target chooses it too, so the text is the target's own at every temperature. `Margin`
+also accepts the target's runner-up where the target hardly prefers its first choice (MARS, arXiv 2601.15498), with a bound in
+nats that the paper does not have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from pyspec.errors import OptionError
+from pyspec.sampling.limits import check_ranges
+
+
+class Window(NamedTuple):
+    """A bound on the total cost of relaxed tokens among the last `tokens` tokens, the next one included."""
+
+    nats: float
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.nats:g}:{self.tokens}"
+
+
+def as_window(given: object) -> Window:
+    """Check a pair of numbers. Raises OptionError."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise OptionError(f"the window is {given!r}", "give nats and tokens, such as (1.0, 32)")
+    check_ranges({"window_nats": given[0], "window_tokens": given[1]})
+    return Window(*given)
+
+
+def parse_window(text: str) -> Window:
+    """Parse `NATS:TOKENS`, such as 1:32. Raises OptionError."""
+    nats, _, tokens = text.partition(":")
+    try:
+        return Window(float(nats), int(tokens))
+    except ValueError:
+        raise OptionError(
+            f"the window is {text[:40]!r}", "give NATS:TOKENS, such as 1:32"
+        ) from None
+
+
+MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
+"""Names of the margin rule's settings."""
+
+
+@dataclass(frozen=True)
+class Strict:
+    """Accept a drafted token only if it equals the target's own choice."""
+
+    name = "strict"
+    """The rule's name in results."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """Also accept the target's runner-up if the draft proposed it and the target's two largest logits are close.
+
+    With z1 >= z2 the two largest raw logits of a row, the gate is open where `z1 > 0 and z2 / z1 > theta and z1 - z2 <= gap`.
+    End-of-generation and control tokens are never relaxed, nor is any token while a grammar, penalties, logit bias or a logits
+    processor changes the row.
+
+    Above temperature 0 with coupled noise, all of this holds for logits with their noise, logit + T * G: the draft's draw is
+    accepted if it is the runner-up to the target's, at a gap of (z1 - z2) / T nats. If llama.cpp draws, the target draws its own
+    token first, and a drafted token that equals it is accepted. Otherwise, if the gate is open, the drafted token is taken if it
+    is one of the row's two best and truncation (top-k, top-p, min-p, typical) left both of them to draw from. Gaps count in the
+    distribution in force: (z1 - z2) / T at temperature T. So the answer's distribution is sharper than the target's at that
+    temperature; with `noise="llama.cpp"` a relaxed token costs -log of its probability, whether it is the best or the runner-up.
+    At `budget=0` nothing is relaxed.
+
+    `confirm`, `kl`, `doubt` and `window` set further conditions for relaxing a token, in any combination. Drafts without a
+    distribution (lookup, drafters in Python) never satisfy a `kl` below infinity or a `doubt` above 0.
+
+    Attributes:
+        theta: Smallest ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of
+            1 nat.
+        gap: Largest gap, in nats; `math.inf` for the paper's rule, which has no such limit.
+        budget: Sum of gaps allowed in one answer, in nats, or None; 0 closes the gate. The answer's relaxed tokens are together
+            at most that much less likely than the likeliest ones at the same places.
+        lookup: Whether tokens from prompt lookup may be relaxed too. Lookup proposes what the text has said before, so relaxing
+            it makes answers repeat themselves; False costs a few of the tokens that the rule gains.
+        confirm: How many drafted tokens directly after it must be the target's own choices, in rows of the same verify: a
+            deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer verified tokens
+            after it, a token is not relaxed. The target's choices are its draws if noise is coupled, its likeliest tokens if
+            llama.cpp draws.
+        kl: Largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in nats;
+            a bound on it judges as well as trained judges do (arXiv 2601.04766). It takes this direction because a draft may lack
+            tokens.
+        doubt: Smallest ratio, 0 to 1, of the probability of the draft's runner-up to that of its first choice, noise included as
+            in gaps: near a tie the draft's preference says least.
+        window: `Window(nats, tokens)`: the largest sum of gaps among the last `tokens` tokens, counted as for the budget.
+
+    Raises:
+        OptionError: A number is outside its range.
+    """
+
+    name = "margin"
+    """The rule's name in results."""
+
+    theta: float = 0.9
+    gap: float = 1.0
+    budget: float | None = None
+    lookup: bool = True
+    confirm: int = 0
+    kl: float = math.inf
+    doubt: float = 0.0
+    window: Window | None = None
+
+    def __post_init__(self) -> None:
+        check_ranges(vars(self))
+        if self.window is not None:
+            object.__setattr__(self, "window", as_window(self.window))
+
+    @classmethod
+    def of(cls, options: object) -> Margin:
+        """Make the rule from an object of options with fields of the same names; its window is text. Raises OptionError."""
+        given = {name: getattr(options, name) for name in MARGIN_NUMBERS}
+        text = given["window"]
+        return cls(**given | {"window": None if text is None else parse_window(text)})
+
+    @property
+    def reads_drafts(self) -> bool:
+        """Whether it needs the draft's whole distribution."""
+        return self.kl < math.inf
+
+    @property
+    def confirming(self) -> tuple[str, ...]:
+        """Its conditions on a relaxed token beyond that token's row, by name."""
+        asked = {"confirm": self.confirm > 0, "kl": self.kl < math.inf, "doubt": self.doubt > 0.0}
+        return tuple(name for name, wanted in asked.items() if wanted)
+
+    @property
+    def limits(self) -> tuple[float, float, float]:
+        """theta, gap and budget in nats, as the extension takes them: infinity for no budget."""
+        budget = math.inf if self.budget is None else self.budget
+        return self.theta, self.gap, budget
+
+
+AUTO = "auto"
+"""Asks for the rule measured for the pair: strict, unless a verdict allows another."""
+
+
+@dataclass(frozen=True)
+class PairRule:
+    """The rules that measurements of a pair allow, for greedy and for drawn answers; strict where nothing was measured."""
+
+    name = AUTO
+
+    greedy: Strict | Margin = Strict()
+    drawn: Strict | Margin = Strict()
+
+    def at(self, temperature: float) -> Strict | Margin:
+        """The rule for answers at a temperature."""
+        return self.greedy if temperature == 0.0 else self.drawn
+
+
+Verification = Strict | Margin | PairRule
+
+
+def rule_at(rule: Verification, temperature: float) -> Strict | Margin:
+    """The rule in force for answers at a temperature."""
+    return rule.at(temperature) if isinstance(rule, PairRule) else rule
+
+
+def as_rule(asked: object) -> Verification:
+    """A rule, or the one that "auto" stands for until the pair is known. Raises OptionError."""
+    if asked == AUTO:
+        return PairRule()
+    check_rule(asked)
+    return cast("Verification", asked)
+
+
+def check_rule(rule: object) -> None:
+    """Raise OptionError if this is no rule; otherwise the error would come in the middle of an answer."""
+    if not isinstance(rule, Strict | Margin | PairRule):
+        raise OptionError(f"verification is {rule!r}", "give Strict() or Margin()")

@@ -1,0 +1,1 @@
+"""What people see: answers and their speed, tables, progress, notebooks."""

@@ -1,0 +1,143 @@
+"""Shows an answer's tokens by source: while it comes, and afterwards with what the target preferred."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from pyspec.screen.display import counted, safe
+from pyspec.text.tokens import Source, Token
+
+Bytes = Callable[[int], bytes]
+"""Returns the bytes of a token."""
+
+_STYLES = {Source.TARGET: "", Source.ACCEPTED: "green", Source.RELAXED: "bold yellow"}
+_FRAMES = {Source.TARGET: ("", ""), Source.ACCEPTED: ("[", "]"), Source.RELAXED: ("{", "}")}
+_MEANING = {
+    Source.TARGET: "the model's own",
+    Source.ACCEPTED: "drafted and right",
+    Source.RELAXED: "drafted and close",
+}
+
+
+def has_colour(console: Console) -> bool:
+    """Whether a console shows colours."""
+    return console.color_system is not None and not console.no_color
+
+
+class TokenPaint:
+    """Colours the text of an answer by where its tokens came from; without colour, drafted parts are framed.
+
+    `take` the tokens before their text is shown. The text may differ in white space, as where lines are broken, and may lack
+    marks.
+    """
+
+    def __init__(self, piece: Bytes, *, colour: bool) -> None:
+        self._piece, self._colour = piece, colour
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._sources: deque[tuple[str, Source]] = deque()  # of characters still to be shown
+        self._open = Source.TARGET
+
+    def take(self, tokens: Iterable[Token]) -> None:
+        """Note the tokens of a piece. A character split over tokens belongs to the last of them."""
+        for token in tokens:
+            text = safe(self._decoder.decode(self._piece(token.id)))
+            self._sources.extend((char, token.source) for char in text if not char.isspace())
+
+    def __call__(self, shown: str) -> Iterator[tuple[str, str]]:
+        """Parts of shown text with their styles."""
+        for source, chars in groupby(shown, self._source):
+            text = "".join(chars)
+            if self._colour:
+                yield text, _STYLES[source]
+            else:
+                yield self._framed(source) + text, ""
+
+    def finish(self) -> str:
+        """The end of the last frame."""
+        return "" if self._colour else self._framed(Source.TARGET)
+
+    def _source(self, char: str) -> Source:
+        if char.isspace():  # belongs to the word after it, as in the tokens
+            return self._sources[0][1] if self._sources and char != "\n" else self._open
+        while self._sources:  # skip what is not shown, such as a mark
+            said, source = self._sources.popleft()
+            if said == char:
+                return source
+        return Source.TARGET
+
+    def _framed(self, source: Source) -> str:
+        before, self._open = self._open, source
+        return "" if before is source else _FRAMES[before][1] + _FRAMES[source][0]
+
+
+def legend(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
+    """A line on the meaning and number of each kind of token, then each relaxed token with what the target preferred."""
+    text = Text()
+    for source in Source:
+        count = sum(token.source is source for token in tokens)
+        if count:
+            text.append("; " if text else "")
+            _mark(text, source.label, source, colour=colour)
+            text.append(f": {counted(count, 'token')}, {_MEANING[source]}")
+    text.append("\n" if text else "")
+    relaxed = [token for token in tokens if token.source is Source.RELAXED]
+    for number, token in enumerate(relaxed, start=1):
+        ids = token.id, token.preferred
+        said, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
+        text.append(
+            f"({number}) {said!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{_confirmed(token)}\n"
+        )
+    return text
+
+
+_CONFIRMED = {
+    "confirm": "{:.0f} behind it its own", "kl": "{:.3f} nats apart", "doubt": "the draft in doubt {:.2f}",
+}  # fmt: skip
+
+
+def _confirmed(token: Token) -> str:
+    said = [_CONFIRMED[name].format(value) for name, value in (token.confirmed or {}).items()]
+    return f" (confirmed: {', '.join(said)})" if said else ""
+
+
+def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
+    """The answer by source, with relaxed tokens numbered, and the legend.
+
+    Without colour, accepted parts are in [brackets] and relaxed tokens in {braces}.
+    """
+    text, number = Text(), 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for source, group in groupby(tokens, key=lambda token: token.source):
+        if source is not Source.RELAXED:  # neighbours from one source look like one text
+            said = "".join(decoder.decode(piece(token.id)) for token in group)
+            _mark(text, safe(said), source, colour=colour)
+            continue
+        for token in group:
+            number += 1
+            _mark(text, safe(decoder.decode(piece(token.id))), source, colour=colour)
+            text.append(f"({number})", "dim")
+    text.append(decoder.decode(b"", final=True))
+    return text.append("\n\n").append_text(legend(tokens, piece, colour=colour))
+
+
+def print_tokens(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
+    """Print `token_text`, in colour if the console has it."""
+    text = token_text(tokens, piece, colour=has_colour(console))
+    console.print(text, soft_wrap=not console.is_terminal, end="")
+
+
+def print_legend(console: Console, tokens: Sequence[Token], piece: Bytes) -> None:
+    """Print `legend` below an answer that was painted, in colour if the console has it."""
+    text = legend(tokens, piece, colour=has_colour(console))
+    console.print(Text("\n").append_text(text), soft_wrap=not console.is_terminal, end="")
+
+
+def _mark(text: Text, words: str, source: Source, *, colour: bool) -> None:
+    before, after = ("", "") if colour else _FRAMES[source]
+    text.append(f"{before}{words}{after}", _STYLES[source])

@@ -1,0 +1,1 @@
+"""The server's APIs, a module each; interface.py says what one takes."""

@@ -1,0 +1,105 @@
+"""Chat and text completions as OpenAI has them: responses, whole and streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from pyspec.errors import AnswerFailed
+from pyspec.requests.bodies import ChatBody, CompletionBody
+from pyspec.serve.apis.interface import PING, Interface, openai_refusal, reader
+from pyspec.serve.pending import Choice, PendingRequest
+
+_TEXT = {"content"}
+_PLACE = "\0text\0"
+"""Stands for a text in what is made once; no name has such letters."""
+
+
+def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed."""
+    body = asked.frame([choice.whole() for choice in choices])
+    blocks = [choice.block for choice in choices]
+    block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
+    return {**body, "usage": _usage(choices), "speculation": block}
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """The chunks of all choices as they come, then `[DONE]`, as server-sent events.
+
+    Of a choice nothing goes out before there is something of its answer: until then another server could give it.
+    """
+    choices = asked.choices()
+    writers = [_ChunkWriter(choice) for choice in choices]
+    try:
+        async for choice in asked.updates(choices):
+            if choice is None:
+                yield PING
+                continue
+            for each in writers[choice.index].events():
+                yield each
+    except AnswerFailed as error:
+        yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
+        return
+    if (asked.body.stream_options or {}).get("include_usage"):
+        yield _event({**asked.frame([], chunk=True), "usage": _usage(choices)})
+    yield b"data: [DONE]\n\n"
+
+
+class _ChunkWriter:
+    """Writes the chunks of a choice; a chat's begin with its role. Most differ in their text alone, and share the rest."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        made = _event(choice.chunk({"content": _PLACE}))
+        self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
+        self._first: dict[str, Any] | None = None
+        if choice.asked.is_chat:
+            self._first = choice.chunk({"role": "assistant", "content": ""})
+
+    def events(self) -> Iterator[bytes]:
+        """What has come, as events."""
+        deltas, ended = self._choice.deltas(), self._choice.result is not None
+        if self._first and (deltas or ended):
+            yield _event(self._first)
+            self._first = None
+        yield from map(self._written, deltas)
+        if ended:
+            yield _event(self._choice.last())
+
+    def _written(self, delta: dict[str, Any]) -> bytes:
+        if delta.keys() != _TEXT or not self._choice.bare:
+            return _event(self._choice.chunk(delta))
+        return self._head + msgspec.json.encode(delta["content"]) + self._tail
+
+
+def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    results = [choice.result for choice in choices]
+    firsts = results[:: choices[0].asked.body.n or 1]  # the prompt of several choices counts once
+    prompt = sum(result.usage.prompt_tokens for result in firsts)
+    kept = sum(result.speculation.get("prompt_kept", 0) for result in firsts)
+    answer = sum(result.usage.completion_tokens for result in results)
+    reasoned = sum(result.reasoned for result in results)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": kept},
+        "completion_tokens_details": {"reasoning_tokens": reasoned},
+    }
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return _event(openai_refusal(status, code, message))
+
+
+CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal, broken)
+TEXTS = Interface(
+    "completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal, broken
+)

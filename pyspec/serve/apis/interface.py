@@ -1,0 +1,148 @@
+"""What an interface is: how requests are read, and how answers and refusals are written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+from pyspec.errors import (
+    AnswerFailed,
+    ContextOverflow,
+    DraftMismatch,
+    EngineError,
+    InputError,
+    ModelError,
+    ModelNotFound,
+    PyspecError,
+    ShuttingDown,
+    TemplateError,
+    ThreadUnsupported,
+    TooManyRequests,
+    UnsupportedModel,
+)
+from pyspec.requests.bodies import Body, ChatBody, decoded
+from pyspec.serve.pending import FAILED, Choice, PendingRequest
+
+Refusal = Callable[[int, str | None, str], dict[str, Any]]
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+OPENAI_TOO_LONG = (
+    "This model's maximum context length is {have} tokens. However, your messages resulted in {need} tokens. "
+    "Please reduce the length of the messages."
+)
+
+
+PING = b":\n\n"
+"""A server-sent comment, which clients pass over."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One way to ask for answers, and to get them.
+
+    kind: what metrics call it. prefix: of its answers' names. read: a request's body. whole: the response to a request all of
+    whose choices have ended. events: the response as server-sent events, which come as the choices do. refusal: the body of
+    an error by its status, its code and its sentence. broken: what ends a stream which cannot go on, by the number of its events
+    so far and what is said of an error. too_long: the sentence of a prompt of `need` tokens where there is room for `have`, by
+    which clients know that they have to shorten it. streamed: errors that clients who asked for a stream look for in it.
+    """
+
+    kind: str
+    prefix: str
+    read: Callable[[bytes], Body]
+    whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]
+    events: Callable[[PendingRequest], AsyncIterator[bytes]]
+    refusal: Refusal
+    broken: Callable[[int, int, str | None, str], bytes]
+    too_long: str = OPENAI_TOO_LONG
+    streamed: tuple[type[Exception], ...] = ()
+
+
+def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
+    """Reads bodies of this kind. Raises InputError."""
+    return lambda data: decoded(kind, data)
+
+
+def as_chat(asked: Body, what: str, **given: Any) -> ChatBody:
+    """The chat that asks the same as a request for one answer; given: what a chat says otherwise. what: such an answer's name.
+
+    Raises InputError for a request of more answers.
+    """
+    if asked.n not in (None, 1):
+        raise InputError(f"a {what} has one answer", "leave n out")
+    shared = {key: getattr(asked, key) for key in Body.__struct_fields__}
+    return ChatBody(**(shared | given))
+
+
+NO_THREADS = "thread_unsupported_request"
+"""Anthropic's code for what has clients go on without threads."""
+
+_CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (ShuttingDown, 503, "shutting_down"),
+    (TooManyRequests, 429, "rate_limit_exceeded"),
+    (ContextOverflow, 400, "context_length_exceeded"),
+    (ThreadUnsupported, 400, NO_THREADS),
+    (InputError, 400, None),
+    (ModelNotFound, 404, "model_not_found"),
+    (ModelError, 503, None),
+    (DraftMismatch, 503, None),
+    (UnsupportedModel, 503, None),
+    (EngineError, 503, None),
+    (TemplateError, 503, None),
+)
+
+
+def status_of(error: BaseException) -> tuple[int, str | None]:
+    """An exception's HTTP status, and its code for clients."""
+    if isinstance(error, HTTPException):
+        return error.status_code, "invalid_api_key" if error.status_code == 401 else None
+    if isinstance(error, AnswerFailed):
+        return FAILED.get(error.kind, 500), error.kind
+    known = ((status, code) for kind, status, code in _CODES if isinstance(error, kind))
+    return next(known, (500, None))
+
+
+def told_of(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
+    """An error's HTTP status, its code and its sentence for the clients of an interface."""
+    status, code = status_of(error)
+    if interface is not None and isinstance(error, ContextOverflow):
+        return status, code, interface.too_long.format(have=error.have, need=error.need)
+    if status == 500 and not isinstance(error, PyspecError):
+        return status, code, "the server failed; its log says of what"
+    return status, code, error.detail if isinstance(error, HTTPException) else str(error)
+
+
+def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
+    """An error as OpenAI's clients know it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """A server-sent event whose name is the type of what it tells."""
+    return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
+
+
+def text_of(content: Any, kinds: tuple[str, ...]) -> str:
+    """The text of a message: one string, or parts of these kinds, which have a `text`, or a `refusal`. Raises InputError."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise InputError("a message has content that is neither text nor a list of parts")
+    return "".join(_text_in(part, kinds) for part in content)
+
+
+def _text_in(part: Any, kinds: tuple[str, ...]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("refusal" if kind == "refusal" else "text") if kind in kinds else None
+    if not isinstance(text, str):
+        raise InputError(
+            f"content of the type {str(kind)[:40]!r} cannot be read",
+            "send text; images, files and audio are not read",
+        )
+    return text

@@ -1,0 +1,72 @@
+"""Log-probabilities of an answer's tokens as OpenAI's two kinds of completion have them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspec.requests.records import CHAT
+from pyspec.text.tokens import Token, TokenLogprobs
+
+Likely = Sequence[tuple[Token, TokenLogprobs | None]]
+"""Tokens with what is known of each; None for a prompt's first token."""
+
+
+class LogprobWriter:
+    """Writes the log-probabilities of one answer, all at once or a stretch after the other.
+
+    form: of the completion, chat or text. piece: the bytes of a token.
+    """
+
+    def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
+        self._form, self._piece = form, piece
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._written = 0
+
+    def write(self, likely: Likely) -> dict[str, Any]:
+        """The next tokens, as a choice has them."""
+        if self._form == CHAT:
+            return {"content": chat_logprobs(self._piece, likely)}
+        return {
+            "tokens": [self._word(token.id) for token, _ in likely],
+            "token_logprobs": [at and at.value for _, at in likely],
+            "top_logprobs": [at and self._by_word(at) for _, at in likely],
+            "text_offset": [self._offset(token.id) for token, _ in likely],
+        }
+
+    def _offset(self, token: int) -> int:
+        """Where in the text a token's first character is: a token that ends one begins where that character does."""
+        at = self._written
+        self._written += len(self._decoder.decode(self._piece(token)))
+        return at
+
+    def _by_word(self, at: TokenLogprobs) -> dict[str, float]:
+        """Log-probabilities by words; of two tokens of one text, the likelier one's."""
+        found: dict[str, float] = {}
+        for token, value in at.top:
+            word = self._word(token)
+            found[word] = max(value, found.get(word, value))
+        return found
+
+    def _word(self, token: int) -> str:
+        """A token's text; its bytes, as OpenAI writes them, where they are no text."""
+        data = self._piece(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def chat_logprobs(piece: Callable[[int], bytes], likely: Likely) -> list[dict[str, Any]]:
+    """What a chat's choice has of tokens."""
+
+    def entry(token: int, value: float) -> dict[str, Any]:
+        data = piece(token)
+        return {"token": data.decode("utf-8", "replace"), "logprob": value, "bytes": list(data)}
+
+    return [
+        {**entry(token.id, at.value), "top_logprobs": [entry(*pair) for pair in at.top]}
+        for token, at in likely
+        if at is not None
+    ]

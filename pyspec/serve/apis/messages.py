@@ -1,0 +1,368 @@
+"""Anthropic's Messages: turns of content blocks in, content blocks out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from pyspec.errors import AnswerFailed, InputError
+from pyspec.requests.bodies import Body, check_names
+from pyspec.requests.fields import REFUSED
+from pyspec.requests.records import Record
+from pyspec.serve.apis.blocks import AnswerBlock, AnswerBlocks
+from pyspec.serve.apis.claude_tools import chat_choice, chat_tool, is_function
+from pyspec.serve.apis.interface import (
+    NO_THREADS,
+    PING,
+    Interface,
+    as_chat,
+    event,
+    reader,
+    status_of,
+    text_of,
+)
+from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.text.forms import without_pictures
+from pyspec.text.parts import object_of
+from pyspec.text.result import Result
+
+_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "context": "model_context_window_exceeded",
+}
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+_SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
+
+NOTE = "x-anthropic-billing-header:"
+"""What an agent says to its own service: it changes with each request, and nothing behind it could be taken over."""
+
+
+class MessagesBody(Body):
+    """A request's body. Tools that the server would run are left out. output_format: what betas had for that of output_config."""
+
+    refused = (*REFUSED, "compaction", "container", "mcp_servers", "thread")
+    harmless = (
+        "betas", "billing_policy", "cache_control", "context_management", "diagnostics", "fallback_credit_token",
+        "fallbacks", "inference_geo", "service_tier", "speed", "user_profile_id", "workspace_id",
+        "output_config.task_budget", "thinking.block_binding", "thinking.budget_tokens", "thinking.display",
+    )  # fmt: skip
+
+    messages: list[dict[str, Any]]
+    system: str | list[dict[str, Any]] | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    compaction: Any = None
+    container: Any = None
+    mcp_servers: Any = None
+    thread: Any = None
+
+    @property
+    def owner(self) -> str:
+        """Whose texts may draft for it: a user has them in the next session too."""
+        named = (self.metadata or {}).get("user_id")
+        return _without_session(str(named)) if named else super().owner
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record: that of a chat which asks the same."""
+        (record,) = self._records(name)
+        if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
+            raise InputError(
+                "the last message is the model's own, and no text that it could go on with",
+                "end with one of the user's, or leave tool_choice and a format out",
+            )
+        return [record]
+
+    def _records(self, name: str) -> list[Record]:
+        choice = self.tool_choice or {}
+        form = (self.output_config or {}).get("format") or self.output_format
+        wanted = self.response_format if form is None else {**form, "json_schema": form}
+        chat = as_chat(
+            self,
+            "message",
+            messages=list(self._turns()),
+            tools=[chat_tool(tool) for tool in self._offered()] or None,
+            tool_choice=chat_choice(choice),
+            parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
+            reasoning_effort=self._effort,
+            chat_template_kwargs=self.chat_template_kwargs,
+            response_format=wanted,
+            stop=self.stop if self.stop_sequences is None else self.stop_sequences,
+        )
+        return chat.records(name)
+
+    def _offered(self) -> list[dict[str, Any]]:
+        """Tools that the model may call now: deferred ones once a search has found them, if it is the client that searches."""
+        tools = [tool for tool in self.tools or () if is_function(tool)]
+        check_names(str(tool.get("name")) for tool in tools)
+        if any(str(tool.get("type")).startswith("tool_search_tool") for tool in self.tools or ()):
+            return tools
+        found = {name for message in self.messages for name in _found(message.get("content"))}
+        return [t for t in tools if not t.get("defer_loading") or t.get("name") in found]
+
+    @property
+    def _effort(self) -> str | None:
+        if (self.thinking or {}).get("type") == "disabled":
+            return "none"
+        effort: str | None = (self.output_config or {}).get("effort")
+        return effort
+
+    def _turns(self) -> Iterator[dict[str, Any]]:
+        given = self.system or ""
+        parts = [given] if isinstance(given, str) else [_text(block) for block in given]
+        parts = [part for part in parts if not part.startswith(NOTE)]
+        if system := "\n".join(parts):
+            yield {"role": "system", "content": system}
+        for message in self.messages:
+            role, content = message.get("role"), message.get("content")
+            if role not in ("user", "assistant", "system"):
+                raise InputError(
+                    f"a message has the role {str(role)[:40]!r}", "use user or assistant"
+                )
+            if isinstance(content, str):
+                yield {"role": role, "content": content}
+            elif not isinstance(content, list) or not all(isinstance(b, dict) for b in content):
+                raise InputError("a message has content that is neither text nor a list of blocks")
+            else:
+                yield from _own(content) if role == "assistant" else _users(str(role), content)
+
+
+class CountBody(MessagesBody):
+    """A body whose tokens are to be counted: it may end anywhere, and what shapes an answer is no matter."""
+
+    def records(self, name: str) -> list[Record]:
+        """What is counted, as a record."""
+        self.grammar = self.response_format = self.output_format = None
+        self.output_config = {**(self.output_config or {}), "format": None}
+        return self._records(name)
+
+
+def _without_session(user: str) -> str:
+    """A user's name without the session that agents put into it: behind it, or as a member of an object."""
+    try:
+        named = json.loads(user)
+    except (ValueError, RecursionError):
+        named = None
+    if isinstance(named, dict):
+        lasting = {key: each for key, each in named.items() if "session" not in key}
+        return json.dumps(lasting, sort_keys=True) if lasting else user
+    return _SESSION.sub("", user) or user
+
+
+# -- blocks in ---------------------------------------------------------------------------------------------------------
+
+
+def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A turn of the user's: results of calls are messages of their own, the text between them another."""
+    texts: list[str] = []
+    for block in blocks:
+        if block.get("type") != "tool_result":
+            texts.append(_text(block))
+            continue
+        if texts:
+            yield {"role": role, "content": "\n".join(texts)}
+            texts = []
+        given = block.get("content") or ""
+        parts = [given] if isinstance(given, str) else list(map(_text, without_pictures(given)))
+        if block.get("is_error"):
+            parts = ["The call failed:", *parts]
+        told = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
+        yield told
+    if texts:
+        yield {"role": role, "content": "\n".join(texts)}
+
+
+def _found(content: Any) -> Iterator[str]:
+    """Names of the tools that results of a turn refer to."""
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict) and block.get("type") == "tool_result":
+            yield from _found(block.get("content"))
+        elif isinstance(block, dict) and block.get("type") == "tool_reference":
+            yield block["tool_name"]
+
+
+_DOCUMENTS = {"text": "data", "content": "content"}
+# kinds of their sources that are text, and where these have it
+
+
+def _text(block: dict[str, Any]) -> str:
+    """The text of a block: it, that of a search result, of a document of text, or a tool's that was found. Raises InputError."""
+    kind, source = block.get("type"), block.get("source")
+    if kind == "tool_reference":
+        return f"{block['tool_name']} can be called now."
+    if kind == "document" and isinstance(source, dict) and source.get("type") in _DOCUMENTS:
+        given = source[_DOCUMENTS[source["type"]]]
+        about = (block.get("title"), block.get("context"), text_of(given, ("text",)))
+        return "\n".join(filter(None, about))
+    if kind == "search_result":
+        return f"{block['title']} ({source})\n{text_of(block['content'], ('text',))}"
+    return text_of([block], ("text",))
+
+
+_SERVERS_OWN = re.compile(r"redacted_thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
+# what nobody here can read, and what another server ran: the model's words say what came of it
+
+
+def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A turn of the model's: what it thought, said and called."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "tool_use":
+            function = {"name": block["name"], "arguments": json.dumps(block["input"])}
+            calls.append({"id": block["id"], "type": "function", "function": function})
+        elif kind == "thinking":
+            thoughts.append(block["thinking"])
+        elif kind == "compaction":
+            texts.append(block.get("content") or "")
+        elif not _SERVERS_OWN.fullmatch(str(kind)):
+            texts.append(_text(block))
+    made: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
+    if thoughts:
+        made["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        made["tool_calls"] = calls
+    yield made if calls or texts else {**made, "content": ""}
+
+
+# -- blocks out --------------------------------------------------------------------------------------------------------
+
+
+def _block(block: AnswerBlock) -> dict[str, Any]:
+    if block.kind == "reasoning":
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    if block.kind == "content":
+        return {"type": "text", "text": block.text}
+    given = object_of(block.text or "{}")
+    return {"type": "tool_use", "id": block.call, "name": block.name, "input": given}
+
+
+def _message(asked: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
+    """A message of which nothing has come."""
+    return {
+        "id": asked.name,
+        "type": "message",
+        "role": "assistant",
+        "model": asked.serving.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+    }
+
+
+def _ended(asked: PendingRequest, result: Result) -> dict[str, Any]:
+    """Why an answer ended."""
+    if result.finish_reason == "stop" and result.stop_string in (asked.body.stop_sequences or ()):
+        return {"stop_reason": "stop_sequence", "stop_sequence": result.stop_string}
+    reason = _REASONS.get(result.finish_reason or "", "max_tokens")
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _usage(result: Result) -> dict[str, int]:
+    kept = result.speculation.get("prompt_kept", 0)
+    return {
+        "input_tokens": result.usage.prompt_tokens - kept,
+        "cache_read_input_tokens": kept,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": result.usage.completion_tokens,
+    }
+
+
+def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed.
+
+    A call that was cut is text, since clients would make it, or nothing where a call was demanded.
+    """
+    (choice,), blocks = choices, AnswerBlocks()
+    for _ in blocks.take(choice.taken()):
+        pass
+    demanded = (asked.body.tool_choice or {}).get("type") in ("any", "tool")
+    shown = [block for block in blocks.all if block.whole or not demanded]
+    content = [_block(b) if b.whole else {"type": "text", "text": b.text} for b in shown]
+    made = {**_message(asked, 0), "content": content, **_ended(asked, choice.result)}
+    return {**made, "usage": _usage(choice.result), "speculation": choice.block}
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """A message's events, from `message_start` to `message_stop`.
+
+    Nothing but comments goes out before there is something of the answer: until then another server could give it.
+    """
+    blocks, choices = AnswerBlocks(), asked.choices()
+    message = _message(asked, len(asked.jobs[0].tokens))
+    begun = False
+    try:
+        async for choice in asked.updates(choices):
+            if choice is None:
+                yield event({"type": "ping"}) if begun else PING
+                continue
+            if not begun:
+                begun = True
+                yield event({"type": "message_start", "message": message})
+                yield event({"type": "ping"})
+            for step, block, text in blocks.take(choice.taken()):
+                yield _step(step, block, text)
+    except AnswerFailed as error:
+        status, code = status_of(error)
+        yield event(refusal(status, code, str(error)))
+        return
+    for step, block, text in blocks.end():
+        yield _step(step, block, text)
+    (choice,) = choices
+    told = {"delta": _ended(asked, choice.result), "usage": _usage(choice.result)}
+    yield event({"type": "message_delta", **told, "speculation": choice.block})
+    yield event({"type": "message_stop"})
+
+
+def _step(step: str, block: AnswerBlock, text: str) -> bytes:
+    place = {"index": block.index}
+    if step == "begin":
+        return event({"type": "content_block_start", **place, "content_block": _block(block)})
+    if step == "end":
+        return event({"type": "content_block_stop", **place})
+    kind, field = {
+        "reasoning": ("thinking_delta", "thinking"),
+        "content": ("text_delta", "text"),
+        "call": ("input_json_delta", "partial_json"),
+    }[block.kind]
+    return event({"type": "content_block_delta", **place, "delta": {"type": kind, field: text}})
+
+
+def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
+    """An error as Anthropic's clients know it; one of threads has them go on without."""
+    kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    error: dict[str, Any] = {"type": kind, "message": message}
+    if code == NO_THREADS:
+        error["details"] = {"error_code": code, "unsupported": []}
+    return {"type": "error", "error": error}
+
+
+def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return event(refusal(status, code, message))
+
+
+COUNTS = reader(CountBody)
+MESSAGES = Interface(
+    "message", "msg_", reader(MessagesBody), whole, events, refusal, broken,
+    too_long="prompt is too long: {need} tokens > {have} maximum",
+)  # fmt: skip

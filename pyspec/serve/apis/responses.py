@@ -1,0 +1,328 @@
+"""OpenAI's Responses: items in, items out. Nothing is stored, so that each request brings its whole conversation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from pyspec.errors import AnswerFailed, ContextOverflow
+from pyspec.requests.bodies import Body, check_names
+from pyspec.requests.fields import REFUSED
+from pyspec.requests.records import Record
+from pyspec.serve.apis.blocks import AnswerBlock, AnswerBlocks
+from pyspec.serve.apis.interface import Interface, as_chat, event, openai_refusal, reader
+from pyspec.serve.apis.items import messages_of
+from pyspec.serve.apis.tools import KINDS, ClientTool, client_tools, flat_choice, found_tools
+from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.text.parts import AnswerPart
+from pyspec.text.result import Result
+
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponsesBody(Body):
+    """A request's body. What only a server with a store can do is refused; tools that the server would run are left out."""
+
+    refused = (
+        *REFUSED, "background", "conversation", "personality", "previous_response_id", "prompt", "truncation",
+    )  # fmt: skip
+    harmless = (
+        "access_programs", "background_options", "context_management", "image", "max_tool_calls", "prompt_cache_key",
+        "prompt_cache_retention", "service_tier", "store", "reasoning.context", "reasoning.generate_summary",
+        "reasoning.mode", "reasoning.summary", "stream_options.include_obfuscation", "text.verbosity",
+    )  # fmt: skip
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    background: Any = None
+    personality: Any = None
+    metadata: dict[str, Any] | None = None
+    truncation: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        wanted = self.top_logprobs or _LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if wanted else None
+
+    def client_tools(self) -> dict[str, ClientTool]:
+        """Its tools that clients run, by the names that the model knows; one may be found again and again."""
+        given = list(client_tools(self.tools or ()))
+        check_names(tool.name for tool in given)
+        return {tool.name: tool for tool in (*given, *client_tools(found_tools(self.input)))}
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record: that of a chat which asks the same."""
+        most, tools = self.max_output_tokens, list(self.client_tools().values())
+        chat = as_chat(
+            self,
+            "response",
+            messages=messages_of(self.input, self.instructions),
+            tools=[{"type": "function", "function": tool.function()} for tool in tools] or None,
+            tool_choice=flat_choice(self.tool_choice, tools),
+            parallel_tool_calls=self.parallel_tool_calls,
+            reasoning_effort=(self.reasoning or {}).get("effort"),
+            chat_template_kwargs=self.chat_template_kwargs,
+            response_format=self.response_format or _response_format(self.text),
+            max_tokens=self.max_tokens if most is None else most,
+        )
+        return chat.records(name)
+
+
+class ResponseCountBody(ResponsesBody):
+    """A body whose tokens are to be counted: what shapes an answer is no matter."""
+
+    def records(self, name: str) -> list[Record]:
+        """What is counted, as a record."""
+        self.grammar = self.response_format = self.text = None
+        return super().records(name)
+
+
+def _response_format(text: dict[str, Any] | None) -> dict[str, Any] | None:
+    form = (text or {}).get("format")
+    if form and form.get("type") == "json_schema":
+        return {"type": "json_schema", "json_schema": form}
+    return form
+
+
+# -- items out ---------------------------------------------------------------------------------------------------------
+
+_NAMES = {"reasoning": "rs", "content": "msg", "call": "fc"}
+_PARTS = {"reasoning": "reasoning_text", "content": "output_text"}
+
+
+class ResponseWriter:
+    """The response to one request as it grows."""
+
+    def __init__(self, asked: PendingRequest) -> None:
+        self._asked, self._body = asked, asked.body
+        self._blocks, self._tools = AnswerBlocks(), asked.body.client_tools()
+        self._likely: dict[int, list[dict[str, Any]]] = {}  # of a block's tokens, where asked for
+        self._waiting: list[dict[str, Any]] = []  # of tokens whose text has not come
+        self._count = 0
+
+    # -- as a whole --------------------------------------------------------------------------------
+
+    def response(self, status: str, choice: Choice | None = None) -> dict[str, Any]:
+        """The response's body. choice: the answer, at its end."""
+        asked, body = self._asked, self._body
+        made = {
+            "id": asked.name,
+            "object": "response",
+            "created_at": asked.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": asked.serving.model,
+            "output": [],
+            "usage": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
+            "store": False,
+            "temperature": body.temperature,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": [tool for tool in body.tools or () if tool.get("type") in KINDS],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "user": body.user,
+        }
+        return made if choice is None else {**made, **self._ended(choice)}
+
+    def _ended(self, choice: Choice) -> dict[str, Any]:
+        result: Result = choice.result
+        reason = _incomplete(result.finish_reason)
+        used = result.usage
+        return {
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
+            "output": [self._item(block) for block in self._blocks.all],
+            "usage": {
+                "input_tokens": used.prompt_tokens,
+                "input_tokens_details": {
+                    "cached_tokens": result.speculation.get("prompt_kept", 0),
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": used.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": result.reasoned},
+                "total_tokens": used.total_tokens,
+            },
+            "speculation": choice.block,
+        }
+
+    def _tool(self, block: AnswerBlock) -> ClientTool:
+        """What a block calls."""
+        return self._tools.get(block.name) or ClientTool({"name": block.name})
+
+    def _id(self, block: AnswerBlock) -> str:
+        custom = block.kind == "call" and self._tool(block).kind == "custom"
+        name = "ctc" if custom else _NAMES[block.kind]
+        return f"{name}_{self._asked.name.partition('_')[2]}_{block.index}"
+
+    def _item(self, block: AnswerBlock, status: str = "") -> dict[str, Any]:
+        """A block as an item; status: of one that has not ended."""
+        status = status or ("completed" if block.whole else "incomplete")
+        made: dict[str, Any] = {"id": self._id(block), "status": status}
+        if block.kind == "call":
+            return {**made, **self._tool(block).item(block.call, block.text)}
+        content = [] if status == "in_progress" else [self._part(block)]
+        if block.kind == "reasoning":
+            return {**made, "type": "reasoning", "summary": [], "content": content}
+        return {**made, "type": "message", "role": "assistant", "content": content}
+
+    def _part(self, block: AnswerBlock) -> dict[str, Any]:
+        part = {"type": _PARTS[block.kind], "text": block.text}
+        if block.kind == "reasoning":
+            return part
+        return {**part, "annotations": [], "logprobs": self._likely.get(block.index, [])}
+
+    # -- as events ---------------------------------------------------------------------------------
+
+    def event(self, kind: str, **told: Any) -> dict[str, Any]:
+        """The next event."""
+        made = {"type": kind, "sequence_number": self._count, **told}
+        self._count += 1
+        return made
+
+    def going_on(self, kind: str) -> dict[str, Any]:
+        """An event that says that the answer has begun, or goes on."""
+        return self.event(f"response.{kind}", response=self.response("in_progress"))
+
+    def take(self, choice: Choice) -> Iterator[dict[str, Any]]:
+        """Events of what has come, and of the end."""
+        self._waiting += choice.logprobs()
+        parts = choice.taken()
+        if choice.result is not None and not parts and not self._blocks.all:
+            parts = [AnswerPart("content", "")]  # clients expect an item
+        for step, block, text in self._blocks.take(parts):
+            if step == "more":
+                yield from self._more(block, text)
+            else:
+                yield from self._begin(block) if step == "begin" else self._end(block)
+        if choice.result is not None:
+            for _, block, _ in self._blocks.end():
+                yield from self._end(block)
+
+    def _begin(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
+        item = self._item(block, "in_progress")
+        yield self.event("response.output_item.added", output_index=block.index, item=item)
+        if block.kind != "call":
+            part = self._part(block)
+            yield self.event("response.content_part.added", **self._place(block), part=part)
+
+    def _more(self, block: AnswerBlock, text: str) -> Iterator[dict[str, Any]]:
+        place = self._place(block)
+        likely, self._waiting = self._waiting, []
+        if block.kind == "call":
+            if self._tool(block).kind == "function":  # others are known when their JSON is whole
+                yield self.event("response.function_call_arguments.delta", **place, delta=text)
+        elif block.kind == "reasoning":
+            yield self.event("response.reasoning_text.delta", **place, delta=text)
+        else:
+            if likely:
+                self._likely.setdefault(block.index, []).extend(likely)
+            yield self.event("response.output_text.delta", **place, delta=text, logprobs=likely)
+
+    def _end(self, block: AnswerBlock) -> Iterator[dict[str, Any]]:
+        place, item = self._place(block), self._item(block)
+        if item["type"] == "custom_tool_call":
+            kind = "response.custom_tool_call_input"
+            yield self.event(f"{kind}.delta", **place, delta=item["input"])
+            yield self.event(f"{kind}.done", **place, input=item["input"])
+        elif item["type"] == "function_call":
+            told = {**place, "name": item["name"], "arguments": block.text}
+            yield self.event("response.function_call_arguments.done", **told)
+        elif block.kind != "call":
+            part = self._part(block)
+            told = {**place, "text": block.text}
+            if block.kind == "content":
+                told["logprobs"] = part["logprobs"]
+            yield self.event(f"response.{part['type']}.done", **told)
+            yield self.event("response.content_part.done", **place, part=part)
+        yield self.event("response.output_item.done", output_index=block.index, item=item)
+
+    def _place(self, block: AnswerBlock) -> dict[str, Any]:
+        place = {"item_id": self._id(block), "output_index": block.index}
+        return place if block.kind == "call" else {**place, "content_index": 0}
+
+
+def _incomplete(reason: str | None) -> str | None:
+    """Why an answer is not complete, None for one that is."""
+    return "max_output_tokens" if reason in ("length", "context", "cancelled") else None
+
+
+def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    """The body of a response that is not streamed."""
+    answer = ResponseWriter(asked)
+    for _ in answer.take(choices[0]):
+        pass
+    return answer.response("completed", choices[0])
+
+
+async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """A response's events, from `response.created` to the one that says how it ended.
+
+    The first go out with the answer's beginning, until which another server could give it, or at the first ping: to some
+    clients events alone show that a response goes on, and no comments.
+    """
+    answer, choices = ResponseWriter(asked), asked.choices()
+    begun = False
+    try:
+        async for choice in asked.updates(choices):
+            if not begun:
+                begun = True
+                yield event(answer.going_on("created"))
+                yield event(answer.going_on("in_progress"))
+            elif choice is None:
+                yield event(answer.going_on("in_progress"))
+            if choice is None:
+                continue
+            for each in answer.take(choice):
+                yield event(each)
+    except AnswerFailed as error:
+        if not begun:  # clients take nothing before it
+            yield event(answer.going_on("created"))
+        failed = {
+            **answer.response("failed"),
+            "error": {"code": "server_error", "message": str(error)},
+        }
+        yield event(answer.event("response.failed", response=failed))
+        return
+    response = answer.response("completed", choices[0])
+    yield event(answer.event(f"response.{response['status']}", response=response))
+
+
+def broken(n: int, status: int, code: str | None, message: str) -> bytes:
+    """The events that end a stream which cannot go on: some clients look for the one, some for the other."""
+    told = {
+        "code": code or ("server_error" if status >= 500 else "invalid_prompt"),
+        "message": message,
+    }
+    error = {**openai_refusal(status, code, message), **told, "param": None}
+    failed = {"id": "", "object": "response", "status": "failed", "error": told, "output": []}
+    return event({"type": "error", "sequence_number": n, **error}) + event(
+        {"type": "response.failed", "sequence_number": n + 1, "response": failed}
+    )
+
+
+RESPONSE_COUNTS = reader(ResponseCountBody)
+RESPONSES = Interface(
+    "response", "resp_", reader(ResponsesBody), whole, events, openai_refusal, broken,
+    streamed=(ContextOverflow,),
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""Tools of OpenAI's Responses that clients run, as functions of a chat, and calls of these as the items that clients read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspec.errors import InputError
+from pyspec.requests.custom import text_call, text_function, text_of_call
+from pyspec.serve.apis.interface import text_of
+from pyspec.text.forms import without_pictures
+from pyspec.text.parts import object_of
+
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+"""Types of parts that are text."""
+
+
+@dataclass(frozen=True)
+class KnownTool:
+    """A tool whose form the API fixes.
+
+    description, parameters: of the function that stands for it, where the request has none. place: where an item of a call has
+    its arguments; blank: what is there beside them, and in their place as long as they are not known. beside: what else the
+    item has.
+    """
+
+    description: str
+    parameters: Mapping[str, Any]
+    place: str
+    blank: Mapping[str, Any]
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    def arguments(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's, as the model writes them."""
+        known = self.parameters["properties"]
+        given = item[self.place].items()
+        return {k: v for k, v in given if v is not None and (k in known or not known)}
+
+
+def _schema(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_LIST = {"type": "array", "items": {"type": "string"}}
+_MS = {"type": "integer", "description": "How long it may take, milliseconds."}
+_KNOWN = {
+    "local_shell": KnownTool(
+        "Runs a program with its arguments, and returns what it writes.",
+        _schema("command", command=_LIST, working_directory={"type": "string"}, timeout_ms=_MS),
+        "action",
+        {"type": "exec", "command": [], "env": {}},
+    ),
+    "shell": KnownTool(
+        "Runs commands of a shell, and returns what each of them writes.",
+        _schema("commands", commands=_LIST, timeout_ms=_MS),
+        "action",
+        {"commands": []},
+    ),
+    "apply_patch": KnownTool(
+        "Creates, changes or deletes a file.",
+        _schema(
+            "type",
+            "path",
+            type={"enum": ["create_file", "update_file", "delete_file"]},
+            path={"type": "string"},
+            diff={
+                "type": "string",
+                "description": "Lines behind ' ', '-' or '+', each place behind a line of pyspec.; of a new file all behind '+'.",
+            },
+        ),
+        "operation",
+        {"type": "update_file", "path": "", "diff": ""},
+    ),
+    "tool_search": KnownTool("Finds tools.", _schema(), "arguments", {}, {"execution": "client"}),
+}
+"""Tools that models of OpenAI's know without being told their form, and that clients run."""
+
+KINDS = ("function", "custom", "namespace", *_KNOWN)
+"""Types of tools that clients run; a namespace holds some of the others."""
+
+CALLS = ("function_call", "custom_tool_call", *(f"{kind}_call" for kind in _KNOWN))
+"""Types of items that are calls of them."""
+
+OUTPUTS = (*(f"{call}_output" for call in CALLS), "tool_search_output")
+"""Types of items that calls bring."""
+
+SERVERS = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
+    "additional_tools",
+)  # fmt: skip
+"""Types of items that say nothing: of what another server ran, the model's words say what came of it."""
+
+
+@dataclass(frozen=True)
+class ClientTool:
+    """A tool that the client runs. given: as the request has it; namespace: the name of the one that holds it."""
+
+    given: Mapping[str, Any]
+    namespace: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Its type."""
+        return str(self.given.get("type", "function"))
+
+    @property
+    def name(self) -> str:
+        """What the model knows it by."""
+        own = self.kind if self.kind in _KNOWN else self.given.get("name")
+        return flat_name(own, self.namespace)
+
+    def function(self) -> dict[str, Any]:
+        """It as a chat's function."""
+        if known := _KNOWN.get(self.kind):
+            about = {"description": known.description, "parameters": known.parameters}
+            own = {key: self.given[key] for key in about if self.given.get(key)}
+            return {"name": self.name, **about, **own}
+        if self.kind == "function":
+            told = {key: value for key, value in self.given.items() if key != "type"}
+            return {**told, "name": self.name}
+        return text_function(self.name, self.given)
+
+    def item(self, call: str, text: str) -> dict[str, Any]:
+        """A call of it as an item. call: its id; text: its arguments, a part of them while they come."""
+        if known := _KNOWN.get(self.kind):
+            given = {**known.blank, **_object(text)}
+            told = {"type": f"{self.kind}_call", "call_id": call, **known.beside}
+            return {**told, known.place: given}
+        where = {} if self.namespace is None else {"namespace": self.namespace}
+        told = {"call_id": call, "name": self.given.get("name"), **where}
+        if self.kind == "custom":
+            return {"type": "custom_tool_call", **told, "input": text_of_call(text)}
+        return {"type": "function_call", **told, "arguments": text}
+
+
+def flat_name(name: Any, namespace: Any = None) -> str:
+    """The name of a tool behind that of its namespace, as names of MCP's tools are written."""
+    if not isinstance(name, str):
+        raise InputError("a tool has no name")
+    return f"{str(namespace).removesuffix('__')}__{name}" if namespace else name
+
+
+def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
+    """Those that the client runs. Raises InputError."""
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            name = flat_name(tool.get("name"))
+            yield from (ClientTool(each, name) for each in tool["tools"])
+        elif tool.get("type") in KINDS and not _is_remote(tool):
+            yield ClientTool(tool)
+
+
+def found_tools(items: Any) -> Iterator[dict[str, Any]]:
+    """Those that a conversation's items bring: found by a search, or added."""
+    for item in items if isinstance(items, list) else ():
+        if item.get("type") in ("tool_search_output", "additional_tools"):
+            yield from item["tools"]
+
+
+def _is_remote(tool: Mapping[str, Any]) -> bool:
+    """Whether it is a shell in a container of the server's, or a search that the server would make."""
+    where = tool.get("environment")
+    elsewhere = isinstance(where, dict) and where.get("type") != "local"
+    return elsewhere or (tool["type"] == "tool_search" and tool.get("execution") != "client")
+
+
+def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
+    """A `tool_choice` that names tools as the model knows them."""
+    names = {tool.given.get("name", tool.kind): tool.name for tool in tools}
+
+    def flat(named: Any) -> Any:
+        name = names.get(named.get("name", named.get("type"))) if isinstance(named, dict) else None
+        return {"type": "function", "name": name} if name else named
+
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return {**choice, "tools": [flat(each) for each in choice.get("tools") or ()]}
+    return flat(choice)
+
+
+def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The call of a chat that an item is."""
+    kind = item["type"].removesuffix("_call")
+    known = _KNOWN.get(kind)
+    name = kind if known else flat_name(item["name"], item.get("namespace"))
+    if known:
+        arguments = json.dumps(known.arguments(item), ensure_ascii=False)
+        function = {"name": name, "arguments": arguments}
+    elif kind == "custom_tool":
+        function = text_call(name, item["input"])
+    else:
+        function = {"name": name, "arguments": item["arguments"]}
+    return {"id": _id(item), "type": "function", "function": function}
+
+
+def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of a chat that an output is."""
+    kind = item["type"]
+    if kind == "shell_call_output":
+        text = "\n".join(map(_ran, item["output"]))
+    elif kind == "apply_patch_call_output":
+        failed = "The call failed:\n" if item["status"] == "failed" else ""
+        text = failed + (item.get("output") or item["status"])
+    elif kind == "tool_search_output":
+        names = [tool.name for tool in client_tools(item["tools"])]
+        text = f"Tools that can be called now: {', '.join(names) or 'none'}."
+    else:
+        text = text_of(without_pictures(item["output"]), TEXTS)
+    return {"role": "tool", "tool_call_id": _id(item), "content": text}
+
+
+def _ran(part: Mapping[str, Any]) -> str:
+    """What came of a command."""
+    outcome = part["outcome"]
+    ended = f"exit code {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
+    return "\n".join(filter(None, (part["stdout"], part["stderr"], ended)))
+
+
+def _id(item: Mapping[str, Any]) -> Any:
+    """Which call an item belongs to; of a local shell's, some clients name the item instead."""
+    return item.get("call_id") or item["id"]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """What arguments bring; nothing where they were cut."""
+    return object_of(text or "{}") or {}

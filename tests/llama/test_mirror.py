@@ -1,0 +1,73 @@
+"""The few kept rows that stand for a whole score buffer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyspec.llama.mirror import ScoreRows
+
+
+@pytest.fixture
+def rows():
+    """Three rows of four scores, the first at position 5."""
+    return [np.full(4, float(i), dtype=np.float32) for i in (1, 2, 3)]
+
+
+@pytest.fixture
+def scores(rows):
+    """The array they stand for is [8, 4]."""
+    return ScoreRows(5, rows, 4)
+
+
+def test_shape(scores):
+    """Positions up to the last kept row count."""
+    assert scores.shape == (8, 4)
+    assert len(scores) == 8
+
+
+@pytest.mark.parametrize("position", [5, 6, 7, np.int64(6)])
+def test_kept_rows_are_found_by_position(scores, rows, position):
+    """A row is read where it stands, without a copy."""
+    assert scores[position] is rows[position - 5]
+    assert scores[position, :] is rows[position - 5]
+
+
+@pytest.mark.parametrize("position", [0, 4, 8, 100, -4, -8])
+def test_rows_not_kept_are_zero(scores, position):
+    """What was not kept reads as zeros, as an unwritten buffer does."""
+    assert scores[position].tolist() == [0.0] * 4
+
+
+def test_negative_positions_count_from_the_end(scores, rows):
+    """-1 is the newest row."""
+    assert scores[-1] is rows[2]
+    assert scores[-3] is rows[0]
+
+
+def test_slices_are_those_of_the_array(scores):
+    """A slice is taken from the whole."""
+    np.testing.assert_array_equal(scores[4:7], np.asarray(scores)[4:7])
+    np.testing.assert_array_equal(scores[:3, :], np.zeros((3, 4)))
+
+
+def test_array(scores, rows):
+    """As an array it has the kept rows at their places and zeros before them."""
+    whole = np.asarray(scores)
+    assert whole.shape == (8, 4)
+    assert whole.dtype == np.float32
+    np.testing.assert_array_equal(whole[5:], rows)
+    assert not whole[:5].any()
+    assert np.asarray(scores, dtype=np.float64).dtype == np.float64
+
+
+def test_new_rows_appear(scores, rows):
+    """The list is shared with the engine, which goes on to fill it."""
+    rows.append(np.full(4, 9.0, dtype=np.float32))
+    assert scores.shape == (9, 4)
+    assert scores[8][0] == 9.0
+
+
+def test_copy_is_one_row_of_zeros():
+    """A saved state keeps no logits; one row is taken by a `llama_cpp.Llama` for any number of them."""
+    assert ScoreRows(3, [], 4).copy().tolist() == [[0.0] * 4]

@@ -1,0 +1,180 @@
+"""A prompt's state on disk: from it comes the same text, and nothing of a file that is not of this model and these tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from answers import GREEDY, ask
+from systems import make_fifo
+
+from pyspec.errors import OptionError
+from pyspec.llama.prompt_cache import _NO_MATTER, PromptCache, settings_behind
+from pyspec.llama.speculative import SpeculativeLlama
+
+PROMPT = [tiny.A + n % 20 for n in range(60)]
+Open = Callable[..., SpeculativeLlama]
+
+
+@pytest.fixture
+def kept(open_llama: Open, tiny_target: Path, tmp_path: Path) -> tuple[Path, list[int]]:
+    """A cache of PROMPT, and the answer to it."""
+    llm = open_llama(tiny_target)
+    cache = PromptCache(llm, tmp_path / "prompt.bin")
+    assert cache.restore(PROMPT) == 0
+    ids = []
+    for step in llm.steps(PROMPT, GREEDY, max_tokens=12):
+        if not ids:
+            cache.keep(PROMPT)
+        ids += [token.id for token in step.tokens]
+    return tmp_path / "prompt.bin", ids
+
+
+@pytest.mark.parametrize("draft", ["none", "model", "eagle3"])
+def test_the_prompt_is_not_read_again(
+    open_llama: Open,
+    tiny_target: Path,
+    tiny_draft: Path,
+    tiny_eagle3: Path,
+    kept: tuple[Path, list[int]],
+    draft: str,
+) -> None:
+    """Another process' object answers the same without reading, whatever drafts for it."""
+    path, wanted = kept
+    named = {"none": "none", "model": tiny_draft, "eagle3": tiny_eagle3}[draft]
+    llm = open_llama(tiny_target, draft=named)
+    assert PromptCache(llm, path).restore(PROMPT) == len(PROMPT)
+    assert ask(llm, PROMPT, 12).ids == wanted
+    assert llm.last_speculation["prompt_kept"] == len(PROMPT) - 1
+
+
+def test_a_longer_prompt_goes_on_from_it(
+    open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
+) -> None:
+    """The same beginning is kept, the rest is read, and the file grows."""
+    path, _ = kept
+    longer = [*PROMPT, tiny.A, tiny.A + 1, tiny.A + 2]
+    llm, before = open_llama(tiny_target), path.stat().st_size
+    cache = PromptCache(llm, path)
+    assert cache.restore(longer) == len(PROMPT)
+    assert ask(llm, longer, 1).ids == ask(open_llama(tiny_target), longer, 1).ids
+    cache.keep(longer)
+    assert path.stat().st_size > before
+
+
+@pytest.mark.parametrize("fault", ["weights", "type", "state", "tokens", "cut", "other prompt"])
+def test_what_does_not_belong_is_not_used(
+    open_llama: Open, tiny_target: Path, tiny_draft: Path, kept: tuple[Path, list[int]], fault: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Another model, another KV type, a damaged or another text's file: said, and read anew."""
+    path, _ = kept
+    data = bytearray(path.read_bytes())
+    if fault == "state":
+        data[-5] ^= 1
+    elif fault == "tokens":
+        line = bytes(data).split(b"\n", 2)[1]
+        head = json.loads(line)
+        head["tokens"][0] = 10**6
+        data = bytearray(bytes(data).replace(line, json.dumps(head).encode()))
+    elif fault == "cut":
+        del data[-100:]
+    path.write_bytes(data)
+    options = {"type_k": 0} if fault == "type" else {}
+    llm = open_llama(tiny_draft if fault == "weights" else tiny_target, **options)
+    prompt = [tiny.A + 9, *PROMPT[1:]] if fault == "other prompt" else PROMPT
+    assert PromptCache(llm, path).restore(prompt) == 0
+    assert "prompt.bin" in caplog.text
+    ask(llm, prompt, 3)
+    assert llm.last_speculation["prompt_kept"] == 0
+
+
+def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
+    """A slip of the file name does not cost the user's notes."""
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary")
+    llm = open_llama(tiny_target)
+    with pytest.raises(OptionError, match="not a prompt cache"):
+        PromptCache(llm, path).restore(PROMPT)
+    assert path.read_text() == "dear diary"
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    open_llama: Open, tiny_target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the user named it, with the reason in words."""
+    cache = PromptCache(open_llama(tiny_target), tmp_path / "nowhere" / "prompt.bin")
+    cache.keep(PROMPT)
+    assert caplog.messages == [
+        "the prompt cache prompt.bin is not written: No such file or directory"
+    ]
+
+
+def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
+    """It would be waited for."""
+    make_fifo(tmp_path / "pipe")
+    llm = open_llama(tiny_target, n_ctx=256)
+    with pytest.raises(OptionError, match="not a regular file"):
+        PromptCache(llm, tmp_path / "pipe").restore([5, 6])
+
+
+def test_without_a_file_nothing_is_done(open_llama: Open, tiny_target: Path) -> None:
+    """None is no cache."""
+    cache = PromptCache(open_llama(tiny_target), None)
+    assert cache.restore(PROMPT) == 0
+    cache.keep(PROMPT)
+
+
+CHANGED: dict[str, Any] = {
+    "rope_freq_base": 20000.0, "rope_freq_scale": 0.5, "rope_scaling_type": 2, "yarn_ext_factor": 0.7, "yarn_attn_factor": 1.5,
+    "yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "yarn_orig_ctx": 128, "type_k": 0, "type_v": 0, "flash_attn": False,
+    "swa_full": False, "offload_kqv": False, "op_offload": False, "n_ubatch": 16, "extra_buffers": "off",
+    "kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 1e-3},
+}  # fmt: skip
+"""Settings that states depend on, each at another value."""
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_cache_of_another_setting_is_not_used(
+    name: str, open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
+) -> None:
+    """The prompt is read under the setting that the answer is made with."""
+    llm = open_llama(tiny_target, **{name: CHANGED[name]})
+    assert PromptCache(llm, kept[0]).restore(PROMPT) == 0
+
+
+@pytest.mark.parametrize(
+    "changed", [{"n_threads": 2}, {"no_perf": False}, {"use_mmap": False}, {"seed": 5}]
+)
+def test_a_cache_outlives_other_changes(
+    changed: dict[str, Any], open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
+) -> None:
+    """Those of time and room."""
+    llm = open_llama(tiny_target, **changed)
+    assert PromptCache(llm, kept[0]).restore(PROMPT) == len(PROMPT)
+
+
+def test_an_adapter_and_its_scale_belong_to_a_cache(
+    open_llama: Open, tiny_target: Path, tmp_path: Path
+) -> None:
+    """One adapter's states are no other's, at no other scale."""
+    llm = open_llama(tiny_target)
+    made = []
+    for path, scale in (("a", 1.0), ("b", 1.0), ("b", 0.5)):
+        (tmp_path / path).write_text(path)
+        llm.lora_path, llm.lora_scale = str(tmp_path / path), scale
+        made.append(settings_behind(llm))
+    llm.lora_path = None
+    assert len({repr(each) for each in (*made, settings_behind(llm))}) == 4
+
+
+def test_a_parameter_that_llama_cpp_adds_counts(open_llama: Open, tiny_target: Path) -> None:
+    """All that is not named as harmless is in the key."""
+    llm = open_llama(tiny_target)
+    found = {name.partition(".")[2] for name in settings_behind(llm) if "." in name}
+    known = {name for params in (llm.context_params, llm.model_params) for name, *_ in params._fields_}  # fmt: skip
+    assert found | _NO_MATTER == known

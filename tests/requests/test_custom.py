@@ -1,0 +1,224 @@
+"""Custom tools of chats, as functions of one text: what the model is told, what it wrote, and what clients read of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.batch.jobs import Job
+from pyspec.errors import InputError
+from pyspec.requests.bodies import read_body
+from pyspec.requests.custom import CallText, DeltaWriter, as_told, text_of_call
+from pyspec.text.parts import AnswerPart
+
+FORM = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}
+PATCH = {"type": "custom", "custom": {"name": "patch", "description": "Edits.", "format": FORM}}
+READ = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+SAID = {"role": "user", "content": "go"}
+
+
+def record_of(*messages, **body):
+    """What the body of a chat asks for."""
+    data = json.dumps({"messages": [SAID, *messages], **body}).encode()
+    (record,) = read_body("/v1/chat/completions", data).records("a")
+    return record
+
+
+def test_the_model_knows_a_custom_tool_as_a_function_of_one_text():
+    """Its form is told; a function beside it stays as it is."""
+    record = record_of(tools=[PATCH, READ])
+    patch, read = record.tools
+    assert (patch["name"], patch["parameters"]["required"]) == ("patch", ["input"])
+    assert patch["description"] == "Edits.\n\nThe input's form, in lark:\nstart: /x/"
+    assert read == READ["function"]
+    assert record.custom == ["patch"]
+
+
+@pytest.mark.parametrize("form", [None, {"type": "text"}])
+def test_a_tool_of_any_text_needs_no_more_than_a_name(form):
+    """There is no form to tell of."""
+    tool = {"type": "custom", "custom": {"name": "note", **({"format": form} if form else {})}}
+    (function,) = record_of(tools=[tool]).tools
+    assert (function["name"], function["description"]) == ("note", "")
+
+
+@pytest.mark.parametrize(
+    "tool", [{"type": "custom"}, {"type": "custom", "custom": {}}, {"type": "web_search"}]
+)
+def test_a_tool_without_a_name_is_refused(tool):
+    """So are those that the server would have to run."""
+    body = json.dumps({"messages": [SAID], "tools": [tool]}).encode()
+    with pytest.raises((InputError, KeyError)):
+        read_body("/v1/chat/completions", body).records("a")
+
+
+def test_a_custom_tool_may_be_wanted():
+    """By its name, as OpenAI's choice has it."""
+    choice = {"type": "custom", "custom": {"name": "patch"}}
+    assert record_of(tools=[PATCH, READ], tool_choice=choice).tool_choice == "patch"
+
+
+def test_custom_tools_may_be_allowed():
+    """Then they are all that there is."""
+    allowed = {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "patch"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    record = record_of(tools=[PATCH, READ], tool_choice=choice)
+    assert [tool["name"] for tool in record.tools] == ["patch"]
+    assert record.tool_choice == "required"
+
+
+def test_a_history_with_calls_of_custom_tools_is_read():
+    """As calls of the functions that stand for them; calls of functions beside them stay."""
+    custom = {"id": "1", "type": "custom", "custom": {"name": "patch", "input": 'a"ö'}}
+    plain = {"id": "2", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "Done."}
+    turn = {"role": "assistant", "content": None, "tool_calls": [custom, plain]}
+    _, told, done = record_of(turn, result).messages
+    first, second = told["tool_calls"]
+    assert first == {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "patch", "arguments": '{"input": "a\\"ö"}'},
+    }
+    assert (second, done) == (plain, result)
+
+
+def test_the_same_tools_in_another_form_are_another_request():
+    """What was answered to the one is no answer to the other: calls have other fields."""
+    custom = record_of(tools=[PATCH])
+    functions = [{"type": "function", "function": tool} for tool in custom.tools]
+    other = record_of(tools=functions)
+    assert custom.tools == other.tools
+    assert custom.sha256 != other.sha256
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def made(name, arguments):
+    """A call as the model's text brings it."""
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_a_call_of_a_custom_tool_has_its_text():
+    """Others stay as they are."""
+    calls = [made("patch", '{"input": "x"}'), made("read", "{}")]
+    first, second = as_told(calls, ["patch"])
+    assert first == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
+    assert second == calls[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"input": 5}', "5"),
+        ('{"input": {"a": "ö"}}', '{"a": "ö"}'),
+        ('{"other": "x"}', '{"other": "x"}'),
+        ('{"input": "x', '{"input": "x'),
+        ('{"input": "a\\ud83d"}', "a\ufffd"),
+    ],
+)
+def test_whatever_the_model_writes_is_a_text_that_can_be_sent(arguments, text):
+    """What is no string, or half a character, too."""
+    assert text_of_call(arguments) == text
+
+
+class Asked:
+    """What a job needs of the options of an answer."""
+
+    def block(self, *_):
+        """What speculation did."""
+        return {}
+
+
+def test_the_result_of_a_record_has_calls_in_the_form_of_their_tools():
+    """So batches, whose output is made of results alone, have it."""
+    from pyspec.engine.statistics import Tally, times_among
+
+    record = record_of(tools=[PATCH])
+    job = Job(0, record, [1], Asked(), lambda _: None, 1)
+    parts = [AnswerPart("call", "patch", 0, "1"), AnswerPart("arguments", '{"input": "x"}')]
+    (call,) = job.result(parts, Tally(), times_among(0.0, 0.0, 0.0, 0)).calls
+    assert call == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
+
+
+# -- as they come ------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(), st.lists(st.integers(1, 7)), st.booleans())
+def test_a_text_comes_as_it_is_whole(text, sizes, escaped):
+    """Wherever its arguments are cut, inside an escape, too."""
+    left = json.dumps({"input": text}, ensure_ascii=escaped)
+    reader, found = CallText(), []
+    for size in sizes:
+        found.append(reader.push(left[:size]))
+        left = left[size:]
+    assert "".join([*found, reader.push(left), reader.finish()]) == text
+
+
+@pytest.mark.parametrize("arguments", ['{"input": 5}', '{"other": "x"}', '{"a": 1, "input": "x"}'])
+def test_what_does_not_begin_as_a_text_comes_at_its_end(arguments):
+    """As it comes whole."""
+    reader = CallText()
+    assert "".join(map(reader.push, arguments)) == ""
+    assert reader.finish() == text_of_call(arguments)
+
+
+def test_half_a_character_comes_as_it_is_whole():
+    """As a sign that stands for it; UTF-8 has none."""
+    arguments = '{"input": "a\\ud83d\\n\\ud83d\\ud83d\\ude00\\ude00b\\uD83D"}'
+    reader = CallText()
+    assert "".join(map(reader.push, arguments)) == text_of_call(arguments) == "a�\n�😀�b�"
+
+
+def deltas(*parts, ended=True):
+    """Calls in the deltas of these parts, where `patch` is a custom tool."""
+    written = DeltaWriter(["patch"]).write([AnswerPart(*part) for part in parts], ended=ended)
+    return [call for delta in written for call in delta["tool_calls"]]
+
+
+def test_a_call_begins_with_its_name_and_goes_on_with_its_text():
+    """Its place stands in each delta, its id in the first alone."""
+    head, *rest = deltas(
+        ("call", "patch", 1, "7"), ("arguments", '{"input": "a', 1), ("arguments", 'b"}', 1)
+    )
+    assert head == {
+        "index": 1,
+        "id": "7",
+        "type": "custom",
+        "custom": {"name": "patch", "input": ""},
+    }
+    assert rest == [{"index": 1, "custom": {"input": "a"}}, {"index": 1, "custom": {"input": "b"}}]
+
+
+def test_a_call_of_a_function_comes_as_ever():
+    """Behind one of a custom tool, too."""
+    *_, begun, more = deltas(
+        ("call", "patch", 0, "7"),
+        ("arguments", '{"input": "a"}', 0),
+        ("call", "read", 1, "8"),
+        ("arguments", "{}", 1),
+    )
+    assert begun == AnswerPart("call", "read", 1, "8").delta()["tool_calls"][0]
+    assert more == {"index": 1, "function": {"arguments": "{}"}}
+
+
+def test_a_text_that_is_late_stands_before_the_next_call():
+    """It is told when the next part shows that the call has ended."""
+    calls = deltas(
+        ("call", "patch", 0, "7"), ("arguments", '{"input": 5}', 0), ("call", "patch", 1, "8")
+    )
+    assert [(call["index"], call["custom"]["input"]) for call in calls] == [
+        (0, ""),
+        (0, "5"),
+        (1, ""),
+    ]
+
+
+def test_nothing_more_is_told_of_a_call_that_was_cut():
+    """It is none."""
+    calls = deltas(("call", "patch", 0, "7"), ("arguments", '{"in', 0), ("broken", '{"in', 0))
+    assert [call["custom"]["input"] for call in calls] == [""]

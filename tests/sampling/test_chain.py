@@ -1,0 +1,149 @@
+"""Sampler options and the chains they make."""
+
+from __future__ import annotations
+
+import math
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from pyspec.errors import OptionError
+from pyspec.measure.draws import top_two
+from pyspec.sampling.chain import Sampling, build_chain, in_force
+
+
+def chosen(chain, logits):
+    """What a chain selects from a row."""
+    data = (llama_cpp.llama_token_data * len(logits))()
+    for i, logit in enumerate(logits):
+        data[i].id, data[i].logit = i, logit
+    array = llama_cpp.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
+    llama_cpp.llama_sampler_apply(chain.sampler, array)
+    return data[array.selected].id
+
+
+@pytest.mark.parametrize(
+    ("options", "shaped"),
+    [
+        ({}, False),
+        ({"temperature": 0.0}, False),
+        ({"top_k": 1, "top_p": 0.1, "min_p": 0.5}, False),
+        ({"repeat_penalty": 1.1}, True),
+        ({"frequency_penalty": 0.1}, True),
+        ({"presence_penalty": -0.1}, True),
+        ({"logit_bias": {3: 1.0}}, True),
+        ({"logit_bias": {}}, False),
+        ({"mirostat_mode": 1}, True),
+        ({"mirostat_mode": 2, "temperature": 0.0}, False),
+        ({"dry_multiplier": 0.8}, True),
+        ({"xtc_probability": 0.5}, True),
+        ({"dynatemp_range": 0.5}, False),
+    ],
+)
+def test_shaped(options, shaped):
+    """Shaped is what changes a row before the choice; truncation and temperature do not."""
+    assert Sampling(**options).shaped is shaped
+
+
+def test_greedy_needs_no_chain(open_plain, tiny_target):
+    """At temperature 0 with nothing else the argmax of the raw row is the choice."""
+    assert build_chain(Sampling(temperature=0.0), open_plain(tiny_target)) is None
+
+
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_of_one_candidate_nothing_is_drawn(noise):
+    """Drafts are greedy, and a result has no seed; mirostat and temperatures below 0 look at no top-k."""
+    one = Sampling(top_k=1, noise=noise)
+    assert (one.draw, one.coupling, one.published, one.seeded()) == ("greedy", None, {}, one)
+    whole = "coupled" if noise == "coupled" else "apart"
+    assert Sampling(top_k=2, noise=noise).draw == whole
+    assert Sampling(top_k=1, temperature=-1.0, noise=noise).draw == whole
+    assert Sampling(top_k=1, mirostat_mode=2, noise=noise).draw == "apart"
+
+
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, noise):
+    """Logits over less would all be infinite, and the lowest id would be drawn."""
+    cold = Sampling(temperature=1e-39, top_k=0, top_p=1.0, min_p=0.0, seed=1, noise=noise)
+    row = np.linspace(1.0, 30.0, 32).astype(np.float32)
+    with in_force(chain := build_chain(cold, open_plain(tiny_target))):
+        best = top_two(row, chain, cold.coupling) if cold.coupled else None
+        assert (chosen(chain, row) if best is None else best.first) == 31
+        assert best is None or math.isfinite(best.z1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_temperature_must_be_finite(bad):
+    """NaN and infinity are refused with the option's name."""
+    with pytest.raises(OptionError, match="temperature"):
+        Sampling(temperature=bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_p": math.nan},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"min_p": math.nan},
+    ],
+)
+def test_ranges(bad):
+    """top_p 0 keeps nothing, and a NaN is in no range."""
+    with pytest.raises(OptionError, match=next(iter(bad))):
+        Sampling(**bad)
+
+
+def test_bias_moves_the_choice(open_plain, tiny_target):
+    """A bias of 10 nats wins over a lead of 5."""
+    chain = build_chain(Sampling(temperature=0.0, logit_bias={7: 10.0}), open_plain(tiny_target))
+    row = np.zeros(32)
+    row[3] = 5.0
+    assert chosen(chain, row) == 7
+    chain.close()
+
+
+def test_top_k_1_is_the_argmax(open_plain, tiny_target):
+    """Sampling from one token is greedy."""
+    chain = build_chain(
+        Sampling(temperature=2.0, top_k=1, seed=1, noise="llama.cpp"), open_plain(tiny_target)
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        row = rng.standard_normal(32)
+        assert chosen(chain, row) == int(np.argmax(row.astype(np.float32)))
+    chain.close()
+
+
+def test_seeds_repeat(open_plain, tiny_target):
+    """A seed makes the same draws again, another seed others."""
+    llm, row = open_plain(tiny_target), np.zeros(32)
+    draws = []
+    for seed in (1, 1, 2):
+        chain = build_chain(
+            Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, noise="llama.cpp"),
+            llm,
+        )
+        draws.append([chosen(chain, row) for _ in range(20)])
+        chain.close()
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_penalties_remember_what_was_accepted(open_plain, tiny_target):
+    """A presence penalty works from the first emitted token on."""
+    chain = build_chain(Sampling(temperature=0.0, presence_penalty=2.0), open_plain(tiny_target))
+    row = np.zeros(32)
+    row[5], row[6] = 3.0, 2.0
+    assert chosen(chain, row) == 5
+    llama_cpp.llama_sampler_accept(chain.sampler, 5)
+    assert chosen(chain, row) == 6
+    chain.close()
+
+
+@pytest.mark.parametrize(("seed", "wanted"), [(-1, 0xFFFFFFFF), (2**40 + 5, 5), (-5, 2**32 - 5)])
+def test_a_seed_has_32_bits(seed: int, wanted: int) -> None:
+    """As in llama.cpp, at every door."""
+    assert Sampling(seed=seed).seed == wanted

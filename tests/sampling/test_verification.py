@@ -1,0 +1,131 @@
+"""The acceptance rules as the user states them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspec import SpeculativeLlama
+from pyspec.engine.handle import Gate
+from pyspec.errors import OptionError
+from pyspec.llama.options import Speculation
+from pyspec.sampling.verification import Margin, PairRule, Strict, Window, as_rule, parse_window
+
+
+def test_names():
+    """Results call the rules by these names."""
+    assert (Strict().name, Margin().name) == ("strict", "margin")
+
+
+def test_defaults_are_the_papers_ratio_and_one_nat():
+    """Theta 0.9, gap 1 nat, no budget."""
+    assert Margin().limits == (0.9, 1.0, math.inf)
+
+
+def test_limits_are_passed_on():
+    """A budget replaces the number that stands for none."""
+    rule = Margin(theta=0.5, gap=math.inf, budget=2.5)
+    assert rule.limits == (0.5, math.inf, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("theta", -0.1),
+        ("theta", 1.1),
+        ("theta", math.nan),
+        ("gap", -1.0),
+        ("gap", math.nan),
+        ("budget", -0.5),
+        ("budget", math.nan),
+        ("confirm", -1),
+        ("confirm", 17),
+        ("confirm", 1.5),
+        ("kl", -0.1),
+        ("kl", math.nan),
+        ("doubt", 1.1),
+        ("doubt", math.nan),
+        ("window", (1.0, 0)),
+        ("window", (1.0, 257)),
+        ("window", (-1.0, 8)),
+        ("window", (math.nan, 8)),
+        ("window", 1.0),
+        ("window", (1.0,)),
+    ],
+)
+def test_out_of_range_is_an_option_error(option, value):
+    """The message names option and value; a NaN is out of every range."""
+    with pytest.raises(OptionError, match=option):
+        Margin(**{option: value})
+
+
+def test_rules_are_values():
+    """Equal rules are equal and hashable."""
+    assert len({Margin(), Margin(), Margin(gap=2.0), Strict(), Strict()}) == 3
+
+
+def test_strict_gate_is_closed():
+    """The extension's gate for the strict rule has theta 1."""
+    gate = Gate(Strict(), sampled=True)
+    assert gate.gate.theta == 1.0
+    assert gate.state.spent == 0.0
+
+
+def test_margin_gate_carries_the_limits():
+    """The extension's gate has the rule's numbers, and knows whether tokens are drawn at random."""
+    gate = Gate(Margin(theta=0.5, gap=2.0, budget=4.0), sampled=True).gate
+    found = (gate.theta, gate.gap, gate.budget, gate.sampled)
+    assert found == (0.5, 2.0, 4.0, 1)
+
+
+def test_the_gate_has_what_confirms():
+    """The extension's gate has each bound, none of them where none was asked for."""
+    plain = Gate(Margin(), sampled=False).gate
+    assert (plain.confirm, plain.kl, plain.doubt, plain.span) == (0, math.inf, 0.0, 0)
+    rule = Margin(confirm=2, kl=0.5, doubt=0.25, window=Window(1.5, 32))
+    gate = Gate(rule, sampled=False)
+    found = gate.gate.confirm, gate.gate.kl, gate.gate.doubt, gate.gate.window, gate.gate.span
+    assert found == (2, 0.5, 0.25, 1.5, 32)
+    assert gate.reads_drafts
+
+
+@pytest.mark.parametrize("text", ["1:32", "0.5:8", "inf:256"])
+def test_a_window_is_read_as_it_is_written(text):
+    """NATS:TOKENS."""
+    assert str(parse_window(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:", ":8", "a:8", "1:8.5"])
+def test_what_is_no_window_is_refused(text):
+    """With the form that it should have."""
+    with pytest.raises(OptionError, match="window"):
+        parse_window(text)
+
+
+def test_auto_is_a_rule_by_name():
+    """At the class's door; it is strict until the pair is known."""
+    assert as_rule("auto") == PairRule()
+    assert as_rule(Margin()) == Margin()
+
+
+@pytest.mark.parametrize("temperature", [0.8, 1e-9, -1.0])
+def test_what_was_measured_of_greedy_answers_is_for_greedy_ones(temperature):
+    """Below temperature 0 tokens are drawn, too."""
+    pair = PairRule(greedy=Margin(gap=0.5), drawn=Strict())
+    assert pair.at(temperature) == Strict()
+    assert pair.at(0.0) == Margin(gap=0.5)
+
+
+@pytest.mark.parametrize("rule", ["margin", None, Margin])
+def test_what_is_no_rule_is_refused_before_the_model_is_loaded(
+    rule: Any, tiny_target: Path
+) -> None:
+    """A rule given by name, or its class instead of one of its kind, would fail in mid-answer."""
+    with pytest.raises(OptionError, match=r"Strict\(\) or Margin\(\)"):
+        SpeculativeLlama(str(tiny_target), verification=rule)
+    if rule is not None:
+        with pytest.raises(OptionError, match=r"Strict\(\) or Margin\(\)"):
+            Speculation(verification=rule)

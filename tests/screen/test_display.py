@@ -1,0 +1,203 @@
+"""What reaches a terminal: nothing that drives it, tokens by source, and honest statistics."""
+
+from __future__ import annotations
+
+import io
+import logging
+import unicodedata
+
+import pytest
+from chat.fake import screen
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pyspec.screen.display import Screen, Wrapper, safe, stats_line, verdict
+
+BLOCK = {
+    "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
+    "prompt_tokens": 37, "prompt_kept": 0, "draft": "lookup", "times_plain": 1.5,
+    "plain": {"tokens_per_second": 20.0, "from": "curve"},
+}  # fmt: skip
+
+MOSTLY_OFF = {"rounds_by_length": {0: 22, 3: 3}}
+"""The choices of an answer in which few drafts were checked."""
+
+HALF_OFF = {"rounds_by_length": {0: 15, 3: 10}}
+"""The choices of one of which most tokens came from drafts, though most rounds had none."""
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "\x1b]52;c;AAAA\x07",  # clipboard
+        "\x1b[2J\x1b]0;title\x07",
+        "\x9b31m",  # the CSI of the C1 set
+        "\r\x08\x00\x7f",
+        "\u202e\u2066\u2069\u200f\u061c",  # bidirectional controls
+        "\ud800",  # a lone surrogate
+    ],
+)
+def test_safe_drops_what_drives_a_terminal(hostile: str) -> None:
+    """Escape sequences lose what begins them, so only harmless letters are left."""
+    shown = safe(f"a{hostile}b")
+    assert shown[0] + shown[-1] == "ab"
+    assert shown.isprintable()
+
+
+@given(st.text())
+def test_safe_text_has_no_control_characters(text: str) -> None:
+    """Whatever comes, no control, format or surrogate character but newline, tab and joiners."""
+    left = set(safe(text)) - set("\n\t\u200c\u200d")
+    assert not {unicodedata.category(char) for char in left} & {"Cc", "Cf", "Cs"}
+
+
+@pytest.mark.parametrize(
+    "text", ["tab\tand\nnewline", "\u0645\u06cc\u200c\u062e", "👩\u200d🔬", "naïve 中文"]
+)
+def test_safe_keeps_text(text: str) -> None:
+    """Languages and emoji stay whole."""
+    assert safe(text) == text
+
+
+def test_answers_cannot_drive_the_terminal() -> None:
+    """Neither answers, nor what commands say, nor notes write an escape."""
+    shown, text = screen()
+    with shown.answering() as write:
+        write("a\x1b]0;x\x07")
+    for say in (shown.say, shown.note, shown.error):
+        say("\x1b[31mred")
+    assert text.getvalue() == "a]0;x\n[31mred\n[31mred\n[31mred\n"
+
+
+def test_markup_of_models_is_text() -> None:
+    """Square brackets in a name or an answer are no markup."""
+    shown, text = screen()
+    shown.note("[bold]x[/bold]")
+    assert text.getvalue() == "[bold]x[/bold]\n"
+
+
+def test_answers_end_their_line_once() -> None:
+    """A newline is added where the answer has none at its end."""
+    shown, text = screen()
+    for answer in ("one", "two\n", ""):
+        with shown.answering() as write:
+            write(answer)
+    assert text.getvalue() == "one\ntwo\n"
+
+
+def test_warnings_wait_for_the_end_of_an_answer() -> None:
+    """In its midst they would cut a word in two."""
+    shown, text = screen()
+    with shown.answering() as write:
+        write("one ")
+        logging.getLogger("pyspec").warning("the machine is busy")
+        write("two")
+    assert text.getvalue() == "one two\nthe machine is busy\n"
+
+
+def test_stats_line() -> None:
+    """One line with every count."""
+    assert stats_line(BLOCK, 30.0) == (
+        "40 tokens | 30.0 tok/s | plain 20.0 tok/s (curve) | 12 drafted, 10 checked, 8 accepted | 1.60 a round"
+        " | 2 relaxed (0.50 nats) | prompt 37, 0 kept | draft lookup"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "30.0 tokens/s, 1.5 times plain decoding"),
+        ({"times_plain": 13.2}, "30.0 tokens/s, 13 times plain decoding"),
+        ({"times_plain": 1.02}, "30.0 tokens/s, as fast as plain decoding"),
+        (
+            {"times_plain": 0.8},
+            "30.0 tokens/s, 0.80 times plain decoding (too many drafts were wrong)",
+        ),
+        (
+            {"times_plain": 0.8, "accepted": 5, "choice": MOSTLY_OFF},
+            "30.0 tokens/s, 0.80 times plain decoding (drafts off: this text is hard to predict)",
+        ),
+        (
+            {"times_plain": 1.0, "accepted": 5, "choice": MOSTLY_OFF},
+            "30.0 tokens/s (drafts off: this text is hard to predict)",
+        ),
+        (
+            {"times_plain": 1.0, "choice": MOSTLY_OFF},
+            "30.0 tokens/s (drafts off: checking them hardly pays off here)",
+        ),
+        (
+            {"times_plain": 0.8, "accepted": 5, "choice": HALF_OFF},
+            "30.0 tokens/s, 0.80 times plain decoding (too many drafts were wrong)",
+        ),
+        ({"times_plain": None}, "30.0 tokens/s (plain speed not measured yet)"),
+        ({"verified": 0}, "30.0 tokens/s (drafts off: none was likely enough to be right)"),
+        (
+            {"verified": 0, "drafted": 0},
+            "30.0 tokens/s (drafts off: they would not have paid off here)",
+        ),
+        (
+            {"verified": 0, "drafted": 0, "rounds": 1},
+            "30.0 tokens/s (drafts off: there was only one token)",
+        ),
+        ({"draft": "none"}, "30.0 tokens/s, plain decoding"),
+        ({"rounds": 0, "verified": 0}, "stopped before the first token"),
+    ],
+)
+def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
+    """What drafts did for an answer; no factor where none is known."""
+    assert verdict({**BLOCK, **change}, 30.0) == says
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("one two three", "one two\nthree"),
+        ("one two  three four", "one two\nthree\nfour"),
+        ("a\n  b c\n", "a\n  b c\n"),
+        ("0123456789 x", "0123456789 x"),
+        ("你好你好你好", "你好你好\n你好"),
+        ("tab\tx y", "tab\tx\ny"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 2, 100])
+def test_words_wrap_at_the_edge(text: str, wanted: str, step: int) -> None:
+    """Between words, wide characters counted double, in whatever pieces the text comes."""
+    wrapper = Wrapper(9)
+    shown = "".join(wrapper.push(text[i : i + step]) for i in range(0, len(text), step))
+    assert shown + wrapper.finish() == wanted
+
+
+@given(st.lists(st.text()), st.integers(1, 40))
+def test_wrapping_loses_no_character(pieces: list[str], width: int) -> None:
+    """Only white space comes and goes."""
+    wrapper = Wrapper(width)
+    shown = "".join(wrapper.push(piece) for piece in pieces) + wrapper.finish()
+    assert "".join(shown.split()) == "".join("".join(pieces).split())
+
+
+def test_reasoning_is_dim_and_stands_above_the_text() -> None:
+    """With an empty line between them; hidden, nothing of it is written."""
+    for shown, wanted in ((True, "\x1b[2mHm.\x1b[0m\n\nYes.\n"), (False, "Yes.\n")):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, color_system="standard", width=80)
+        with Screen(console, console).replying(wrap=False, reasoning=shown) as write:
+            write("Hm.", "")
+            write("", "Yes.")
+        assert out.getvalue() == wanted
+
+
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [
+        (None, ["name   one two three four five-six", "longer seven"]),
+        (28, ["name   one two three four", "       five-six", "longer seven"]),
+        (20, ["name", "  one two three four", "  five-six", "longer", "  seven"]),
+    ],
+)
+def test_a_table_fits_its_terminal(width: int | None, wanted: list[str]) -> None:
+    """Values are in one column or, on a narrow terminal, below their names; a pipe gets whole lines."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=width is not None, width=width or 20, no_color=True)
+    Screen(console, console).table([("name", "one two three four five-six"), ("longer", "seven")])
+    assert out.getvalue().splitlines() == wanted

@@ -1,0 +1,118 @@
+"""One result for every door: what it says as a message, as JSON of a journal, and of speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pyspec.batch import Batch, Settings
+from pyspec.engine.statistics import Tally, settled
+from pyspec.llama.options import OFF, AnswerOptions
+from pyspec.llama.pieces import result_of
+from pyspec.sampling.chain import Sampling
+from pyspec.screen.display import stats_line, stats_table, verdict
+from pyspec.text.parts import AnswerPart, Piece
+from pyspec.text.result import RecordResult, Result
+from pyspec.text.tokens import targets_own
+
+CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
+BLOCK = {"times_plain": 1.5}
+EARLIER = (
+    b'{"index":3,"id":"a","prompt_sha256":"0","text":"t","reasoning":"","reasoning_cut":false,"reasoned":0,'
+    b'"stop_string":null,"calls":[],"finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":2,'
+    b'"total_tokens":3},"speculation":{"times_plain":1.5},"error":null}'
+)
+"""A line of a journal as version 0.1.0 wrote it."""
+
+
+def test_a_message_has_only_what_was_said() -> None:
+    """Without reasoning and calls, those keys are not there."""
+    said = Result.of([AnswerPart("content", "Yes")])
+    assert said.message() == {"role": "assistant", "content": "Yes"}
+
+
+def test_a_message_of_calls_alone_has_no_content() -> None:
+    """As OpenAI's clients expect it."""
+    message = Result.of([AnswerPart("reasoning", "Hm"), *CALL]).message()
+    assert (message["content"], message["reasoning_content"]) == (None, "Hm")
+    assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+
+
+def test_pieces_make_a_result() -> None:
+    """Their texts, tokens and the last one's reason, beside what the block knows of the prompt."""
+    pieces = [
+        Piece(targets_own([5, 6]), parts=[AnswerPart("content", "a")]),
+        Piece(targets_own([7]), "length", parts=[AnswerPart("content", "b")]),
+    ]
+    said = result_of(pieces, {"prompt_tokens": 4})
+    assert (said.text, said.finish_reason) == ("ab", "length")
+    assert said.tokens == targets_own([5, 6, 7])
+    assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (4, 3)
+
+
+def test_pieces_without_an_end_were_cut_by_an_error() -> None:
+    """No piece says why the answer ended."""
+    assert result_of([Piece((), parts=[AnswerPart("content", "a")])], None).finish_reason == "error"
+
+
+def test_a_journal_of_an_earlier_version_reads_as_the_same() -> None:
+    """Its format is the same: a batch that an older version began goes on."""
+    result = msgspec.json.decode(EARLIER, type=RecordResult)
+    assert (result.index, result.text, result.speculation) == (3, "t", BLOCK)
+    assert msgspec.json.decode(msgspec.json.encode(result), type=RecordResult) == result
+
+
+def test_a_journal_has_no_tokens() -> None:
+    """Where a record's are not known, as in a batch."""
+    result = RecordResult(index=0, id="a", prompt_sha256="0", text="t", speculation=BLOCK)
+    assert set(msgspec.json.decode(msgspec.json.encode(result))) == {
+        "index", "id", "prompt_sha256", "text", "speculation",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def of_a_batch(tiny_ascii: Path) -> RecordResult:
+    """One answered by a batch that lookup drafts for."""
+    settings = Settings(max_tokens=12, raw=True)
+    with Batch(
+        str(tiny_ascii), draft="lookup", n_ctx=256, parallel=1, n_threads=1, settings=settings
+    ) as batch:
+        (result,) = batch.run(["hello"])
+    return result
+
+
+@pytest.fixture
+def of_the_class(open_llama: Callable[..., Any], tiny_ascii: Path) -> dict[str, Any]:
+    """The block of one answered by a `SpeculativeLlama` that lookup drafts for."""
+    llm = open_llama(tiny_ascii, draft="lookup")
+    llm.create_completion("hello", max_tokens=12, temperature=0)
+    block: dict[str, Any] = llm.last_speculation
+    return block
+
+
+def test_the_block_has_the_same_keys_at_every_door(
+    of_a_batch: RecordResult, of_the_class: dict[str, Any]
+) -> None:
+    """Class, commands, batches and the server say the same things of an answer."""
+    assert of_a_batch.speculation.keys() == of_the_class.keys()
+    told = ("draft", "companion", "verification", "prompt_tokens", "rule_measured")
+    assert [of_a_batch.speculation[name] for name in told] == [of_the_class[name] for name in told]
+
+
+def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
+    """By what shows an answer of `generate` and `chat`."""
+    block = of_a_batch.speculation
+    assert stats_line(block, of_a_batch.rate).startswith("12 tokens | ")
+    assert verdict(block, of_a_batch.rate)
+    assert dict(stats_table(block, block["timings"]))["draft"] == "lookup"
+
+
+def test_what_decodes_plainly_has_no_draft() -> None:
+    """Whatever is loaded."""
+    options = AnswerOptions(Sampling(temperature=0.0), OFF)
+    block = options.block(Tally(), settled(Tally(), (1, 0), {}), ("lookup", "judge"))
+    assert (block["draft"], block["companion"]) == ("none", "none")
