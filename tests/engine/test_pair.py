@@ -54,9 +54,10 @@ def head(folder: Path, key: str, kind: int, value: Any) -> Path:
     ],
 )
 def test_a_head_is_tried_with_its_target(
-    key: str, kind: int, value: Any, tmp_path: Path, target: Path
+    key: str, kind: int, value: Any, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What llama.cpp ends the process for, or never ends with, is a rejection."""
+    monkeypatch.setattr(pair, "_SECONDS", 0.6)  # of processor time
     with pytest.raises(ModelRejected, match="trial with"):
         load(target, draft=str(head(tmp_path, key, kind, value)), n_ctx=128)
 

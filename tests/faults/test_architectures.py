@@ -75,7 +75,11 @@ def drafting(path: Path) -> SpeculativeLlama:
         return load(path, **EXACT)
 
 
-@pytest.mark.parametrize("arch", tiny_archs.NAMES)
+FEW = sorted({*tiny_archs.REFUSED, *tiny_archs.NAMES[::6]})
+_MORE = (name for name in tiny_archs.NAMES if name not in FEW)
+
+
+@pytest.mark.parametrize("arch", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in _MORE)])
 def test_architectures(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in a fork, so that one that ended the process would be known by its name."""
     monkeypatch.setattr("pyspec.store.check.run_child", run_child)

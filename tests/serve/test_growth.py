@@ -90,7 +90,7 @@ def held(server):
     return reached(server.app, server.batch, server.server, GuardedProtocol._half), counted(own)
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_as_much_is_held_after_four_times_as_many_requests(server, ask_all, rounds):
     """What is kept for good grows each time, by an object for each request of a kind; what waits or fills up does not."""
     counts = []
