@@ -10,6 +10,7 @@ a second.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -244,7 +245,7 @@ def _counts(c: Cursor) -> tuple[int, int, int]:
     if c.size < 24:
         raise c.bad(f"{kind}: it has only {c.size} bytes", RESUME if c.size else "it is empty")
     if (magic := c.take(4, "the magic")) != b"GGUF":
-        raise c.bad(f"{kind}: it begins with {magic!r}")
+        raise _no_gguf(c, magic + c.take(min(c.size, 64) - c.pos, "the beginning"))
     version: int = c.scalar(_U32, "the version")
     if version & 0xFFFF == 0:
         raise c.bad(f"{kind}: it is big-endian, or damaged")
@@ -257,6 +258,23 @@ def _counts(c: Cursor) -> tuple[int, int, int]:
     if n_kv > MAX_KV:
         raise c.bad(f"the number of metadata entries is {n_kv}, more than {MAX_KV}")
     return version, n_tensors, n_kv
+
+
+_FOREIGN = (
+    (rb"version https://git-lfs", "it is a git-lfs pointer, not the model", "fetch the model itself with `git lfs pull`"),
+    (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)", "it is a web page, not the model",
+     "download the file itself; the address of a file on the hub has /resolve/, not /blob/"),
+    (rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|\x28\xb5\x2f\xfd", "it is a compressed file", "unpack it first"),
+    (rb".{8}\{\s*\"", "it is a safetensors file", "convert it with llama.cpp's convert_hf_to_gguf.py"),
+)  # fmt: skip
+"""Beginnings of files that are often stored under a model's name, what they are, and what to do."""
+
+
+def _no_gguf(c: Cursor, head: bytes) -> ModelInvalid:
+    for begins, what, hint in _FOREIGN:
+        if re.match(begins, head, re.DOTALL | re.IGNORECASE):
+            return c.bad(f"not a GGUF v2/v3 file: {what}", hint)
+    return c.bad(f"not a GGUF v2/v3 file: it begins with {head[:4]!r}")
 
 
 def _metadata(c: Cursor, n_kv: int) -> dict[str, Value]:

@@ -129,6 +129,24 @@ def broken(folder: Path, change: Change) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("head", "named"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
+        (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
+        (b"PK\x03\x04" + bytes(40), "compressed file"),
+        (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
+        (b"ordinary words, nothing else", "begins with b'ordi'"),
+    ],
+)  # fmt: skip
+def test_another_file_under_a_models_name_is_named(tmp_path: Path, head: bytes, named: str) -> None:
+    """As a clone without git-lfs or a browser leaves it; what to do is behind it."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(head)
+    with pytest.raises(ModelInvalid, match=named):
+        read_header(path)
+
+
 @pytest.mark.parametrize(("change", "named"), BROKEN.values(), ids=BROKEN)
 def test_broken_header_is_refused_by_name(change: Change, named: str, tmp_path: Path) -> None:
     """Each planted fault gives ModelInvalid with the fault and the file in one sentence."""
