@@ -51,7 +51,6 @@ _ELSEWHERE = {
     "rm": "pyspec models rm NAME",
     "import": "pyspec models add FILE",
     "logs": "pyspec chat -c",
-    "help": "pyspec --help",
 }
 """Commands of other programs, and ours for the same purpose."""
 
@@ -60,6 +59,10 @@ _COMPLETE = "_PYSPEC_COMPLETE"
 
 class _Lazy(click.Group):
     """Imports a subcommand when it is called, so that `--help` needs no model library."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; `help COMMAND` means `COMMAND --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

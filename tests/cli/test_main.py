@@ -95,6 +95,18 @@ def test_what_an_error_of_the_system_is_about(error: OSError, said: str) -> None
     assert write_failed(error) == said
 
 
+@pytest.mark.parametrize("words", [["generate"], ["models", "pull"], []])
+def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`pyspec help COMMAND` prints what `pyspec COMMAND --help` prints."""
+    said = []
+    for line in (["help", *words], [*words, "--help"]):
+        with pytest.raises(SystemExit) as left:
+            main(line)
+        assert left.value.code == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+
+
 def test_help_fits_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
