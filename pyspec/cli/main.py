@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import errno
 import io
+import json
 import os
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
 from traceback import walk_tb
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -136,7 +139,8 @@ def completion(shell: str | None) -> None:
 
 
 @click.command(cls=Subcommand)
-def info() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(as_json: bool) -> None:
     """Print versions, devices, backends, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
@@ -156,9 +160,23 @@ def info() -> None:
         ("threads", default_threads()),
         ("cache", cache_dir()),
     )
+    if as_json:
+        tell(json.dumps(_as_object(rows)))
+        return
     screen_of("auto").table(((name, str(value)) for name, value in rows))
     if missed := missed_card():
         tell(missed, err=True)
+
+
+def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return the rows as an object; devices and backends are lists, also where there is one or none."""
+    found: dict[str, Any] = {"devices": [], "backends": []}
+    for name, value in rows:
+        if (many := f"{name}s") not in found:
+            found[name.replace(" ", "_")] = value if isinstance(value, int) else str(value)
+        elif not isinstance(value, str) or name != "device":  # a sentence stands for no device
+            found[many].append(str(value))
+    return found
 
 
 def _extra_buffers() -> str:

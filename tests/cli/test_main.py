@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspec._version import LLAMA_CPP_VERSIONS
+from pyspec._version import LLAMA_CPP_VERSIONS, __version__
 from pyspec.cli.main import main, write_failed
 
 PINNED = f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
@@ -105,6 +106,17 @@ def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[s
         assert left.value.code == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
+
+
+def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object, with a list of devices even where there are none."""
+    with pytest.raises(SystemExit):
+        main(["info", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["pyspec"] == __version__
+    assert isinstance(found["threads"], int)
+    assert isinstance(found["devices"], list)
+    assert found["backends"]
 
 
 def test_help_fits_a_narrow_terminal(
