@@ -15,7 +15,7 @@ from pyspec.cli.streams import print_listing, run_progress
 from pyspec.errors import OptionError, PyspecError
 from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
-from pyspec.store.devices import AUTO, require_devices
+from pyspec.store.devices import AUTO, lacking_devices
 from pyspec.store.drafts import (
     BESIDE,
     LARGEST,
@@ -70,7 +70,8 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
         raise click.UsageError("give the model once")
     model = model or named
     if trial.n_gpu_layers not in (0, AUTO):
-        require_devices()
+        for line in lacking_devices():
+            tell(line, err=True)
     with store_progress() as progress:
         target = resolve(model, progress)
     with busy("reading model files"):

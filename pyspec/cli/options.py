@@ -23,9 +23,9 @@ from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import (
     AUTO,
     add_rpc_servers,
+    lacking_devices,
     missed_card_once,
     parse_devices,
-    require_devices,
 )
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
@@ -103,9 +103,11 @@ class ModelOptions:
         if 0 < self.ctx < _LEAST_CTX:
             raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_LEAST_CTX}")
         add_rpc_servers(self.rpc)
-        for layers in (self.n_gpu_layers, self.draft_ngl):
-            if layers not in (None, 0, AUTO):
-                require_devices(self.devices)
+        asks = any(layers not in (None, 0, AUTO) for layers in (self.n_gpu_layers, self.draft_ngl))
+        if asks and (lacking := lacking_devices(self.devices)):
+            for line in lacking:
+                tell(line, err=True)
+            return replace(self, n_gpu_layers=0, draft_ngl=None).find(workers, at_once)
         if self.n_gpu_layers == AUTO and (missed := missed_card_once()):
             tell(missed, err=True)
         with store_progress() as progress:

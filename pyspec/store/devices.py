@@ -115,16 +115,17 @@ def device_array(found: Sequence[Device]) -> Any:
     return (ctypes.c_void_p * (len(found) + 1))(*(each.address for each in found))
 
 
-def require_devices(names: Sequence[str] = ()) -> None:
-    """Raise OptionError, which says what to install, if no device can take layers."""
+def lacking_devices(names: Sequence[str] = ()) -> list[str]:
+    """Return lines that say what to install if no device can take layers; else an empty list.
+
+    Raises OptionError for an unknown name.
+    """
     if layer_devices(names):
-        return
+        return []
     makers = cards()[:1] or [maker for maker in FLAGS if maker not in ("Apple", "RPC")]
     builds = [f"{reinstall(maker)}  # {maker}" for maker in makers]
-    raise OptionError(
-        "-ngl needs a device, and this build of llama-cpp-python has none",
-        "\n".join(["leave -ngl out, or build for your card:", *builds]),
-    )
+    said = "-ngl has no effect: this build of llama-cpp-python has no device, so everything runs on the CPU."
+    return [f"{said} To build for your card:", *builds]
 
 
 _TOLD = "a card that this build cannot use"

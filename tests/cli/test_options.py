@@ -20,6 +20,7 @@ from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main, sentences
+from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import profile
 from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
@@ -214,6 +215,16 @@ def test_all_options_come_with_the_terms(command: click.Command) -> None:
     assert "a round: tokens gained" in " ".join(text.split())
     assert "--model-draft" not in text
     assert text.count("[PROMPT]") <= 1  # in the usage alone
+
+
+def test_layers_on_a_build_without_devices_warn(
+    monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`-ngl 99` is in many people's command lines; llama-cli goes on with the CPU as well."""
+    monkeypatch.setattr("pyspec.store.devices.layer_devices", lambda _names=(): [])
+    _, found = ModelOptions(model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5).find()
+    assert (found["n_gpu_layers"], found["draft_n_gpu_layers"]) == (0, None)
+    assert capsys.readouterr().err.count("-ngl has no effect") == 1
 
 
 def test_the_environment_is_explained_once() -> None:
