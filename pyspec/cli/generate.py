@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,6 +128,14 @@ FIRST = (
 """Options that `--help` lists."""
 
 
+def _one(words: Sequence[str]) -> str | None:
+    """Return the prompt if there is one. Raises OptionError for several words, which a shell may have made of one text."""
+    if len(words) > 1:
+        whole = shlex.quote(" ".join(words))
+        raise OptionError(f"the prompt has {len(words)} parts", f"put it between quotes: {whole}")
+    return words[0] if words else None
+
+
 def _opened(
     asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
@@ -134,9 +143,9 @@ def _opened(
 
 
 @command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
-@click.argument("prompt", required=False, type=TEXT)
+@click.argument("prompt", nargs=-1, type=TEXT, metavar="[PROMPT]")
 def generate(
-    prompt: str | None,
+    prompt: tuple[str, ...],
     asked: PromptOptions,
     shape: ShapeOptions,
     models: ModelOptions,
@@ -146,7 +155,7 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    text, screen = asked.text(prompt), screen_of(output.color)
+    text, screen = asked.text(_one(prompt)), screen_of(output.color)
     sampling, speculation, content = sampler.sampling(), drafts.speculation, shape.language()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())

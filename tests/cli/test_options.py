@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,9 +56,9 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         (["-c", "0"], "ctx", 0),
         (["-c"], "going_on", True),
         (["-c", "And shorter?"], "going_on", True),
-        (["-c", "And shorter?"], "prompt", "And shorter?"),
+        (["-c", "And shorter?"], "prompt", ("And shorter?",)),
         (["-fa"], "flash_attn", True),
-        (["-fa", "the prompt"], "prompt", "the prompt"),
+        (["-fa", "the prompt"], "prompt", ("the prompt",)),
         (["-fa", "off", "the prompt"], "flash_attn", False),
         (["-ctk", "q8_0"], "type_k", 8),
         (["-r", "END"], "stop", ("END",)),
@@ -215,6 +216,15 @@ def test_all_options_come_with_the_terms(command: click.Command) -> None:
     assert "a round: tokens gained" in " ".join(text.split())
     assert "--model-draft" not in text
     assert text.count("[PROMPT]") <= 1  # in the usage alone
+
+
+def test_a_prompt_without_quotes_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said can be pasted."""
+    with pytest.raises(SystemExit) as left:
+        main(["generate", "what's", "up", "there"])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert shlex.quote("what's up there") in said
 
 
 def test_layers_on_a_build_without_devices_warn(
