@@ -48,6 +48,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 MAX_INPUT = 1 << 20
 """Largest prompt without --max-input, bytes."""
 
+INCOMPLETE = 3
+"""Exit status where an answer that follows a schema or grammar was cut: what there is of it is not valid."""
+
+_CUT = ("length", "context")
+"""Ends of an answer that are not its own."""
+
 EXAMPLES = [
     ('pyspec generate "Name three rivers."', "The default model"),
     ('cat report.txt | pyspec generate "Summarize:"', "The prompt, followed by piped text"),
@@ -192,7 +198,10 @@ def generate(
         _say(model.llm, said, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
-    return exit_code(signals) if said.finish_reason == "cancelled" else 0
+    if said.finish_reason == "cancelled":
+        return exit_code(signals)
+    cut = content is not None and shape.max_tokens != 0 and said.finish_reason in _CUT
+    return INCOMPLETE if cut else 0
 
 
 def _shape(

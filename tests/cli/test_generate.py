@@ -126,6 +126,14 @@ def test_no_color_is_heard(
     assert ("\x1b[32m" in done.stdout) is coloured
 
 
+@pytest.mark.parametrize(("most", "code"), [(4, 3), (40, 0), (0, 0)])
+def test_a_cut_answer_of_a_form_has_its_own_status(tmp_path: Path, most: int, code: int) -> None:
+    """A script must not take half of a JSON text for a whole one."""
+    common = ["x", "-m", scripted.write(tmp_path), "--trust-model", "-t", "1", "--temp", "0"]
+    done = run(*common, "--grammar", scripted.script('{"a": "bcd"}'), "-n", most)
+    assert done.returncode == code, done.stderr
+
+
 def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
     """A prompt gives the same answer from the command line, a file (CRLF and BOM included) and stdin."""
     file = tmp_path / "prompt.txt"
