@@ -222,7 +222,12 @@ _SNIFFED = 100
 
 
 def _delimiter(lines: Sequence[str], name: str) -> str:
-    """What separates the cells: a comma unless the head has something else, and the rows agree with that. Raises InputError."""
+    """What separates the cells: a comma unless the head has something else, and the rows agree with that. Raises InputError.
+
+    A name that ends with .tsv says it.
+    """
+    if name.lower().endswith(".tsv"):
+        return "\t"
     named = [each for each in ",;\t|" if len(_first_rows(lines, each, 1)[0]) > 1]
     if len(named) > 1:
         widths = {each: [len(row) for row in _first_rows(lines, each, _SNIFFED)] for each in named}
@@ -246,7 +251,7 @@ def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[st
 # -- which files -------------------------------------------------------------------------------------------------------
 
 
-_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _TAKEN = (".txt", ".md", ".text", ".jsonl", ".ndjson")
 # from a folder
 

@@ -54,6 +54,13 @@ def test_columns_of_the_same_names_stay(go, tmp_path):
     assert row[1:3] == ["mine", "A"]
 
 
+def test_a_table_of_tabs_is_known_by_its_name(go, tmp_path):
+    """Commas inside its cells separate nothing, whichever of them the head has."""
+    (tmp_path / "in.tsv").write_text("a,b\tquestion, please\n1,2\ta, b\n")
+    go(["in.tsv"], "out.csv", column="question, please")
+    assert rows(tmp_path / "out.csv")[1][:3] == ["1,2", "a, b", "A, B"]
+
+
 def test_other_inputs_give_a_table_of_ids(go, tmp_path):
     """Lines have no columns to keep."""
     (tmp_path / "in.txt").write_text("a\nbad\n")
