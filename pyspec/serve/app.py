@@ -230,7 +230,7 @@ class Handlers:
     async def _data(self, request: Request) -> tuple[bytes, str]:
         """The body of a request that may be made, and whose key it brought."""
         holder = self._keys.holder(request.headers)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # what a form of another page can send is not believed
             raise HTTPException(415, "send application/json")
         return await whole_body(request, self._serving.max_body), holder

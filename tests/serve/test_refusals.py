@@ -27,6 +27,18 @@ def refused(server, path="/v1/chat/completions"):
     return response.status, response.getheader("x-should-retry"), response.getheader("retry-after")
 
 
+def test_media_types_are_compared_without_case(serve):
+    """As RFC 9110 has it."""
+    server = serve()
+    status = []
+    for kind in ("Application/JSON; charset=UTF-8", "text/plain"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+        connection.request("POST", "/tokenize", b'{"content": "a"}', {"Content-Type": kind})
+        status.append(connection.getresponse().status)
+        connection.close()
+    assert status == [200, 415]
+
+
 def test_what_is_not_made_here_is_asked_for_once(serve):
     """A client that would try three times believes the first answer."""
     lines = []
