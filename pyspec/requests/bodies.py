@@ -217,13 +217,12 @@ class ChatBody(Body):
 class CompletionBody(Body):
     """The body of a completion."""
 
-    refused = (*REFUSED, "suffix")
+    refused = REFUSED
     harmless = ("stream_options.include_obfuscation",)
 
     prompt: str | list[Any]
     logprobs: int | None = None
     echo: bool | None = None
-    suffix: str | None = None
     best_of: int | None = None
 
     form = COMPLETION

@@ -82,6 +82,7 @@ class UndoneFields(RequestFields, kw_only=True):
     """Fields of all kinds of request that are read to be refused."""
 
     moderation: Any = None
+    suffix: Any = None
     prompt_cache_options: Any = None
     n_predict: Any = None
     typical_p: Any = None
