@@ -162,7 +162,8 @@ def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int,
             last = monotonic()
             left = bar.tasks[0].time_remaining
             more = f", about {left:.0f} s left" if left else ""
-            console.print(f"{done}/{total} {what}{more}", markup=False, highlight=False)
+            count = f"{done}/{total} " if total else ""
+            console.print(f"{count}{what}{more}", markup=False, highlight=False)
 
     with bar if console.is_terminal else nullcontext():
         yield show

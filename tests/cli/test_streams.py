@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import re
 import signal
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from running import run, start
 from systems import full_device
 from waiting import DEADLINE_S, wait
 
-from pyspec.cli.streams import interruptible, prompt_text
+from pyspec.cli.streams import interruptible, prompt_text, run_progress
 from pyspec.errors import OptionError
 
 
@@ -64,6 +66,16 @@ def test_what_is_given_is_joined(
     if path:
         path.write_bytes(file)
     assert prompt_text(prompt, path, 1000) == wanted
+
+
+def test_progress_of_unknown_length_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`0/0` says nothing; what is done does."""
+    monkeypatch.setattr("pyspec.cli.streams.LINE_S", 0.0)
+    out = io.StringIO()
+    with run_progress(Console(file=out, width=80)) as show:
+        show(0, 0, "loading")
+        show(1, 4, "answers")
+    assert out.getvalue().splitlines() == ["loading", "1/4 answers"]
 
 
 def test_nothing_is_no_prompt(piped) -> None:
