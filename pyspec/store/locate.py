@@ -163,8 +163,11 @@ def add(file: Path, name: str | None = None) -> LocalModel:
         ) from None
     name = name or path.stem
     if not _NAME.fullmatch(name):
+        near = re.sub(r"[^A-Za-z0-9._:]+", "-", name).strip("-._:")
+        proposal = f", such as --name {near}" if near else ""
         raise OptionError(
-            f"{show(name)} cannot be a name", "use letters, digits, '.', '_', '-', ':'"
+            f"{show(name)} cannot be a name",
+            f"use letters, digits, '.', '_', '-', ':'{proposal}",
         )
     found = find_here(name)
     if load_manifest().get(name) is not None or (found is not None and found.path != path):

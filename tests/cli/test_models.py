@@ -237,6 +237,22 @@ def test_add_and_remove(tmp_path: Path) -> None:
     assert not Path(fetched).exists()
 
 
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("stem", "name"), [("My Model (Q4)", "My-Model-Q4"), ("\u00e9t\u00e9-7B", "t-7B")]
+)
+def test_a_name_is_proposed_for_a_file_whose_own_is_none(
+    tmp_path: Path, stem: str, name: str
+) -> None:
+    """One that is taken as it stands."""
+    path = tmp_path / f"{stem}.gguf"
+    path.write_bytes(tiny_llama().build())
+    refused = run("add", str(path))
+    assert refused.exit_code == 2
+    assert f"--name {name})" in refused.stderr
+    assert run("add", str(path), "--name", name).exit_code == 0
+
+
 def test_nothing_is_printed_past_the_one_function_for_it() -> None:
     """Names of files, models and hubs are somebody's: what prints them has to take out what steers a terminal."""
     raw = [
