@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import ModelNotFound
+from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.tables import print_table
 from pyspec.store.fetch import (
@@ -189,7 +191,7 @@ def path(name: str | None, as_json: bool) -> None:
 def add_model(file: Path, name: str | None) -> None:
     """Give a GGUF file a name; the file stays where it is."""
     added = add(file, name)
-    tell(f"{added.name} now names {in_ascii(os.fspath(added.path), 1000)}", err=True)
+    tell(f"{added.name} now names {shlex.quote(os.fspath(added.path))}", err=True)
 
 
 @models.command("rm", cls=Subcommand, short_help="Remove models from pyspec's own cache.")
@@ -260,7 +262,7 @@ def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
 def _of_file(header: Header) -> Iterator[tuple[str, str]]:
     paths = header.parts or (header.path,)
     for part in paths:
-        yield "file", in_ascii(os.fspath(part), 1000)
+        yield "file", shlex.quote(safe(os.fsencode(part).decode("utf-8", "backslashreplace")))
         yield "sha256", file_sha256(part)
     yield "size", f"{sum(p.stat().st_size for p in paths) / 1e6:.1f} MB"
     if (record := read_provenance(header.path)) is not None:

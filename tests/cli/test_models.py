@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import click
@@ -251,6 +252,16 @@ def test_a_name_is_proposed_for_a_file_whose_own_is_none(
     assert refused.exit_code == 2
     assert f"--name {name})" in refused.stderr
     assert run("add", str(path), "--name", name).exit_code == 0
+
+
+@pytest.mark.usefixtures("shop")
+def test_printed_paths_can_be_pasted(tmp_path: Path) -> None:
+    """With blanks, quotes and letters beyond ASCII."""
+    path = tmp_path / "l'\u00e9t\u00e9 7B.gguf"
+    path.write_bytes(tiny_llama().build())
+    told = run("info", str(path)).stdout, run("add", str(path), "--name", "x").stderr
+    for line in (next(each for each in told[0].splitlines() if each.startswith("file")), told[1]):
+        assert shlex.split(line)[-1] == str(path)
 
 
 def test_nothing_is_printed_past_the_one_function_for_it() -> None:
