@@ -179,11 +179,16 @@ def open_output(
 
 @dataclass
 class RunProgress:
-    """What a run did. kept: records that the journal or an earlier run had already. verified, accepted: drafted tokens."""
+    """What a run did.
+
+    kept: records that the journal or an earlier run had already. done: finished now, answered or failed. failed: also of those
+    kept. verified, accepted: drafted tokens.
+    """
 
     records: int
     kept: int = 0
     done: int = 0
+    answered: int = 0
     failed: int = 0
     tokens: int = 0
     verified: int = 0
@@ -196,6 +201,7 @@ class RunProgress:
         reason = result.error.type if result.error is not None else result.finish_reason or "?"
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self.failed += result.error is not None
+        self.answered += result.error is None
         self.tokens += result.usage.completion_tokens
         self.verified += result.speculation.get("verified", 0)
         self.accepted += result.speculation.get("accepted", 0)

@@ -276,11 +276,9 @@ def _say_failure(console: Console, result: RecordResult, number: int) -> None:
 
 def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the rows of the summary; without any for work that was not done."""
-    counts = [("done", "done"), ("kept", "before"), ("failed", "failed")]
-    yield (
-        "records",
-        ", ".join(f"{facts[key]} {word}" for key, word in counts if facts[key] or key == "done"),
-    )
+    counts = [("answered", "answered"), ("failed", "failed"), ("kept", "before")]
+    said = [f"{facts[key]} {word}" for key, word in counts if facts[key] or key == "answered"]
+    yield "records", ", ".join(said)
     if not facts["done"]:
         return
     yield "ended by", ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"

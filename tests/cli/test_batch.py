@@ -80,7 +80,7 @@ def test_answers_go_to_the_file_and_all_else_to_stderr(pyspec, prompts, tmp_path
     """Nothing on stdout, the summary is on stderr, one line a prompt in the file, exit status 0."""
     done = pyspec(prompts, "-o", "out.jsonl", "-n", "8")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "4 done" in done.stderr
+    assert "4 answered" in done.stderr
     found = lines(tmp_path / "out.jsonl")
     assert [line["id"] for line in found] == [f"in.txt:{i}" for i in range(1, 5)]
     assert all(line["usage"]["completion_tokens"] == 8 for line in found)
@@ -102,6 +102,7 @@ def test_failed_records_end_with_3(pyspec, tmp_path):
     done = pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4")
     errors = [line["error"] and line["error"]["type"] for line in lines(tmp_path / "out.jsonl")]
     assert done.returncode == 3
+    assert "2 answered, 3 failed" in done.stderr
     assert errors == [None, "InputError", "InputEncoding", "ContextOverflow", None]
     assert pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4").returncode == 3
 
@@ -328,7 +329,7 @@ def test_the_summary_says_where_answers_ran(facts: dict[str, int], says: str) ->
 
 
 COUNTS = {
-    "done": 3, "kept": 0, "failed": 0, "reasons": {"stop": 3}, "parallel": 4, "tokens": 9, "seconds": 1.0,
+    "done": 3, "answered": 3, "kept": 0, "failed": 0, "reasons": {"stop": 3}, "parallel": 4, "tokens": 9, "seconds": 1.0,
     "tokens_per_second": 9.0, "accepted": 0, "verified": 0, "relaxed": 0,
 }  # fmt: skip
 
@@ -343,11 +344,12 @@ def summary(facts: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({}, "records   3 done\nended by  stop 3\ntokens    9 in 1.0 s: 9.0 tok/s\ndrafts    none checked\n"),
-        ({"kept": 2, "failed": 1}, "records   3 done, 2 before, 1 failed\n"),
+        ({}, "records   3 answered\nended by  stop 3\ntokens    9 in 1.0 s: 9.0 tok/s\ndrafts    none checked\n"),
+        ({"kept": 2, "failed": 1}, "records   3 answered, 1 failed, 2 before\n"),
+        ({"answered": 1, "failed": 2}, "records   1 answered, 2 failed\n"),
         ({"accepted": 4, "verified": 6}, "drafts    4 of 6 checked tokens accepted\n"),
         ({"accepted": 4, "verified": 6, "relaxed": 1}, "accepted, 1 relaxed\n"),
-        ({"done": 0, "kept": 5}, "records  0 done, 5 before\n"),
+        ({"done": 0, "answered": 0, "kept": 5}, "records  0 answered, 5 before\n"),
     ],
 )  # fmt: skip
 def test_the_summary_says_what_was_done_and_no_more(facts: dict[str, int], says: str) -> None:
