@@ -42,13 +42,23 @@ def go(tmp_path):
     """Runs `inputs` into `out` with a Fake; returns it and its summary."""
 
     def go_(
-        inputs, out, per="line", fake=None, stop_after=None, overwrite=False, column=None, **options
+        inputs,
+        out,
+        per="line",
+        fake=None,
+        stop_after=None,
+        overwrite=False,
+        column=None,
+        lines=None,
+        **options,
     ):
         sources = find_sources([str(tmp_path / name) for name in inputs])
         reading = Reading(per, column=column)
         records = list(read_sources(sources, reading))
         fake = fake or Fake()
-        output = open_output(str(tmp_path) + "/" + out, sources, reading, overwrite=overwrite)
+        output = open_output(
+            str(tmp_path) + "/" + out, sources, reading, overwrite=overwrite, **lines or {}
+        )
         with FileRun(fake, records, output, **options) as run:
             seen = []
 

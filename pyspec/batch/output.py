@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -31,10 +32,20 @@ class _EarlierLine(msgspec.Struct):
     id: str = ""
     custom_id: str | None = None
     error: dict[str, Any] | None = None
+    prompt: str | None = None
+    messages: list[Any] | None = None
+
+    @property
+    def shows(self) -> bool:
+        """Whether it has what was asked."""
+        return self.prompt is not None or self.messages is not None
 
 
 class JsonLines(OutputFiles):
-    """One JSONL file. counts: with all counts of speculation in each line. model: its name in OpenAI's format."""
+    """One JSONL file.
+
+    counts: with all counts of speculation in each line. prompts: with what was asked. model: its name in OpenAI's format.
+    """
 
     def __init__(
         self,
@@ -42,12 +53,13 @@ class JsonLines(OutputFiles):
         inputs: Sequence[InputFile],
         *,
         counts: bool = False,
+        prompts: bool = False,
         overwrite: bool = False,
         model: str = "",
     ) -> None:
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
-        self.path, self.counts, self.model = path, counts, model
+        self.path, self.counts, self.prompts, self.model = path, counts, prompts, model
         self._run = ""
         self._earlier: list[bytes | None] = []
 
@@ -62,12 +74,15 @@ class JsonLines(OutputFiles):
         known = _known_lines(self.path)
         wanted = [(record.id, record.sha256) for record in records]
         found = [(line.custom_id or line.id, line.prompt_sha256) for line, _ in known]
-        if found == wanted and all(line.run == run for line, _ in known):
+        lacks = self.prompts and any(not (line.error or line.shows) for line, _ in known)
+        if found == wanted and all(line.run == run for line, _ in known) and not lacks:
             self._earlier = [data if line.error is None else None for line, data in known]
             return self._earlier
         if self.overwrite:
             return []
         why = ": the same records, answered with other models or options"
+        if lacks:
+            why = ": the same records, without their prompts"
         if found != wanted:
             same = len(set(found) & set(wanted))
             why = f": {same} of its {len(known)} records are in these inputs" if known else ""
@@ -86,8 +101,15 @@ class JsonLines(OutputFiles):
         for i, record in enumerate(records):
             line = self._earlier[i] if self._earlier and i not in journal else None
             if line is None:
-                result = journal.read(i)
-                line = public(result, self._run, record.form, counts=self.counts, model=self.model)
+                asked = shown(record) if self.prompts else {}
+                line = public(
+                    journal.read(i),
+                    self._run,
+                    record.form,
+                    counts=self.counts,
+                    model=self.model,
+                    asked=asked,
+                )
             yield line
 
 
@@ -106,20 +128,32 @@ ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
 tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
 
 
+def shown(record: Record) -> dict[str, Any]:
+    """What a record asks, as its line shows it; empty for one that could not be read."""
+    asked = {"prompt": record.prompt, "messages": record.messages}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
 def public(
-    result: RecordResult, run: str, form: str = "", *, counts: bool = False, model: str = ""
+    result: RecordResult,
+    run: str,
+    form: str = "",
+    *,
+    counts: bool = False,
+    model: str = "",
+    asked: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
     """The line of a result in the output file, newline included; `run` names models and options.
 
     form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, which makes two
-    runs' files differ.
+    runs' files differ. asked: what `shown` returns, where the line is to have it.
     """
     block = result.speculation
     if not counts:
         block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
     if form:
-        return msgspec.json.encode(_foreign(result, run, form, block, model)) + b"\n"
-    line = {name: getattr(result, name) for name in ("id", "prompt_sha256", "text")}
+        return msgspec.json.encode({**_foreign(result, run, form, block, model), **asked}) + b"\n"
+    line = {"id": result.id, **asked, "prompt_sha256": result.prompt_sha256, "text": result.text}
     for name in ("reasoning", "reasoning_cut", "calls"):
         if value := getattr(result, name):
             line[name] = value
@@ -155,13 +189,17 @@ def open_output(
 ) -> OutputFiles:
     """The output that `-o` names: a folder where it ends with a slash or is one, a table where it ends with .csv, else lines.
 
-    lines: what `JsonLines` takes. Raises InputError for a name that ends like something else.
+    lines: what `JsonLines` takes. Raises InputError for a name that ends like something else, and for prompts in what has no
+    place for them.
     """
     if out == "-":
         raise InputError(
             "-o - would be stdout, from which no batch resumes", "name a file, such as OUT.jsonl"
         )
-    if out.endswith(("/", os.sep)) or Path(out).is_dir():
+    folder = out.endswith(("/", os.sep)) or Path(out).is_dir()
+    if lines.get("prompts") and (folder or out.lower().endswith(".csv")):
+        raise InputError("--with-prompt is for JSON lines", "give -o OUT.jsonl, or leave it out")
+    if folder:
         return TextFiles(Path(out), inputs, reading.per, overwrite=overwrite)
     if out.lower().endswith(".csv"):
         return TableFile(Path(out), inputs, reading, overwrite=overwrite)

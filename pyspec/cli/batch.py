@@ -142,6 +142,8 @@ class ResultOptions:
     retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Retry records that failed before.")
     counts: bool = option("Output", "--counts", is_flag=True,
         help="Add all draft counts to each line; they vary between runs.")
+    with_prompt: bool = option("Output", "--with-prompt", is_flag=True,
+        help="Add to each line of OUT.jsonl what was asked: prompt or messages.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print the summary as JSON on stdout.")
     # fmt: on
 
@@ -176,6 +178,7 @@ def batch(
         reading,
         overwrite=results.overwrite,
         counts=results.counts,
+        prompts=results.with_prompt,
         model=served_name(models.model or "default"),
     )
     records = list(read_sources(sources, reading))
