@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspec import __main__ as entry
 from pyspec._version import LLAMA_CPP_VERSIONS, __version__
 from pyspec.cli.main import main, write_failed
 
@@ -117,6 +118,24 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(found["threads"], int)
     assert isinstance(found["devices"], list)
     assert found["backends"]
+
+
+class Interrupted:
+    """A finder of modules during whose work Ctrl-C is pressed."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Look for one."""
+        if name == "pyspec.cli.main":
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the first second of every command."""
+    monkeypatch.delitem(sys.modules, "pyspec.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as left:
+        entry.run()
+    assert left.value.code == 130
 
 
 def test_help_fits_a_narrow_terminal(
