@@ -93,7 +93,7 @@ class Generation(Mirror):
         self._seed_asked = self._seed != ANY_SEED
         self.piece = piece_reader(self._model.vocab)
         self.verification = rule
-        self.last_speculation: dict[str, Any] = {}
+        self.last_speculation = SpeculationBlock({})
         self.last_timings: dict[str, float] = {}
         if not self._plain:
             devices = None if draft_devices is None else parse_devices(draft_devices)

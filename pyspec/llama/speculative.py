@@ -23,7 +23,7 @@ from pyspec.sampling.chain import LEAST_P, Sampling
 from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise
 from pyspec.sampling.verification import Strict, Verification
-from pyspec.screen.notebook import model_line, shown_as
+from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
 from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.locate import resolve
@@ -360,7 +360,7 @@ class SpeculativeLlama(Generation):
         if self._plain:
             refuse(more)
             self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
-            self.last_speculation = {}
+            self.last_speculation = SpeculationBlock({})
             plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
             return plain
         sampling = Sampling(

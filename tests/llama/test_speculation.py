@@ -34,6 +34,11 @@ def test_speculation_block(pair):
     assert block["prompt_tokens"] == len(PROMPT)
 
 
+def test_the_block_has_a_sentence_before_any_answer(open_llama, tiny_ascii):
+    """It is of the same type from the start, so that type checkers know the sentence."""
+    assert open_llama(tiny_ascii, draft="none").last_speculation.sentence == "nothing was decoded"
+
+
 def test_off_for_one_call(pair):
     """speculation=OFF decodes that call plainly and no other."""
     ours, _ = pair
