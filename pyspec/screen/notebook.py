@@ -7,6 +7,8 @@ from html import escape
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from pyspec.screen.display import verdict
 from pyspec.screen.token_view import TokenPaint
 from pyspec.text.tokens import Source, Token
@@ -104,8 +106,19 @@ def _span(text: str, style: str) -> str:
 
 
 def shown_as(result: Any) -> Any:
-    """Turn a completion into a `ResultView`; returns a stream unchanged."""
-    return ResultView(result) if isinstance(result, dict) else result
+    """Turn a completion into a `ResultView` that `json` can write; returns a stream unchanged."""
+    if not isinstance(result, dict):
+        return result
+    return ResultView({**result, "choices": _plain(result["choices"])})
+
+
+def _plain(value: Any) -> Any:
+    """Return nested lists and dicts with numpy's numbers as Python's: llama-cpp-python leaves some in logprobs."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def model_line(model: Any) -> str:

@@ -55,6 +55,13 @@ def test_a_model_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
         open_llama(tiny_ascii, **{"draft": "lookup", name: value})
 
 
+def test_an_answer_with_logprobs_can_be_written_as_json(open_llama, tiny_ascii):
+    """With those of the prompt too, which llama-cpp-python leaves in single precision."""
+    llm = open_llama(tiny_ascii, draft="none")
+    answer = llm.create_completion(PROMPT, max_tokens=2, logprobs=2, echo=True)
+    assert json.loads(json.dumps(answer)) == answer
+
+
 def test_a_whole_number_may_be_a_float(open_llama, tiny_ascii):
     """As in llama-cpp-python; lookup still drafts."""
     llm = open_llama(tiny_ascii, draft="lookup")
