@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from inspect import isfunction, signature
 from numbers import Integral
 from threading import local
 from types import MappingProxyType
@@ -72,6 +74,25 @@ class Speculation:
         if not self.enabled:
             return 0
         return MAX_DRAFT if self.draft_max is None else min(self.draft_max, MAX_DRAFT)
+
+
+_RETIRED = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
+"""Arguments of earlier llama-cpp-pythons, which libraries still pass; they are ignored, as llama-cpp-python does."""
+
+
+def refuse_unknown(kind: type, given: Iterable[str]) -> None:
+    """Raise TypeError for a name that no constructor among a class and its bases takes; it would be ignored."""
+    known = {name for each in kind.__mro__ for name in _parameters(each)}
+    for name in given:
+        if name not in known | _RETIRED:
+            near = get_close_matches(name, known, n=1)
+            more = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{kind.__name__} has no argument {name!r}{more}")
+
+
+def _parameters(kind: type) -> Iterable[str]:
+    init: Any = vars(kind).get("__init__")
+    return signature(init).parameters if isfunction(init) else ()
 
 
 OFF = Speculation(enabled=False)

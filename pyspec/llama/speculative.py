@@ -18,7 +18,7 @@ from pyspec.engine.offload import placed
 from pyspec.engine.parts import MemoryChoice
 from pyspec.errors import EngineError
 from pyspec.llama.generation import Generation
-from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation
+from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
 from pyspec.sampling.chain import LEAST_P, Sampling
 from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise
@@ -110,6 +110,7 @@ class SpeculativeLlama(Generation):
         ModelError: The file cannot be used.
         DraftMismatch: The draft has another vocabulary. Raised before anything is generated.
         OptionError: An argument is outside its range.
+        TypeError: There is no such argument.
     """
 
     def __init__(
@@ -180,6 +181,8 @@ class SpeculativeLlama(Generation):
     ) -> None:
         given = _given(locals())
         given |= given.pop("kwargs")
+        if type(self) is SpeculativeLlama:  # libraries pass what they like to an `InstalledLlama`
+            refuse_unknown(SpeculativeLlama, kwargs)
         foreign = given.pop("draft_model")
         if foreign is not None and draft == "auto":
             given["draft"] = foreign
