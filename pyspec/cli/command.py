@@ -112,14 +112,9 @@ class Subcommand(click.Command):
         self.first = frozenset(first.split())
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with `--help-all` if `--help` does not list all."""
+        """Return the parameters, with `--help-all`; it is listed if `--help` does not list all."""
         params = super().get_params(ctx)
-        if not self.first:
-            return params
-        return [*params, click.Option(
-            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
-            help=f"All {len(params) + 1} options.",
-        )]  # fmt: skip
+        return [*params, help_all(f"All {len(params) + 1} options." if self.first else None)]
 
     def _listed(self, ctx: click.Context) -> list[click.Parameter]:
         params = self.get_params(ctx)
@@ -185,6 +180,14 @@ class Subcommand(click.Command):
 
 _ALL = "pyspec.all_options"
 """Key in the context's meta for whether to list all options."""
+
+
+def help_all(words: str | None = None) -> click.Option:
+    """Return the option `--help-all`, listed with these words or, without any, hidden."""
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
+        help=words, hidden=words is None,
+    )  # fmt: skip
 
 
 def _help_all(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:

@@ -19,7 +19,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from pyspec._version import __version__
-from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, tell
+from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, help_all, tell
 from pyspec.errors import PyspecError
 from pyspec.store.builds import anew, pinned
 
@@ -66,6 +66,9 @@ class _Lazy(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does; `help COMMAND` means `COMMAND --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), help_all()]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

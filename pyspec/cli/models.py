@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pyspec.cli.command import Subcommand, model_names, tell
+from pyspec.cli.command import Subcommand, help_all, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import ModelNotFound
@@ -42,13 +42,15 @@ from pyspec.store.others import LocalModel
 from pyspec.store.sources import Entry, Manifest, PypiWheel, ShippedFile, hub_repo, load_manifest
 from pyspec.text.sources import KEY
 
-
 _ELSEWHERE = {"ls": "list", "show": "info", "remove": "rm", "delete": "rm", "get": "pull"}
 """Other programs' words for the same."""
 
 
 class _Models(click.Group):
     """The subcommands, also under the names that they have in other programs."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), help_all()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, _ELSEWHERE.get(name, name))
