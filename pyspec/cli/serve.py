@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -337,6 +338,10 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         # Python's text repeats the address
         reason = (error.strerror or str(error)).partition(" (while ")[0]
-        raise OptionError(
-            f"cannot listen on {host} port {port}: {reason}", "give another --port"
-        ) from None
+        hint = "--host takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
+        if error.errno in _OF_PORTS:
+            hint = "give another --port"
+        raise OptionError(f"cannot listen on {host} port {port}: {reason}", hint) from None
+
+
+_OF_PORTS = (errno.EADDRINUSE, errno.EACCES)

@@ -21,7 +21,8 @@ from systems import limits, linux
 from waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
-from pyspec.cli.serve import _called
+from pyspec.cli.serve import _called, _listen
+from pyspec.errors import OptionError
 from pyspec.serve import service
 from pyspec.serve.guard import MOST_NEW
 from pyspec.serve.settings import served_name
@@ -296,3 +297,13 @@ def test_what_clients_call_a_model(tmp_path):
     blob.touch()
     assert _called(str(blob), blob) == "sha256-0123"
     assert _called("smollm2", tmp_path / "smollm2-q8_0.gguf") == "smollm2-q8_0"
+
+
+@pytest.mark.parametrize(("host", "says"), [("192.0.2.1", "--host"), ("127.0.0.1", "--port")])
+def test_what_is_in_the_way_of_listening_is_named(host: str, says: str) -> None:
+    """An address of another machine is not mended by another port."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(OptionError, match=f"cannot listen on {host}.*{says}"),
+    ):
+        _listen(host, taken.getsockname()[1])
