@@ -76,11 +76,15 @@ class PromptOptions(CacheOptions, DialogueOptions):
         help="Largest prompt, bytes.")
     # fmt: on
 
-    def text(self, prompt: str | None) -> str:
-        """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice."""
+    def text(self, prompt: str | None, taken: str = "") -> str:
+        """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice.
+
+        taken: see `prompt_text`.
+        """
         if prompt is not None and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
-        return prompt_text(self.more if prompt is None else prompt, self.file, self.max_input)
+        given = self.more if prompt is None else prompt
+        return prompt_text(given, self.file, self.max_input, taken)
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    text, screen = asked.text(_one(prompt)), screen_of(output.color)
+    sized = "" if models.ctx == ModelOptions.ctx else f"; -c {models.ctx} is the size of the context"
+    text, screen = asked.text(_one(prompt), sized), screen_of(output.color)
     sampling, speculation, content = sampler.sampling(), drafts.speculation, shape.language()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())

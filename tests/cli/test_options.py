@@ -227,12 +227,21 @@ def test_a_prompt_without_quotes_is_shown_with_them(capsys: pytest.CaptureFixtur
     assert shlex.quote("what's up there") in said
 
 
+def test_a_number_behind_c_is_said_to_be_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    """It means to go on, or the size of the context where a number follows."""
+    with pytest.raises(SystemExit):
+        main(["generate", "-c", "42"])
+    assert "there is no prompt; -c 42 is the size of the context" in capsys.readouterr().err
+
+
 def test_layers_on_a_build_without_devices_warn(
     monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`-ngl 99` is in many people's command lines; llama-cli goes on with the CPU as well."""
     monkeypatch.setattr("pyspec.store.devices.layer_devices", lambda _names=(): [])
-    _, found = ModelOptions(model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5).find()
+    _, found = ModelOptions(
+        model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5
+    ).find()
     assert (found["n_gpu_layers"], found["draft_n_gpu_layers"]) == (0, None)
     assert capsys.readouterr().err.count("-ngl has no effect") == 1
 
