@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import logging
 import os
 import stat
 import sys
@@ -21,6 +22,8 @@ from pyspec.batch.lines import record_of
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.requests.records import Record, unique
 from pyspec.text.result import Failure
+
+log = logging.getLogger("pyspec")
 
 MAX_RECORD = 1 << 20
 """Largest record unless told otherwise, bytes."""
@@ -298,19 +301,31 @@ def _find(given: str) -> list[InputFile]:
 
 
 def _inside(folder: Path) -> list[InputFile]:
-    files = sorted(
+    found = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in _TAKEN
-        and path.is_file()
+        if path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
+    files = [path for path in found if path.suffix.lower() in _TAKEN]
+    _name_skipped(folder, [path for path in found if path.suffix.lower() not in _TAKEN])
     if not files:
         raise InputError(
             f"{as_text(str(folder))} contains no text files",
             f"their names end with {', '.join(_TAKEN)}",
         )
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
+
+
+def _name_skipped(folder: Path, files: Sequence[Path]) -> None:
+    if files:
+        first = ", ".join(as_text(str(file.relative_to(folder))) for file in files[:_NAMED])
+        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        log.warning("skipped in %s: %s%s", as_text(str(folder)), first, more)
+
+
+_NAMED = 5
+"""How many skipped files are named."""
 
 
 def _source(path: Path, below: str) -> InputFile:

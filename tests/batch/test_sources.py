@@ -34,6 +34,17 @@ def test_folder_gives_its_text_files_sorted(folder):
     assert below([folder]) == ["a.md", "b.txt", "sub/c.jsonl"]
 
 
+def test_what_a_folder_has_besides_is_named(folder, caplog):
+    """The first few of them; hidden files are nobody's inputs."""
+    below([folder])
+    assert [record.message for record in caplog.records] == [f"skipped in {folder}: x.png"]
+    caplog.clear()
+    for i in range(6):
+        (folder / f"{i}.pdf").touch()
+    below([folder])
+    assert caplog.records[0].message.endswith(": 0.pdf, 1.pdf, 2.pdf, 3.pdf, 4.pdf and 2 more")
+
+
 def test_glob_is_expanded(folder):
     """A pattern the shell left alone."""
     assert below([folder / "*.*t*"]) == ["b.txt"]
