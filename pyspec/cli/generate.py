@@ -305,6 +305,8 @@ def _say(
         print_legend(screen.out, answer.tokens, llm.piece)
     longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
     wider = f"-c {2 * llm.n_ctx()} has more room"
+    if answer.finish_reason == "cancelled" and not answer.tokens:
+        screen.note("stopped before the answer began")
     if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
         screen.note(cut)
     if output.stats is False or not answer.speculation:

@@ -18,6 +18,7 @@ from running import start
 from waiting import wait
 
 from pyspec.cli.generate import NEXT
+from pyspec.text.parts import Piece
 
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
 
@@ -250,6 +251,17 @@ def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
         code, stdout, stderr = child.ended()
     assert (code, stdout == "") == (130, False)
     assert "tokens/s" in stderr
+
+
+def test_an_end_before_the_answer_is_said(
+    tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C while a long prompt is read: nothing else would be printed."""
+    ended = iter([Piece((), "cancelled")])
+    monkeypatch.setattr("pyspec.chat.conversation.LlamaChat.answer", lambda *_, **__: ended)
+    done = run("x", "-m", tiny_ascii, "--trust-model", "-t", "1", "--draft", "none")
+    assert done.returncode == 130
+    assert done.stderr.splitlines() == ["stopped before the answer began"]
 
 
 def test_reasoning_is_no_part_of_what_a_pipe_gets(tmp_path: Path) -> None:
