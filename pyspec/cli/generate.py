@@ -146,6 +146,11 @@ def _one(words: Sequence[str]) -> str | None:
     return words[0] if words else None
 
 
+def _sized(ctx: int) -> str:
+    """Return what -c took, if it was given: without a number behind it, it means to go on."""
+    return "" if ctx == ModelOptions.ctx else f"; -c {ctx} is the size of the context"
+
+
 def _opened(
     asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
@@ -165,8 +170,7 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    sized = "" if models.ctx == ModelOptions.ctx else f"; -c {models.ctx} is the size of the context"
-    text, screen = asked.text(_one(prompt), sized), screen_of(output.color)
+    text, screen = asked.text(_one(prompt), _sized(models.ctx)), screen_of(output.color)
     sampling, speculation, content = sampler.sampling(), drafts.speculation, shape.language()
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
@@ -203,10 +207,14 @@ def generate(
         _say(model.llm, said, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
-    if said.finish_reason == "cancelled":
+    return _status(said, signals, shaped=content is not None and shape.max_tokens != 0)
+
+
+def _status(answer: Result, signals: Sequence[int], *, shaped: bool) -> int:
+    """Return the exit status. shaped: whether the answer had to follow a schema or grammar."""
+    if answer.finish_reason == "cancelled":
         return exit_code(signals)
-    cut = content is not None and shape.max_tokens != 0 and said.finish_reason in _CUT
-    return INCOMPLETE if cut else 0
+    return INCOMPLETE if shaped and answer.finish_reason in _CUT else 0
 
 
 def _shape(
