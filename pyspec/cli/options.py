@@ -343,4 +343,8 @@ def open_model(
         llm = SpeculativeLlama(path, **{**arguments, **asked})
     if llm.placed:
         tell(llm.placed, err=True)
+    if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:
+        tell(
+            f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens", err=True
+        )
     return llm

@@ -253,6 +253,15 @@ def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
     assert "tokens/s" in stderr
 
 
+@pytest.mark.parametrize(("ctx", "said"), [(64, True), (256, False)])
+def test_a_context_that_is_rounded_up_is_said(tiny_ascii: Path, ctx: int, said: bool) -> None:
+    """What is full later is not what was asked for."""
+    done = run(
+        "x", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "1", "-c", ctx, "--draft", "none"
+    )
+    assert ("-c 64 makes one of 256 tokens" in done.stderr) is said
+
+
 def test_an_end_before_the_answer_is_said(
     tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
