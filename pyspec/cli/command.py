@@ -242,9 +242,12 @@ class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
         if value in ("auto", "all"):
             return value if value == "auto" else -1
         try:
-            return int(value)
+            number = int(value)
         except ValueError:
             self.fail(f"{value!r} is neither a number nor `all` or `auto`", param, ctx)
+        if number < -1:
+            self.fail(f"{number} is no number of layers; -1 means all", param, ctx)
+        return number
 
 
 LAYERS = Layers()

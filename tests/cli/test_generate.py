@@ -174,6 +174,7 @@ def test_no_tokens_at_all(smollm2: str) -> None:
         (["x", "--tempp", "1"], 2, "--temp"),
         (["x", "-p", "y"], 2, "twice"),
         (["x", "-ngl", "some"], 2, "all"),
+        (["x", "-ngl", "-5"], 2, "-5 is no number of layers"),
         (["x", "-ctv", "q8_0", "-fa", "off"], 2, "flash attention"),
         (["x", "-ub", "64", "-b", "32"], 2, "-ub 64"),
         (["x", "-ts", "1,x"], 2, "--tensor-split"),
