@@ -21,7 +21,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]
     """Runs `pyspec generate` on a file; its exit code and stderr, which must be one sentence where it failed."""
 
     def run(path: Path | str, *args: str, prompt: str = "a") -> tuple[int, str]:
-        base = ["generate", prompt, "-m", str(path), "-n", "2", "-t", "1", "-c", "64", "--raw"]
+        base = ["generate", prompt, "-m", str(path), "-n", "2", "-t", "1", "-c", "256", "--raw"]
         with pytest.raises(SystemExit) as end:
             main([*base, "--draft", "none", "--no-stats", *args])
         code, said = int(end.value.code or 0), capfd.readouterr().err.strip()
