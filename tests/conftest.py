@@ -30,6 +30,14 @@ if str(Path(__file__).parent) not in sys.path:
 pytest_plugins = ["processor_time"]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: a process a core, and one that works while others wait for servers, children and files."""
+    from pyspec.store.machine import default_threads
+
+    return default_threads() + 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is slow unless -m or a test's own name asks for it."""
     asked = "slow" in config.getoption("-m") or any("::" in argument for argument in config.args)

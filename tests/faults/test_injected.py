@@ -88,7 +88,7 @@ def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
         "-t",
         "1",
         "-c",
-        "128",
+        "256",
         "--trust-model",
         "--no-stats",
         "--no-log",
