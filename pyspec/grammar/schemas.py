@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from importlib.metadata import version
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
@@ -86,9 +87,15 @@ def _check_depth(schema: Any) -> None:
         raise InputError(f"the JSON schema is longer than {OWN_BYTES} bytes")
 
 
+_KNOWS_SPACES = "1.9"
+# older ones take no pattern of spaces: without limit a model may write them for ever, so there are none but after : and ,
+
+
 def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """Write a schema with our options; `lenient` has llguidance leave out keywords that it lacks."""
     options = {"whitespace_pattern": _SPACE, "lenient": lenient}
+    if version("llguidance") < _KNOWS_SPACES:
+        options = {"whitespace_flexible": False, "lenient": lenient}
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     literal(text)  # which refuses what is not Unicode
     return text

@@ -107,10 +107,12 @@ def test_samplers_and_noise_are_options(home: Path, smollm2: str) -> None:
 
 def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
     """`--schema` gives JSON that is valid by it."""
-    done = llm(home, "-m", "pyspec", "A dog.", "--schema", "age int", "-o", "temperature", "0", "-o", "threads", "1",
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    only = json.dumps({**schema, "additionalProperties": False})
+    done = llm(home, "-m", "pyspec", "A dog.", "--schema", only, "-o", "temperature", "0", "-o", "threads", "1",
                "-o", "max_tokens", "60")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert type(json.loads(done.stdout)["age"]) is int
+    assert set(json.loads(done.stdout)) == {"age"}
 
 
 def test_errors_are_one_sentence(home: Path, smollm2: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from grammar.conftest import Takes
 
 from pyspec.errors import InputError
+from pyspec.grammar import schemas
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.masks import check_constraint
 from pyspec.grammar.schemas import ANY_OBJECT, NO_ARGUMENTS, held, of_schema, part_of, tool_schema
@@ -250,3 +251,12 @@ def test_a_schema_too_deep_is_any_object() -> None:
     for _ in range(500):
         schema = {"type": "array", "items": schema}
     assert tool_schema({"type": "object", "properties": {"v": schema}}) == ANY_OBJECT
+
+
+def test_an_old_llguidance_writes_no_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no pattern of them, and would let a model write them for ever."""
+    for found, spaces in (("1.5.0", False), ("1.9.1", True)):
+        monkeypatch.setattr(schemas, "version", lambda _, found=found: found)
+        options = json.loads(schemas._written({"type": "object"}))["x-guidance"]
+        assert ("whitespace_pattern" in options) is spaces
+        assert options.get("whitespace_flexible", True) is spaces
