@@ -7,6 +7,7 @@ both take the same texts.
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import Any, NoReturn
 
 from pyspec.errors import InputError
@@ -66,6 +67,10 @@ class _Reader:
         self._text, self._at, self._depth = text, 0, 0
         self._names: dict[str, str] = {}
         self._rules: dict[str, str] = {}
+        self._needs: dict[
+            str, set[str]
+        ] = {}  # names in each rule; a later rule of its name replaces it
+        self._seen: set[str] = set()
         self._n_groups = self._n_characters = 0
 
     def language(self, root: str) -> Language:
@@ -73,7 +78,7 @@ class _Reader:
         self._match(_SPACES)
         while self._at < len(self._text):
             self._rule()
-        for name in (root, *self._names):
+        for name in dict.fromkeys((root, *chain(*map(sorted, self._needs.values())))):
             if self._named(name) not in self._rules:
                 raise InputError(f"the grammar has no rule named {name[:80]!r}", "add it")
         rules = "".join(f"{name}: {body}\n" for name, body in self._rules.items())
@@ -84,6 +89,7 @@ class _Reader:
         self._match(_SPACE)
         self._take("::=")
         self._match(_SPACES)
+        self._seen = self._needs[name[0]] = set()
         self._add(self._named(name[0]), self._ways(nested=False))
         if not self._match(_LINE):
             self._fail("the end of the line")
@@ -126,6 +132,7 @@ class _Reader:
             self._at += 1
             return reader()
         if found := self._match(_NAME):
+            self._seen.add(found[0])
             return self._named(found[0])
         if found := self._match(_TOKEN):
             banned, name = found.groups()

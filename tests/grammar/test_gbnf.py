@@ -114,6 +114,13 @@ def test_what_is_read_is_read_by_llama_cpp(llama: Any, text: str) -> None:
         assert not llama_cpp.llama_sampler_init_grammar(vocab, whole.encode(), b"root")
 
 
+def test_a_rule_written_again_needs_what_it_names_last() -> None:
+    """As llama.cpp reads it: the first one is gone."""
+    assert of_gbnf('root ::= "q" a\na ::= b\na ::= "c"\n').rules
+    with pytest.raises(InputError, match="no rule named 'b'"):
+        of_gbnf('root ::= "q" a\na ::= "c"\na ::= b\n')
+
+
 @pytest.mark.parametrize(
     "text", ["", "root ::= [", "root ::= x", 'x ::= "a"', 'root ::= "a"\n | "b"', "root ::= " + "(" * (MOST_DEPTH + 1),
              'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5],
