@@ -156,3 +156,13 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
     assert [result.error for result in batch.stream()] == [None, None]
     assert pieces[0] == PIECE  # nothing had begun
     assert (max(pieces[1:]), sum(pieces)) == (20, len(scored.tokens) - 1)
+
+
+def test_a_decode_that_was_held_up_changes_little():
+    """The machine did something else meanwhile; prompts are read on in pieces of about the same size."""
+    time = ReadingTime()
+    for rows in (10, 20, 30, 40) * 5:
+        time.learn(rows, 5.0 + rows)
+    time.learn(20, 1e5)
+    base, row = time.line
+    assert base + 20 * row < 40.0

@@ -143,3 +143,12 @@ def test_what_is_asked_aside_costs_a_conversation_nothing(open_batch, read, para
         assert texts(batch, [story]) == [told]
         wanted.append(sum(read))
     assert wanted[0] == wanted[1]
+
+
+def test_what_is_to_be_taken_over_is_forgotten_last():
+    """The others go first, the oldest before the newer ones."""
+    kept = KeptTexts(Mock(), 3, 0, lambda: ())
+    for seq in range(3):
+        kept.keep(seq, range(20), 9)
+    kept.drop(20, spare=0)
+    assert [len(kept.texts[seq]) for seq in range(3)] == [10, 0, 10]
