@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from typing import Any
 
@@ -87,14 +87,17 @@ def _check_depth(schema: Any) -> None:
         raise InputError(f"the JSON schema is longer than {OWN_BYTES} bytes")
 
 
-_KNOWS_SPACES = "1.9"
-# older ones take no pattern of spaces: without limit a model may write them for ever, so there are none but after : and ,
+@cache
+def _takes_spaces() -> bool:
+    """Whether this llguidance takes a pattern of spaces. Without one there are none: a model may write them for ever."""
+    major, minor = version("llguidance").split(".")[:2]
+    return (int(major), int(minor)) >= (1, 9)
 
 
 def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """Write a schema with our options; `lenient` has llguidance leave out keywords that it lacks."""
     options = {"whitespace_pattern": _SPACE, "lenient": lenient}
-    if version("llguidance") < _KNOWS_SPACES:
+    if not _takes_spaces():
         options = {"whitespace_flexible": False, "lenient": lenient}
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     literal(text)  # which refuses what is not Unicode
