@@ -79,7 +79,8 @@ class AttentionMs(NamedTuple):
     @property
     def best(self) -> Attention:
         """What takes the least time."""
-        return Attention(min(self.on, self.below) <= self.off, self.below < self.on)
+        flash = min(self.on, self.below) <= self.off
+        return Attention(flash, flash and self.below < self.on)
 
 
 def attention_of(path: Path, use: Use, flash: bool | None = None) -> Attention:
