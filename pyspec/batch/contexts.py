@@ -26,7 +26,7 @@ from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.sampling.limits import is_quantised
-from pyspec.store.attention import TILE, Attention, Use, attention_of
+from pyspec.store.attention import TILE, Attention, Use, attention_of, flash_type
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
@@ -248,11 +248,7 @@ class Contexts:
         params = target.context_params
         params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots
         params.kv_unified = not self.layout.each
-        params.flash_attn_type = (
-            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if flash
-            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        params.flash_attn_type = flash_type(flash)
         # llama_cpp made them no larger than the small context
         n_batch, n_ubatch = rows_asked
         params.n_ubatch = n_ubatch or params.n_ubatch

@@ -17,6 +17,7 @@ from pyspec.cli.command import option
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import KV_TYPES
 from pyspec.screen.display import safe
+from pyspec.store.llama_log import DROP
 
 
 class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
@@ -148,12 +149,7 @@ def hush_llama(verbose: bool) -> None:
 
     They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
     """
-    llama_cpp.llama_log_set(_show if verbose else _DROP, ctypes.c_void_p(0))
-
-
-_DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
-"""A C function that ignores its arguments. A Python callback would swallow KeyboardInterrupt, since an exception cannot leave a
-callback, and llama.cpp logs all the time while it loads."""
+    llama_cpp.llama_log_set(_show if verbose else DROP, ctypes.c_void_p(0))
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec.errors import ModelInvalid
+from pyspec.store.attention import flash_type
 from pyspec.store.devices import AUTO, Device, buffer_names, count_layers, layer_devices, room_on
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
+from pyspec.store.llama_log import log_to
 from pyspec.store.others import name_of
 
 _PROBES = 12
@@ -118,12 +120,7 @@ def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
     params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
     params.n_batch = min(options.get("n_batch", 512), cells or 512)
     params.n_ubatch = min(options.get("n_ubatch", 512), params.n_batch)
-    flash = options.get("flash_attn", False)
-    params.flash_attn_type = (
-        llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        if flash
-        else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    )
+    params.flash_attn_type = flash_type(options.get("flash_attn", False))
     for name in ("offload_kqv", "op_offload", "swa_full", "type_k", "type_v"):
         if options.get(name) is not None:
             setattr(params, name, options[name])
@@ -168,8 +165,6 @@ def _rehearsal(path: Path, model_params: Any, context_params: Any, n: int) -> li
 @contextmanager
 def _logged() -> Iterator[list[str]]:
     """Collect llama.cpp's log lines, which go nowhere else meanwhile."""
-    callback, data = llama_cpp.llama_log_callback(), ctypes.c_void_p()
-    llama_cpp.llama_log_get(ctypes.byref(callback), ctypes.byref(data))
     lines: list[str] = []
     stopped: list[BaseException] = []
 
@@ -179,12 +174,8 @@ def _logged() -> Iterator[list[str]]:
         except BaseException as error:  # noqa: BLE001 - an interrupt in a callback would be lost
             stopped.append(error)
 
-    keep = llama_cpp.llama_log_callback(log)
-    llama_cpp.llama_log_set(keep, ctypes.c_void_p())
-    try:
+    with log_to(llama_cpp.llama_log_callback(log)):
         yield lines
-    finally:
-        llama_cpp.llama_log_set(callback, data)
     if stopped:
         raise stopped[0]
 

@@ -8,13 +8,12 @@ KV cache, also at those of other sequences. Which of the two costs less depends 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ import llama_cpp
 from pyspec.errors import EngineError, PyspecError
 from pyspec.store.files import recall, remember
 from pyspec.store.header import read_header
+from pyspec.store.llama_log import DROP, log_to
 from pyspec.store.machine import address_space_left, machine_memory, this_machine
 from pyspec.store.toy import Heads, write_toy
 from pyspec.store.watch import Watch, is_quiet
@@ -39,10 +39,8 @@ DEPTHS = (64, 256, 1024)
 _DEPTH_MANY = 192  # of each of many sequences: a short question and half of its answer
 _PIECE, _BESIDE = 256, 128  # rows of a prompt at once: alone, and beside answers
 _VERIFIED = 8  # rows of a verify
-_PLAIN_STEPS, _VERIFIES = (
-    64,
-    16,
-)  # of an answer of 128 tokens: half of them plain, half in verifies that yield four each
+_PLAIN_STEPS, _VERIFIES = 64, 16
+# of an answer of 128 tokens: half of them plain, half in verifies that yield four each
 _TURNS, _READ_TURNS = 4, 2
 _SCORE_BYTES, _MOST_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
@@ -96,6 +94,12 @@ def attention_of(path: Path, use: Use, flash: bool | None = None) -> Attention:
     if flash or _scores(heads, use) > _MOST_SCORES * machine_memory():
         times = times._replace(off=math.inf)
     return times.best
+
+
+def flash_type(flash: bool) -> int:
+    """Return llama.cpp's number for a context with flash attention or without."""
+    on, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return int(on if flash else off)
 
 
 def heads_of(path: Path) -> Heads | None:
@@ -161,7 +165,7 @@ def _depths(use: Use) -> tuple[int, ...]:
 
 
 def _measure(heads: Heads, use: Use, depths: tuple[int, ...]) -> AttentionMs | None:
-    with tempfile.TemporaryDirectory() as folder, _silence():
+    with tempfile.TemporaryDirectory() as folder, log_to(DROP):
         path = Path(folder, "toy.gguf")
         write_toy(path, heads)
         params = llama_cpp.llama_model_default_params()
@@ -237,11 +241,7 @@ class _Cells:
         params.n_batch = params.n_ubatch = _PIECE + use.n_seq
         params.n_threads = params.n_threads_batch = use.n_threads
         params.kv_unified, params.no_perf = use.unified, True
-        params.flash_attn_type = (
-            llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if flash
-            else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        )
+        params.flash_attn_type = flash_type(flash)
         self.use, self.depth, self.held = use, depth, [0] * use.n_seq
         self._context = llama_cpp.llama_init_from_model(model, params)
         if not self._context:
@@ -279,19 +279,3 @@ class _Cells:
     def close(self) -> None:
         """Free the context."""
         llama_cpp.llama_free(self._context)
-
-
-_DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
-# a C function that ignores its arguments: an interrupt inside a Python callback would be lost
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Drop llama.cpp's log lines meanwhile: the model is no one's."""
-    callback, data = llama_cpp.llama_log_callback(), ctypes.c_void_p()
-    llama_cpp.llama_log_get(ctypes.byref(callback), ctypes.byref(data))
-    llama_cpp.llama_log_set(_DROP, ctypes.c_void_p())
-    try:
-        yield
-    finally:
-        llama_cpp.llama_log_set(callback, data)

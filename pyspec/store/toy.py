@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyspec.store.gguf import SCALARS, STRING
+
 _WIDTH, _WORDS = 32, 32
 _MOST_CONTEXT = 1 << 20
 _ALIGNED = 32
-_STRING, _F32, _U32 = 8, 6, 4  # GGUF's numbers for kinds of values
+_F32, _U32 = 6, 4  # GGUF's numbers for kinds of values
 
 
 class Heads(NamedTuple):
@@ -89,9 +91,9 @@ def _text(text: str) -> bytes:
 
 def _value(value: str | float) -> bytes:
     if isinstance(value, str):
-        return struct.pack("<I", _STRING) + _text(value)
-    kind, code = (_U32, "I") if isinstance(value, int) else (_F32, "f")
-    return struct.pack(f"<I{code}", kind, value)
+        return struct.pack("<I", STRING) + _text(value)
+    kind = _U32 if isinstance(value, int) else _F32
+    return struct.pack("<I", kind) + SCALARS[kind].pack(value)
 
 
 def _padded(data: bytes) -> bytes:
