@@ -58,11 +58,13 @@ def reasons(response):
 
 @pytest.fixture
 def held(serve, monkeypatch):
-    """A server whose engine hangs before its first round until `free` is set, and the time that it knows."""
+    """A server whose engine hangs before its first round, from `server.hangs` on until `free` is set, and the time it knows."""
     server, free, now = serve(), threading.Event(), [0.0]
     service, real = server.app.state.fleet.default, server.batch.stream
+    server.hangs = threading.Event()
 
     def stream(after):
+        server.hangs.set()
         assert free.wait(DEADLINE_S)
         return real(after)
 
@@ -137,7 +139,7 @@ def test_a_stop_does_not_wait_for_an_engine_that_hangs(held, monkeypatch, caplog
     monkeypatch.setattr("pyspec.serve.service._STOP_S", 0.0)
     server, free, _ = held
     connection = raw(server, body())
-    wait(lambda: server.batch.load == (0, 1))
+    assert server.hangs.wait(DEADLINE_S)  # a thread that has not begun would end at once
     fleet = server.app.state.fleet
     asyncio.run_coroutine_threadsafe(fleet.stop(), fleet.default._loop).result(DEADLINE_S)
     assert fleet.hung == [fleet.default]
