@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -15,6 +16,10 @@ from waiting import DEADLINE_S, wait
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+
+
+class Gone(Exception):
+    """The page that was asked is being replaced by another: what it would have answered went with it."""
 
 
 class Tab:
@@ -54,6 +59,8 @@ class Tab:
         while True:
             answer = json.loads(self._frame())
             if answer.get("id") == self._count:
+                if "error" in answer:
+                    raise Gone(answer["error"])
                 return answer["result"]
 
     def show(self, *, width=1280, height=800, scheme="light"):
@@ -72,10 +79,23 @@ class Tab:
         return self._file.read(size)
 
     def until(self, script):
-        """Wait until an expression is true; its value."""
-        found = []
-        wait(lambda: found.append(self.evaluate(script)) or found[-1])
+        """Wait until an expression is true, over a reload too; its value."""
+        found = [None]
+
+        def holds():
+            with contextlib.suppress(Gone):
+                found.append(self.evaluate(script))
+                return found[-1]
+            return False
+
+        wait(holds)
         return found[-1]
+
+    def reload(self):
+        """Load the page anew, and wait for it."""
+        self.evaluate("window.old = true")
+        self.call("Page.reload")
+        self.until("!window.old && document.readyState === 'complete'")
 
     def close(self):
         """Let go of it."""

@@ -67,8 +67,7 @@ def test_nothing_is_wider_than_the_screen(filled, width):
 def test_settings_are_folded_on_a_phone(filled, width, height, opened):
     """They would take half of its screen."""
     filled.show(width=width, height=height)
-    filled.evaluate("window.old = true, location.reload(), 0")
-    filled.until("!window.old && document.readyState === 'complete'")
+    filled.reload()
     assert filled.evaluate("$('more').open") is opened
 
 
