@@ -191,6 +191,13 @@ def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int) -> Non
         writer.add_head_count_kv([N_HEAD * (layer % 2) for layer in range(n_layer)])
 
 
+_KINDS = {
+    int: gguf.GGUFValueType.INT32,
+    float: gguf.GGUFValueType.FLOAT32,
+    str: gguf.GGUFValueType.STRING,
+}
+
+
 def write(
     path: Path,
     *,
@@ -210,6 +217,7 @@ def write(
     bos: int | None = 1,
     adds: tuple[bool, bool] = (False, False),
     n_ctx: int = 4096,
+    sampling: Mapping[str, float | str] | None = None,
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
@@ -217,6 +225,7 @@ def write(
     others. template: the chat template.
     bos: None for no key. adds: whether texts get a BOS and an EOS token. n_ctx: tokens of context that it was trained for.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
+    sampling: what the file suggests, as `general.sampling.NAME`.
     """
     tokens = tokens or TOKENS
     writer = gguf.GGUFWriter(path, arch)
@@ -230,6 +239,8 @@ def write(
         writer.add_uint32(f"{arch}.nextn_predict_layers", n_heads)
     _facts(writer, arch, n_layer, window)
     _vocabulary(writer, tokens, eos, marks, bos, adds)
+    for name, value in (sampling or {}).items():
+        writer.add_key_value(f"general.sampling.{name}", value, _KINDS[type(value)])
     if template:
         writer.add_chat_template(template)
     weights = Weights(seed, noise, noise_seed)

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.settings import FIELDS, apply, changed, unknown, values
+from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, unknown, values
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
 from pyspec.screen.display import counted, stats_table
@@ -153,6 +153,8 @@ def _load(chat: Chat, argument: str) -> None:
     saved = files.load(path)
     conversation, same = files.restore(saved, chat.model)
     chat.settings, refused = apply(chat.settings, saved.settings)
+    usual = values(ChatSettings())
+    chat.given |= {name for name, value in saved.settings.items() if usual.get(name) != value}
     chat.conversation, chat.pending, chat.file = conversation, "", path
     for sentence in refused:
         chat.screen.note(f"setting not loaded: {sentence}")
@@ -204,6 +206,7 @@ def _set(chat: Chat, argument: str) -> None:
         return
     if value.strip():
         chat.settings = changed(chat.settings, name, value.strip())
+        chat.given.add(name)
     elif name not in FIELDS:
         raise unknown(name)
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")
@@ -237,6 +240,7 @@ def _model(chat: Chat, argument: str) -> None:
     if argument:
         chat.model.use(model=unquoted(argument), draft="auto")
         chat.conversation.forget_tokens()
+        chat.suggest()
         chat.screen.note(f"{chat.model.name}, draft {chat.model.draft}")
     else:
         chat.screen.table(chat.model.describe())

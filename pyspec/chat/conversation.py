@@ -19,6 +19,7 @@ from pyspec.llama.options import AnswerOptions
 from pyspec.llama.pieces import stream_text
 from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.display import counted
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
@@ -177,7 +178,8 @@ class LlamaChat:
     if a model does not exist. prompt_cache: a file that keeps the processed context when the model is closed.
     name: the target's name. draft, companion: their names, or none. n_ctx: size of the context in tokens. stats: counts of the
     last answer, None if nothing was decoded. piece: returns the bytes of a token. thinking: False asks the template for no
-    reasoning, if it supports that. One answer at a time; only `cancel` may be called from another thread.
+    reasoning, if it supports that. called: the user's name for the target.
+    suggested: how the target suggests to sample. One answer at a time; only `cancel` may be called from another thread.
     """
 
     def __init__(
@@ -185,8 +187,10 @@ class LlamaChat:
         opener: Callable[..., SpeculativeLlama],
         prompt_cache: Path | None = None,
         check: Callable[..., object] = lambda **_: None,
+        called: str | None = None,
     ) -> None:
         self._opener, self._kept_in, self._check = opener, prompt_cache, check
+        self._called = called
         self._open({})
         self._cancelled = False
         self.thinking = True
@@ -271,6 +275,8 @@ class LlamaChat:
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)
+        called = other.get("model", self._called) or ""
+        self.suggested = suggested_by(Path(self.llm.model_path), called)
         self._other = other
 
     def answer(

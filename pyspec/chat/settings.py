@@ -15,6 +15,7 @@ from pyspec.policy.lengths import parse_length
 from pyspec.sampling.chain import DRY_BREAKERS, Sampling
 from pyspec.sampling.limits import RANGES, check_breakers
 from pyspec.sampling.noise import NOISES, Noise
+from pyspec.sampling.suggested import Suggested
 from pyspec.sampling.verification import AUTO, Margin, Strict, Verification, as_window, parse_window
 
 Parse = Callable[[str], Any]
@@ -97,7 +98,10 @@ class ChatSettings:
     top_k: int = _setting(40, _number(int, 0, 2**31 - 1))
     top_p: float = _setting(0.95, _number(float, 1e-6, 1))
     min_p: float = _setting(0.05, _PROBABILITY)
+    typical_p: float = _setting(1.0, _number(float, 1e-6, 1))
     repeat_penalty: float = _setting(1.0, _number(float, 0.01, 100))
+    presence_penalty: float = _sampled("presence_penalty")
+    frequency_penalty: float = _sampled("frequency_penalty")
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
     dry_multiplier: float = _sampled("dry_multiplier")
@@ -145,6 +149,14 @@ class ChatSettings:
 
 FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
 """The metadata of each setting."""
+
+
+_OTHER_NAMES = {"temperature": "temp"}
+
+
+def suggested_settings(suggested: Suggested) -> dict[str, Any]:
+    """Return what a model suggests, by the names of settings."""
+    return {_OTHER_NAMES.get(name, name): value for name, value in suggested.values.items()}
 
 
 def unknown(name: str) -> OptionError:

@@ -19,7 +19,15 @@ from pyspec.chat.conversation import (
     unended,
     why_cut,
 )
-from pyspec.chat.settings import BRIEF, HIDE, SILENT, UNASKED, ChatSettings, values
+from pyspec.chat.settings import (
+    BRIEF,
+    HIDE,
+    SILENT,
+    UNASKED,
+    ChatSettings,
+    suggested_settings,
+    values,
+)
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.pieces import result_of
@@ -51,7 +59,7 @@ class Chat:
     pending: text to put in front of the next question. interrupted_at: time of the last Ctrl-C.
     exit_code: of the last error, for scripts. log: file that keeps the chat automatically, None for no log.
     file: file last saved to or loaded from. confirm: asks the user; None if no user is present.
-    kept: whether the log was written.
+    kept: whether the log was written. given: settings that the user has set, which no model's suggestions change.
     """
 
     model: LlamaChat
@@ -67,6 +75,21 @@ class Chat:
     file: Path | None = None
     confirm: Confirm | None = None
     kept: bool = False
+    given: set[str] = field(default_factory=set)
+    _suggested: dict[str, Any] = field(default_factory=dict)
+
+    def suggest(self) -> None:
+        """Sample as the model suggests, except where the user has set something else; the former model's suggestions end."""
+        found = self.model.suggested
+        new = {
+            name: value
+            for name, value in suggested_settings(found).items()
+            if name not in self.given
+        }
+        old = {name: getattr(ChatSettings, name) for name in self._suggested.keys() - self.given}
+        self.settings, self._suggested = replace(self.settings, **{**old, **new}), new
+        if told := found.sentence({"temperature" if n == "temp" else n for n in self.given}):
+            self.screen.note(told)
 
     def fail(self, error: PyspecError) -> None:
         """Print an error and keep its exit code."""

@@ -100,18 +100,20 @@ class BatchOptions(CacheOptions, SystemOptions):
     ) -> Any:
         """Open the `Batch` that the options describe, or one that spreads the work over Ray."""
         hush_llama(engine.verbose)
-        # with a fixed seed, the same command gives the same answers
+        sampler.sampling()  # refuses impossible numbers before anything is fetched
+        rule = drafts.rule
+        local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
+        path, found = models.find(workers=self.workers if local else 1)
+        own = sampler.suggested(path, models.model or "")
         settings = Settings(
-            sampler.sampling(seed=0),
-            drafts.rule,
+            sampler.sampling(0, own),  # a fixed seed: the same command gives the same answers
+            rule,
             self.max_tokens,
             self.system,
             self.stop,
             self.raw,
             self.timeout,
         )
-        local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
-        path, found = models.find(workers=self.workers if local else 1)
         arguments = {
             **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact, "memory": self.memory,

@@ -58,7 +58,7 @@ class TalkOptions(CacheOptions, DialogueOptions):
     ) -> ChatSettings:
         """Return the initial values of what `/set` changes."""
         sampling = sampler.sampling()  # refuses impossible numbers, as the verification rule does
-        given = {**vars(sampler), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
+        given = {**sampler.filled(), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
         given["dry_sequence_breakers"] = sampling.dry_sequence_breakers
         given["reasoning"] = shown.reasoning
         given["temp"] = given.pop("temperature")
@@ -97,9 +97,11 @@ def chat(
         lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
         asked.prompt_cache,
         lambda **other: replace(models, **other).find(),
+        models.model,
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
+    talk.given |= {"temp" if name == "temperature" else name for name in sampler.given}
     if on_terminal:
         editor = TerminalReader()
         talk.confirm, entries = editor.confirm, iter(editor.read, None)
@@ -110,6 +112,7 @@ def chat(
     with terminal_kept():
         if on_terminal:
             _greet(talk)
+        talk.suggest()
         if (path := asked.saved or resumed) is not None:
             execute(talk, f"/load {path}")
         if asked.log:

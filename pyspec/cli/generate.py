@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ def _sized(ctx: int) -> str:
 def _opened(
     asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
-    return LlamaChat(lambda: open_model(models, drafts, engine, asked.memory))
+    opener = partial(open_model, models, drafts, engine, asked.memory)
+    return LlamaChat(opener, called=models.model)
 
 
 @command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
@@ -171,10 +173,14 @@ def generate(
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
     text, screen = asked.text(_one(prompt), _sized(models.ctx)), screen_of(output.color)
-    sampling, speculation, content = sampler.sampling(), drafts.speculation, shape.language()
+    speculation, content = drafts.speculation, shape.language()
+    sampler.sampling()  # refuses impossible numbers before anything is loaded
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     with closing(_opened(asked, models, drafts, engine)) as model:
+        if told := model.suggested.sentence(sampler.given):
+            screen.note(told)
+        sampling = sampler.sampling(suggested=model.suggested.values)
         model.thinking = output.reasoning != UNASKED
         if not (model.thinking or model.obeys):
             screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")

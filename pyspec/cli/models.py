@@ -16,6 +16,7 @@ from pyspec.cli.command import Subcommand, help_all, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import ModelNotFound
+from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.tables import print_table
@@ -226,7 +227,7 @@ def info(name: str, as_json: bool, template: bool) -> None:
         listed = _row(manifest, name, entry.summary, entry) if entry else None
         tell(json.dumps(_info(header) if header else listed))
         return
-    known, read = _of_entry(entry) if entry else (), _of_file(header) if header else ()
+    known, read = _of_entry(entry) if entry else (), _of_file(header, name) if header else ()
     for label, fact in (*known, *read):
         tell(f"{label:<12} {fact}")
     if header is None:
@@ -261,7 +262,7 @@ def _of_entry(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "converted", ", ".join(f"{entry.name}-{kind}" for kind in made)
 
 
-def _of_file(header: Header) -> Iterator[tuple[str, str]]:
+def _of_file(header: Header, name: str) -> Iterator[tuple[str, str]]:
     paths = header.parts or (header.path,)
     for part in paths:
         yield "file", shlex.quote(safe(os.fsencode(part).decode("utf-8", "backslashreplace")))
@@ -271,6 +272,8 @@ def _of_file(header: Header) -> Iterator[tuple[str, str]]:
         yield "made", record.note
     yield "format", f"GGUF v{header.version}, architecture {in_ascii(header.architecture)}"
     yield "vocabulary", f"{header.vocab_size} tokens"
+    if told := suggested_by(header.path, name).sentence():
+        yield "suggests", told
     types = ", ".join(f"{count} {kind}" for kind, count in header.tensor_types().items())
     yield "tensors", f"{len(header.tensors)}: {types}"
 

@@ -233,14 +233,13 @@ class Loader:
         path, arguments = self._find(name)
         if several and isinstance(memory, Path):  # one model's tokens mean nothing to another
             memory = memory / path.stem
-        rule = self.drafts.rule
+        rule, word = self.drafts.rule, self.models.of(name).model
+        sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
         batch = Batch(
             str(path),
             length=self.drafts.length,
             draft_max=self.drafts.draft_max,
-            settings=Settings(
-                self.sampler.sampling(), rule, server.max_tokens or MOST_TOKENS, self.told.system
-            ),
+            settings=Settings(sampling, rule, server.max_tokens or MOST_TOKENS, self.told.system),
             parallel=server.parallel,
             interactive=True,
             prompt_cache=self.cache.prompt_cache,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -220,7 +221,7 @@ def header_of_parts(path: Path) -> Header:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 7"
+_KIND = "facts 8"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -237,7 +238,8 @@ class Facts(msgspec.Struct, frozen=True):
 
     kind: "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: the name in the header. positions:
     rows of the table of learned positions, 0 without one. heads: next-token layers (MTP) with tensors in the file. causal: no
-    token attends to later ones. state: most bytes of the recurrent state of a sequence.
+    token attends to later ones. state: most bytes of the recurrent state of a sequence. sampling: what the file suggests, by the
+    last part of its key, unchecked.
     """
 
     architecture: str
@@ -251,6 +253,7 @@ class Facts(msgspec.Struct, frozen=True):
     heads: int = 0
     causal: bool = True
     state: int = 0
+    sampling: dict[str, int | float | str] = {}
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -284,7 +287,22 @@ def _read(header: Header) -> Facts | None:
         heads=_heads_inside(header),
         causal=header.of_arch("attention.causal") is not False,
         state=_state_bytes(header),
+        sampling=dict(_sampling(header)),
     )
+
+
+_SAMPLING = "general.sampling."
+
+
+def _sampling(header: Header) -> Iterator[tuple[str, int | float | str]]:
+    for key, value in header.metadata.items():
+        if not key.startswith(_SAMPLING) or isinstance(value, (Array, bool)):
+            continue
+        if isinstance(value, str) or abs(value) < _LARGEST:  # what is no number cannot be stored
+            yield key.removeprefix(_SAMPLING), value[:200] if isinstance(value, str) else value
+
+
+_LARGEST = 1e12
 
 
 def _state_bytes(header: Header) -> int:

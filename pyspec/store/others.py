@@ -31,6 +31,7 @@ PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
 """Types to take, in this order, if a repository is named without one."""
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DRAFT_LAYER = "application/vnd.ollama.image.draft"
+_PARAMS_LAYER = "application/vnd.ollama.image.params"
 _DRAFT_FILE = re.compile(
     r"^mtp[-_.]|[-_.]mtp(?=[-_.]|$)|draft|assistant|eagle-?3|dflash|dspark", re.IGNORECASE
 )
@@ -179,6 +180,24 @@ def _blob(root: Path, manifest: Path, kind: str) -> Path | None:
                 if (path := root / "blobs" / name).is_file():
                     return path
     return None
+
+
+def ollama_params(path: Path, name: str = "") -> dict[str, Any]:
+    """Return the parameters that ollama keeps for a model's file; of several models with this file, the one of this name counts.
+
+    Unchecked; empty for other files.
+    """
+    root = path.parent.parent
+    if not _DIGEST.fullmatch(path.name):
+        return {}
+    found = []
+    with suppress(OSError):
+        for manifest in sorted(root.glob("manifests/*/*/*/*")):
+            if _blob(root, manifest, _MODEL_LAYER) == path:
+                own, others = _ollama_names(*manifest.parts[-4:])
+                found.append((name not in (own, *others), own.endswith(":latest"), own, manifest))
+    blob = _blob(root, min(found)[-1], _PARAMS_LAYER) if found else None
+    return {} if blob is None else _json(blob)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""The sampling that a model's publisher suggests: `general.sampling.*` of a GGUF file, or the parameters that ollama keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspec.errors import OptionError
+from pyspec.sampling.limits import check_ranges
+from pyspec.store.header import facts_of
+from pyspec.store.others import ollama_params
+
+_OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}
+"""Keys of files whose names are not ours."""
+
+FOLLOWED = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
+    "frequency_penalty", "xtc_probability", "xtc_threshold",
+)  # fmt: skip
+"""Fields of `Sampling` that a model may suggest, in the order in which they are told."""
+
+_MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0}
+"""What is not followed, and the value at which nothing is lost by that."""
+
+_OUR_ORDER = ("penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+_OFF: dict[str, dict[str, float]] = {
+    "penalties": {"repeat_penalty": 1.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0},
+}
+"""A sampler that a sequence leaves out does nothing; these values say so."""
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """Suggested values, by the names of `Sampling`'s fields. left: what is suggested too, and not followed."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+
+    def sentence(self, given: Collection[str] = ()) -> str:
+        """Say what holds because the model suggests it; empty if nothing does. given: fields that the user has set."""
+        named = [
+            f"--{'temp' if name == 'temperature' else name.replace('_', '-')} {self.values[name]:.6g}"
+            for name in FOLLOWED
+            if name in self.values and name not in given
+        ]
+        told = f"sampling as the model suggests: {' '.join(named)}" if named else ""
+        if not self.left:
+            return told
+        return "; ".join(filter(None, [told, f"its {' and '.join(self.left)} cannot be followed"]))
+
+
+def suggested_by(path: Path, name: str = "") -> Suggested:
+    """Return what a model's file suggests; name: how the user called it, since several of ollama's models may share a file.
+
+    Values that are no numbers, or outside the range of their option, are named among those not followed.
+    """
+    facts = facts_of(path)
+    own = {} if facts is None else facts.sampling
+    kept = ollama_params(path, name)
+    found = {_OF_FILE.get(key, key): value for key, value in {**own, **kept}.items()}
+    values, left = dict[str, float](), list[str]()
+    sequence = found.pop("sequence", None)
+    off, disorder = _of_sequence(sequence) if isinstance(sequence, str) else ({}, [])
+    for key, value in found.items():
+        if key in FOLLOWED and _is_usable(key, value):
+            values[key] = value
+        elif key in FOLLOWED or _loses(key, value):
+            left.append(key)
+    return Suggested({**values, **off}, (*left, *disorder))
+
+
+def _loses(key: str, value: Any) -> bool:
+    return key in _MEANINGLESS and value != _MEANINGLESS[key]
+
+
+def _is_usable(name: str, value: Any) -> bool:
+    """Whether a value can be used; 0 for top_p is how some files say that it is off, which is not what it does here."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    if (name == "temperature" and value < 0) or (name == "top_p" and value == 0):
+        return False
+    try:
+        check_ranges({name: value})
+    except OptionError:
+        return False
+    return True
+
+
+def _of_sequence(sequence: str) -> tuple[dict[str, float], list[str]]:
+    """Return values that turn off what a sequence of samplers leaves out, and what of it cannot be followed."""
+    named = [_ALSO.get(word, word) for word in sequence.split(";") if word]
+    ours = [word for word in named if word in _OUR_ORDER]
+    off = dict(_off_samplers(named))
+    in_order = ours == sorted(ours, key=_OUR_ORDER.index)
+    return off, [] if in_order else [f"order of samplers ({sequence[:80]})"]
+
+
+_ALSO = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p"}
+
+
+def _off_samplers(named: list[str]) -> Iterator[tuple[str, float]]:
+    for sampler, values in _OFF.items():
+        if sampler not in named:
+            yield from values.items()

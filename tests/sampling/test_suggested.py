@@ -1,0 +1,159 @@
+"""What a model suggests of its sampling, and where that holds."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import running
+import tiny
+
+from pyspec.cli.engine_options import EngineOptions
+from pyspec.cli.options import CacheOptions, DraftOptions, SamplerOptions, SystemOptions
+from pyspec.cli.serve import Loader, ServedModels, ServerOptions
+from pyspec.sampling.suggested import Suggested, suggested_by
+
+FILE: dict[str, Any] = {"temp": 0.5, "top_k": 7, "penalty_repeat": 1.25}
+COMMON = ["--trust-model", "-t", "1", "--draft", "none", "--no-stats"]
+
+
+@pytest.fixture(scope="module")
+def suggesting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose file says how to sample."""
+    folder = tmp_path_factory.mktemp("suggesting")
+    return tiny.write(folder / "suggesting.gguf", tokens=tiny.ASCII, sampling=FILE)
+
+
+def of(tmp_path: Path, **said: Any) -> Suggested:
+    """What a file suggests that says this."""
+    return suggested_by(tiny.write(tmp_path / "x.gguf", sampling=said))
+
+
+def test_the_file_says_it_by_llama_cpps_keys(suggesting: Path) -> None:
+    """Under our own names."""
+    values = {"temperature": 0.5, "top_k": 7, "repeat_penalty": 1.25}
+    assert suggested_by(suggesting) == Suggested(values)
+
+
+def test_what_the_user_sets_stays(suggesting: Path) -> None:
+    """The rest is the model's, or the usual."""
+    made = SamplerOptions(top_k=3).sampling(1, suggested_by(suggesting).values)
+    assert (made.temperature, made.top_k, made.top_p) == (0.5, 3, 0.95)
+
+
+@pytest.mark.parametrize(("name", "value"), [("temp", -1.0), ("top_k", "many"), ("top_p", 7.0)])
+def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, value: Any) -> None:
+    """And left out: a file is not to be trusted."""
+    found = of(tmp_path, min_p=0.5, **{name: value})
+    ours = {"temp": "temperature"}.get(name, name)
+    assert found == Suggested({"min_p": 0.5}, (ours,))
+    assert found.sentence().endswith(f"its {ours} cannot be followed")
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [({"mirostat": 2}, ("mirostat",)), ({"mirostat": 0}, ()), ({"penalty_last_n": 256}, ("penalty_last_n",))],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_named(tmp_path: Path, said: Any, left: Any) -> None:
+    """Unless nothing is lost by it."""
+    assert of(tmp_path, **said).left == left
+
+
+def test_a_sequence_turns_off_what_it_leaves_out(tmp_path: Path) -> None:
+    """In llama.cpp only samplers of the sequence run."""
+    found = of(tmp_path, sequence="top_k;top_p;temperature", min_p=0.25)
+    off = {"repeat_penalty": 1.0, "min_p": 0.0, "xtc_probability": 0.0}
+    assert found == Suggested(off)
+
+
+def test_another_order_of_samplers_is_named(tmp_path: Path) -> None:
+    """Ours is llama.cpp's usual one."""
+    (left,) = of(tmp_path, sequence="temperature;top_k").left
+    assert left == "order of samplers (temperature;top_k)"
+
+
+def ollama(root: Path, model: Path, **named: dict[str, Any]) -> Path:
+    """A folder of ollama's, in which these names have parameters and one file."""
+    blobs = root / "blobs"
+    blobs.mkdir()
+    blob = blobs / f"sha256-{'a' * 64}"
+    blob.write_bytes(model.read_bytes())
+    for i, (name, params) in enumerate(named.items()):
+        (blobs / f"sha256-{i:064d}").write_text(json.dumps(params))
+        manifest = root / "manifests/registry.ollama.ai/library" / name / "latest"
+        manifest.parent.mkdir(parents=True)
+        layers = [("model", "a" * 64), ("params", f"{i:064d}")]
+        media = "application/vnd.ollama.image"
+        told = [{"mediaType": f"{media}.{kind}", "digest": f"sha256:{x}"} for kind, x in layers]
+        manifest.write_text(json.dumps({"layers": told}))
+    return blob
+
+
+def test_ollamas_parameters_come_before_the_files(tmp_path: Path, suggesting: Path) -> None:
+    """Those of the name that the user gave, where several have one file; what is no sampling is left alone."""
+    chat = {"temperature": 1, "stop": ["x"], "num_ctx": 9}
+    blob = ollama(tmp_path, suggesting, chat=chat, code={"temperature": 0})
+    assert suggested_by(blob, "chat").values["temperature"] == 1
+    assert suggested_by(blob, "code:latest").values["temperature"] == 0
+    assert suggested_by(blob, "code").values["top_k"] == 7
+
+
+# -- at each interface -------------------------------------------------------------------------------------------------
+
+
+def test_generate_follows_it_and_says_so(suggesting: Path) -> None:
+    """Once; an option of the user's comes first, and is not told."""
+    run = partial(running.run, "generate", "x", "-m", suggesting, "-n", "0", *COMMON)
+    assert (
+        run().stderr
+        == "sampling as the model suggests: --temp 0.5 --top-k 7 --repeat-penalty 1.25\n"
+    )
+    assert run("--temp", "0", "--top-k", "1", "--repeat-penalty", "1").stderr == ""
+
+
+def test_batch_follows_it(suggesting: Path, tmp_path: Path) -> None:
+    """At temperature 0 no seed is told."""
+    (tmp_path / "in.txt").write_text("x\n")
+    model = tiny.write(tmp_path / "cold.gguf", tokens=tiny.ASCII, sampling={"temp": 0.0})
+    out = tmp_path / "out.jsonl"
+    done = running.run(
+        "batch", tmp_path / "in.txt", "-o", out, "-m", model, "-n", "1", "-c", "64", *COMMON[:-1]
+    )
+    assert "sampling as the model suggests: --temp 0\n" in done.stderr
+    assert "seed" not in msgspec.json.decode(out.read_bytes())["speculation"]
+
+
+def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_ascii: Path) -> None:
+    """What the user has set stays."""
+    lines = f"/set\n/set top_k 3\n/model {tiny_ascii}\n/set\n"
+    done = running.run("chat", "--script", "-m", suggesting, *COMMON, stdin=lines.encode())
+    told = [" ".join(line.split()) for line in done.stderr.splitlines() + done.stdout.splitlines()]
+    assert (
+        told.count("sampling as the model suggests: --temp 0.5 --top-k 7 --repeat-penalty 1.25")
+        == 1
+    )
+    assert [line for line in told if line.startswith(("temp ", "top_k ")) and "is" not in line] == [
+        "temp 0.5", "top_k 7", "temp 0.8", "top_k 3",
+    ]  # fmt: skip
+
+
+def test_a_server_follows_it(suggesting: Path) -> None:
+    """For requests that say nothing of it."""
+    models = ServedModels(model=(str(suggesting),), draft="none", trust_model=True, ctx=64)
+    options = ServerOptions(parallel=1), SystemOptions(), CacheOptions(), models, DraftOptions()
+    batch, _ = Loader(*options, SamplerOptions(min_p=0.25), EngineOptions()).load(models.first)
+    with batch:
+        sampling = batch.settings.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.min_p) == (0.5, 7, 0.25)
+
+
+def test_models_info_shows_it(suggesting: Path) -> None:
+    """Beside what else the file says."""
+    assert (
+        "suggests     sampling as the model suggests: --temp 0.5"
+        in running.run("models", "info", suggesting).stdout
+    )
