@@ -26,7 +26,7 @@ def kernels(n_vocab: int) -> dict[str, Callable[[], int]]:
     draw = np.random.default_rng(1)
     rows = [np.float32(3.0) * draw.standard_normal(n_vocab, np.float32) for _ in range(2)]
     one, two = (ffi.from_buffer("float[]", row) for row in rows)
-    row, agreement, kl = ffi.new("ps_row *"), ffi.new("ps_agreement *"), ffi.new("float *")
+    row, agreement = ffi.new("ps_row *"), ffi.new("ps_agreement *")
     drafted = ffi.new("int32_t *", 0)
     how = ffi.new("ps_coupling *", {"seed": 1, "temperature": 0.8})
     return {
@@ -34,7 +34,6 @@ def kernels(n_vocab: int) -> dict[str, Callable[[], int]]:
         "two best, log-sum-exp": lambda: lib.ps_scan(one, n_vocab, lib.PS_SCAN_LSE, row),
         "coupled draw": lambda: lib.ps_draw(one, n_vocab, how, 7, row),
         "agreement": lambda: lib.ps_agree(one, two, 1, n_vocab, drafted, agreement),
-        "divergence": lambda: lib.ps_divergence(one, two, n_vocab, kl),
     }
 
 

@@ -2,9 +2,8 @@
 
 MODEL is a file or a name; without one, the default target. The modes take turns: `none` has no draft; `plain` has one and is told
 not to use it; `auto` decides. `apart` is `auto` where llama.cpp draws, the baseline for coupled noise above temperature 0
-(--temp). `confirmed` is `auto` with a margin rule that looks at both rows and at what follows (`kl`, `confirm`). It should take
-at most 1 % of a round more outside decodes than `auto`: for its checking, and for a copy of each of the draft's rows while
-drafting, which `checking` does not include.
+(--temp). `confirmed` is `auto` with a margin rule that looks at what follows (`confirm`). It should take at most 1 % of a
+round more outside decodes than `auto`.
 
 `loading` is the time of `SpeculativeLlama(MODEL)` in a new process that has imported everything; drafts may take 200 ms more than
 `none`. `outside` is all the time of an answer that is not in a decode, without the prompt, per round and as a share of the whole.
@@ -49,7 +48,7 @@ MODES = {
     "plain": "plain",
     "auto": "strict",
     "apart": "strict+apart",
-    "confirmed": "margin/kl=0.5/confirm=1",
+    "confirmed": "margin/confirm=1",
 }
 LOADING = """
 import sys

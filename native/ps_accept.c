@@ -123,28 +123,14 @@ static ps_status count_behind(trial *t, int32_t i, int32_t *behind) {
     return PS_OK;
 }
 
-/* Collect the evidence that the gate asks for beyond the row; needed only if the row alone would let it open. */
-static ps_status find_evidence(trial *t, int32_t i, ps_evidence *seen) {
-    const ps_seq *const seq = t->seq;
-    const int32_t n_draft = t->engine->role[PS_DRAFT].n_vocab;
-    seen->doubt = seq->draft.doubt[i];
-    if (t->gate->kl < INFINITY && seq->has_row[i] && seq->draft.token[i] < n_draft) {
-        const float *const own = seq->kept + (size_t)i * (size_t)t->engine->n_vocab;
-        const float *const row = target_row(t, i);
-        PS_FAIL_UNLESS(row, PS_E_DECODE);
-        PS_TRY(ps_divergence(own, row, t->engine->n_vocab, &seen->kl));
-    }
-    return count_behind(t, i, &seen->behind);
-}
-
 /* The rule's verdict on drafted token i where the target chose `chosen`. */
 static ps_status decide(trial *t, ps_gate_state *state, const ps_row *found, int32_t i, int32_t chosen, int32_t *verdict,
                         float *nats, ps_evidence *seen) {
     const int32_t drafted = t->seq->draft.token[i];
     const int32_t barred = chosen != drafted && (special(t->engine, chosen) || special(t->engine, drafted));
-    *seen = (ps_evidence){.position = t->seq->n + i, .kl = INFINITY};
+    *seen = (ps_evidence){0};
     if (chosen != drafted && t->gate->theta < 1) seen->gap = gap_in_force(t, found, &seen->missing);
-    if (chosen != drafted && !barred && ps_gate_may(t->gate, found, seen->gap, drafted)) PS_TRY(find_evidence(t, i, seen));
+    if (chosen != drafted && !barred && ps_gate_may(t->gate, found, seen->gap, drafted)) PS_TRY(count_behind(t, i, &seen->behind));
     return ps_gate_decide(t->gate, state, found, seen, chosen, drafted, barred, verdict, nats);
 }
 

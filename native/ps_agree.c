@@ -23,20 +23,6 @@ PS_INLINE float stretch_overlap(const float *d, const float *c, int32_t n, scale
 
 PS_CLONES(float, stretch_overlap, (const float *d, const float *c, int32_t n, scale in_d, scale in_c), (d, c, n, in_d, in_c));
 
-/* Sum of Pd * log(Pd / Pt) over a stretch. Impossible tokens count as exp(-87), so that no term is 0 * infinity. */
-PS_INLINE float stretch_kl(const float *d, const float *t, int32_t n, scale in_d, scale in_t) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int32_t i = 0; i < n; i++) {
-        const float own = log_p(d[i], in_d), other = log_p(t[i], in_t);
-        const float log_d = own > -87.0f ? own : -87.0f, log_t = other > -87.0f ? other : -87.0f;
-        sum += ps_exp(log_d) * (log_d - log_t);
-    }
-    return sum;
-}
-
-PS_CLONES(float, stretch_kl, (const float *d, const float *t, int32_t n, scale in_d, scale in_t), (d, t, n, in_d, in_t));
-
 static float overlap(const float *d, const float *c, int32_t n_vocab, scale in_d, scale in_c) {
     const int32_t level = ps_simd();
     double sum = 0;
@@ -82,22 +68,6 @@ static ps_status agree(const float *draft, const float *companion, int32_t n_voc
         .pc = (float)exp(c.log_p),
         .top = c.top,
     };
-    return PS_OK;
-}
-
-ps_status ps_divergence(const float *draft, const float *target, int32_t n_vocab, float *kl) {
-    PS_FAIL_IF(!draft || !target || !kl || n_vocab < 1, PS_E_ARG);
-    side d, t;
-    ps_status status = measure(draft, n_vocab, 0, &d);
-    if (status == PS_OK) status = measure(target, n_vocab, 0, &t);
-    if (status != PS_OK) return status;
-    const int32_t level = ps_simd();
-    double sum = 0;
-    for (int32_t i = 0, n; i < n_vocab; i += n) {
-        n = n_vocab - i < PS_BLOCK ? n_vocab - i : PS_BLOCK;
-        sum += (double)stretch_kl_at[level](draft + i, target + i, n, d.scale, t.scale);
-    }
-    *kl = sum > 0 ? (float)sum : 0; /* only rounding makes it negative */
     return PS_OK;
 }
 

@@ -42,10 +42,7 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
     const size_t n_vocab = (size_t)engine->n_vocab;
     if (!seq->kept) seq->kept = malloc(PS_MAX_DRAFT * n_vocab * sizeof *seq->kept);
     PS_FAIL_UNLESS(seq->kept, PS_E_NOMEM);
-    float *const to = seq->kept + (size_t)at * n_vocab;
-    const size_t own = (size_t)engine->role[PS_DRAFT].n_vocab;
-    memcpy(to, row, own * sizeof *row);
-    for (size_t i = own; i < n_vocab; i++) to[i] = -INFINITY; /* ids that it lacks */
+    memcpy(seq->kept + (size_t)at * n_vocab, row, (size_t)engine->role[PS_DRAFT].n_vocab * sizeof *row); /* none is read beyond */
     seq->has_row[at] = true;
     return PS_OK;
 }
@@ -61,14 +58,13 @@ static bool alone(const ps_coupling *how, const ps_row *row) {
 /* The draft's choice at a row, as token i, and how sure it is of it. */
 static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, int32_t i) {
     int32_t *const token = &seq->draft.token[i];
-    float *const p = &seq->draft.p[i], *const doubt = &seq->draft.doubt[i];
+    float *const p = &seq->draft.p[i];
     const int32_t n_vocab = engine->role[PS_DRAFT].n_vocab;
     ps_row found;
     PS_TRY(ps_scan(row, n_vocab, PS_SCAN_LSE, &found));
     if (!ps_coupled(seq) || alone(&seq->coupling, &found)) {
         *token = found.first;
         *p = expf(found.z1 - found.lse);
-        *doubt = ps_coupled(seq) ? 0 : expf(found.z2 - found.z1);
         return PS_OK;
     }
     ps_race race = ps_race_begin(&seq->coupling, seq->n + seq->draft.n);
@@ -76,7 +72,6 @@ static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, 
     const ps_row drawn = ps_race_result(&race, &seq->coupling);
     *token = drawn.first;
     *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
-    *doubt = expf((drawn.z2 - drawn.z1) / seq->coupling.temperature);
     return PS_OK;
 }
 

@@ -24,48 +24,13 @@ int32_t ps_gate_may(const ps_gate *gate, const ps_row *row, float gap, int32_t d
     return gate && row && open(gate, row, gap) && candidate(gate, row, drafted);
 }
 
-/*
- * Four conditions on a relaxed token, in any combination.
- *
- * By what follows (FLy, arXiv 2511.22972): the target agrees with the draft again at once, for this many tokens.
- */
+/* FLy (arXiv 2511.22972) has such a condition: the target agrees with the draft again at once, for this many tokens. */
 static bool rejoined(const ps_gate *gate, const ps_evidence *seen) { return seen->behind >= gate->confirm; }
-
-/* By the shapes of both rows (arXiv 2601.04766, whose judge is a bound on this divergence). */
-static bool alike(const ps_gate *gate, const ps_evidence *seen) {
-    return gate->kl == INFINITY || (seen->kl < INFINITY && seen->kl <= gate->kl);
-}
-
-/* By the draft's own doubt: near a tie its preference says least. */
-static bool doubted(const ps_gate *gate, const ps_evidence *seen) { return seen->doubt >= gate->doubt; }
-
-/* By what the last tokens have cost. */
-static bool within(const ps_gate *gate, const ps_gate_state *state, const ps_evidence *seen, float charge) {
-    if (gate->span <= 0) return true;
-    float recent = charge;
-    const int32_t held = state->n < PS_MAX_SPAN ? state->n : PS_MAX_SPAN;
-    for (int32_t i = 0; i < held; i++) {
-        if (state->position[i] > seen->position - gate->span) recent += state->charge[i];
-    }
-    return recent <= gate->window;
-}
-
-static bool confirmed(const ps_gate *gate, const ps_gate_state *state, const ps_evidence *seen, float charge) {
-    return rejoined(gate, seen) && alike(gate, seen) && doubted(gate, seen) && within(gate, state, seen, charge);
-}
-
-static void spend(ps_gate_state *state, const ps_evidence *seen, float charge) {
-    const int32_t at = state->n % PS_MAX_SPAN;
-    state->position[at] = seen->position;
-    state->charge[at] = charge;
-    state->n = state->n < 2 * PS_MAX_SPAN - 1 ? state->n + 1 : PS_MAX_SPAN; /* never back below a full ring */
-    state->spent += charge;
-}
 
 ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, const ps_evidence *seen,
                          int32_t chosen, int32_t drafted, int32_t barred, int32_t *verdict, float *nats) {
-    PS_FAIL_IF(!state || !row || !seen || !verdict || !nats || state->n < 0, PS_E_ARG);
-    PS_FAIL_IF(gate && (gate->span > PS_MAX_SPAN || gate->confirm > PS_MAX_CONFIRM), PS_E_ARG);
+    PS_FAIL_IF(!state || !row || !seen || !verdict || !nats, PS_E_ARG);
+    PS_FAIL_IF(gate && gate->confirm > PS_MAX_CONFIRM, PS_E_ARG);
     *verdict = PS_REJECTED;
     *nats = 0;
     if (drafted == chosen) {
@@ -76,9 +41,9 @@ ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row
     const float behind = drafted == row->first || seen->gap < 0 ? 0 : seen->gap;
     /* -log of its probability: how much likelier the text is at this place than a drawn one */
     const float charge = behind + (gate->sampled && seen->missing > 0 ? seen->missing : 0);
-    if (!(state->spent + charge <= gate->budget) || !confirmed(gate, state, seen, charge)) return PS_OK;
+    if (!(state->spent + charge <= gate->budget) || !rejoined(gate, seen)) return PS_OK;
     *verdict = PS_RELAXED;
     *nats = behind;
-    spend(state, seen, charge);
+    state->spent += charge;
     return PS_OK;
 }

@@ -21,7 +21,6 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab) {
     }
     memmove(draft->token, draft->token + n_matched, (size_t)n * sizeof *draft->token);
     memmove(draft->p, draft->p + n_matched, (size_t)n * sizeof *draft->p);
-    memmove(draft->doubt, draft->doubt + n_matched, (size_t)n * sizeof *draft->doubt);
     for (int32_t i = 0; i < n; i++) {
         const size_t width = (size_t)n_vocab;
         seq->has_row[i] = seq->has_row[i + n_matched];

@@ -89,10 +89,7 @@ typedef struct ps_agreement {
 ps_status ps_agree(const float *draft, const float *companion, int32_t n_rows, int32_t n_vocab, const int32_t *drafted,
                    ps_agreement *out);
 
-/* KL(draft || target) of two rows, n_vocab floats each, nats: sum of Pd * log(Pd / Pt). Errors as ps_scan's. */
-ps_status ps_divergence(const float *draft, const float *target, int32_t n_vocab, float *kl);
-
-enum { PS_MAX_CONFIRM = 16, PS_MAX_SPAN = 256 };
+enum { PS_MAX_CONFIRM = 16 };
 
 /* The margin gate. All limits are checked; a closed gate (theta >= 1, budget 0) never opens. */
 typedef struct ps_gate {
@@ -101,27 +98,17 @@ typedef struct ps_gate {
     float budget;    /* nats that relaxed tokens may cost the answer in total; INFINITY for no limit, 0 is strict */
     int32_t sampled; /* 1 above temperature 0: either of the top two may be taken */
     int32_t confirm; /* so many drafted tokens after it must be the target's choices, at most PS_MAX_CONFIRM; 0 for none */
-    int32_t span;    /* relaxed tokens among the last `span` cost at most `window` nats; at most PS_MAX_SPAN, 0 for no limit */
-    float window;
-    float kl;        /* KL(draft || target) of the two rows is at most this, nats; INFINITY for no limit */
-    float doubt;     /* the draft's runner-up is at least this many times as likely as its first; 0 for no limit */
 } ps_gate;
 
 typedef struct ps_gate_state {
-    float spent;                  /* nats used of the budget */
-    int32_t n;                    /* relaxed tokens; the last PS_MAX_SPAN are kept for the window, token i at i % PS_MAX_SPAN */
-    int32_t position[PS_MAX_SPAN];
-    float charge[PS_MAX_SPAN];
+    float spent; /* nats used of the budget */
 } ps_gate_state;
 
 /* What is known about a drafted token that the target did not choose, besides its row. */
 typedef struct ps_evidence {
-    float gap;        /* how far the second is behind the first in the distribution in force, nats; INFINITY if one was cut */
-    float missing;    /* if tokens are sampled, -log of the first's probability there, else 0 */
-    int32_t behind;   /* consecutive drafted tokens after it that are the target's choices */
-    int32_t position; /* of the token in the sequence; rises */
-    float kl;         /* KL(draft || target), nats; INFINITY if the draft has no distribution */
-    float doubt;      /* how many times as likely as the draft's first its runner-up is; 0 if it has no distribution */
+    float gap;      /* how far the second is behind the first in the distribution in force, nats; INFINITY if one was cut */
+    float missing;  /* if tokens are sampled, -log of the first's probability there, else 0 */
+    int32_t behind; /* consecutive drafted tokens after it that are the target's choices */
 } ps_evidence;
 
 enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
@@ -134,7 +121,7 @@ enum { PS_REJECTED = 0, PS_EXACT = 1, PS_RELAXED = 2 };
  * T, and INFINITY if truncation (top-k, top-p, min-p ...) removed one of the two.
  *
  * *verdict is PS_REJECTED, PS_EXACT or PS_RELAXED; *nats is how far a relaxed token is behind the first: the gap for the second,
- * and 0 otherwise. Budget and window are charged *nats plus `missing`, together -log of the token's probability: by that much,
+ * and 0 otherwise. The budget is charged *nats plus `missing`, together -log of the token's probability: by that much,
  * taking it whatever was drawn makes the text likelier. Updates *state.
  */
 ps_status ps_gate_decide(const ps_gate *gate, ps_gate_state *state, const ps_row *row, const ps_evidence *seen,
@@ -262,14 +249,13 @@ typedef struct ps_draft {
     int32_t fed;    /* rows that the draft model decoded before these, to catch up with the sequence */
     int32_t kept;   /* tokens of these drafted by an earlier call, which took no decode in this one */
     int32_t token[PS_MAX_DRAFT];
-    float doubt[PS_MAX_DRAFT]; /* how many times as likely as its first its runner-up was, noise included; 0 if unknown */
     float p[PS_MAX_DRAFT]; /* how sure it is: full-softmax probability, but see ps_draft_run; 0 if unknown (lookup) */
     ps_agreement agreement[PS_MAX_DRAFT];
 } ps_draft;
 
 /*
  * Draft on n sequences in lock-step, at most max_len[i] tokens each: greedily, or by draws if a sequence is coupled. keep_rows
- * keeps the rows for the companion, and for gates that limit the divergence. For a draw, the target's agreement is predicted by
+ * keeps the rows for the companion. For a draw, the target's agreement is predicted by
  * how far the draw was ahead with its noise and by the token's probability without it: p then has the logit gap +
  * logit(probability) / 2.
  */

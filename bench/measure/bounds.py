@@ -46,8 +46,8 @@ LIKELY = ceil(3.0 / BOUNDS[LOOPS])
 """Questions in that half needed to show that answers loop no more, if none loops: 95 % exclude a share of 3 / n."""
 
 CANDIDATES = (
-    "strict+fixed:4,margin/confirm=1+fixed:4,margin/gap=2/confirm=1+fixed:4,margin/gap=2/confirm=2+fixed:4,"
-    "margin/kl=0.5+fixed:4,margin/doubt=0.6+fixed:4,margin/window=1:32+fixed:4"
+    "strict+fixed:4,margin/gap=0.15+fixed:4,margin/gap=0.25+fixed:4,margin/gap=0.35+fixed:4,"
+    "margin/gap=0.15/confirm=1+fixed:4,margin/gap=0.25/confirm=1+fixed:4,margin/gap=0.35/confirm=1+fixed:4"
 )
 """Variants that `pyspec quality --verdict` compares by default."""
 

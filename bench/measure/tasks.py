@@ -11,8 +11,7 @@ compiles  the answer's code is Python
 A mode is parts joined by `+`, in any order, each setting one thing:
 
     plain                     no speculation
-    strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed), confirm, kl, doubt or
-                              window (NATS:TOKENS)
+    strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed) or confirm
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: only prompt lookup, only the draft model, no drafter; both by default
     apart                     above temperature 0 the target draws alone, and drafts are greedy
@@ -36,7 +35,7 @@ from pyspec.policy.lengths import parse_length
 from pyspec.profiling.questions import Question
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import derive_seed
-from pyspec.sampling.verification import Margin, Strict, Verification, parse_window
+from pyspec.sampling.verification import Margin, Strict, Verification
 
 M = TypeVar("M", bound="Mode")
 
@@ -193,7 +192,7 @@ def _margin(part: str) -> Margin:
 
 
 _SETTINGS: dict[str, Callable[[str], Any]] = {
-    "lookup": lambda value: bool(float(value)), "confirm": int, "window": parse_window,
+    "lookup": lambda value: bool(float(value)), "confirm": int,
 }  # fmt: skip
 
 

@@ -273,7 +273,7 @@ static void propose(const fixture *w, int32_t n, int32_t *draft) {
 static void test_margin_marks_what_it_takes(void) {
     fixture w;
     start(&w);
-    w.gate = (ps_gate){.theta = 0.9f, .gap = INFINITY, .budget = 8.0f, .kl = INFINITY};
+    w.gate = (ps_gate){.theta = 0.9f, .gap = INFINITY, .budget = 8.0f};
     CHECK(read_prompt(&w) == PS_OK);
     int32_t n_relaxed = 0;
     float spent = 0;
@@ -312,7 +312,7 @@ static void confirmed_text(ps_gate gate, int32_t *n_relaxed, int32_t *n_open) {
         const int32_t seq = 0, k = 5, before = w.n;
         ps_stop rule = {.floors = {0}};
         for (int32_t i = 0; i < PS_TABLE_SIZE; i++) rule.table[i] = 1;
-        CHECK(ps_draft_run(w.engine, 1, &seq, &k, &rule, gate.kl < INFINITY) == PS_OK);
+        CHECK(ps_draft_run(w.engine, 1, &seq, &k, &rule, false) == PS_OK);
         int32_t drafted[PS_MAX_DRAFT];
         const ps_draft *draft;
         CHECK(ps_draft_get(w.engine, 0, &draft) == PS_OK);
@@ -321,9 +321,8 @@ static void confirmed_text(ps_gate gate, int32_t *n_relaxed, int32_t *n_open) {
         ps_verdict verdict;
         CHECK(verify(&w, n, &verdict) == PS_OK);
         for (int32_t i = 0; i < verdict.n; i++) {
-            float own[N_VOCAB], row[N_VOCAB];
+            float row[N_VOCAB];
             ps_row found;
-            fake_row(&w.model[PS_DRAFT], w.text, before + i, own);
             fake_row(&w.model[PS_TARGET], w.text, before + i, row);
             if (verdict.source[i] == PS_FROM_TARGET && i < n) {
                 CHECK(ps_scan(row, N_VOCAB, PS_SCAN_TOP2, &found) == PS_OK);
@@ -331,31 +330,24 @@ static void confirmed_text(ps_gate gate, int32_t *n_relaxed, int32_t *n_open) {
             }
             if (verdict.source[i] != PS_FROM_RELAXED) continue;
             ++*n_relaxed;
-            CHECK(verdict.seen[i].position == before + i && verdict.seen[i].behind >= gate.confirm);
+            CHECK(verdict.seen[i].behind >= gate.confirm);
             for (int32_t j = 1; j <= gate.confirm; j++) {
                 CHECK(i + j < n && drafted[i + j] == verdict.token[i + j] && verdict.source[i + j] == PS_FROM_DRAFT);
             }
-            float kl = 0;
-            CHECK(ps_divergence(own, row, N_VOCAB, &kl) == PS_OK);
-            CHECK(gate.kl == INFINITY || (fabsf(kl - verdict.seen[i].kl) < 1e-4f && kl <= gate.kl));
-            CHECK(ps_scan(own, N_VOCAB, PS_SCAN_TOP2, &found) == PS_OK);
-            CHECK(fabsf(expf(found.z2 - found.z1) - verdict.seen[i].doubt) < 1e-5f && verdict.seen[i].doubt >= gate.doubt);
         }
     }
     stop(&w);
 }
 
-static void test_confirmed_by_what_is_asked(void) {
+static void test_confirmed_by_what_follows(void) {
     ps_gate gates[] = {
-        {.theta = 0, .gap = INFINITY, .budget = INFINITY, .kl = INFINITY},
-        {.theta = 0, .gap = INFINITY, .budget = INFINITY, .kl = INFINITY, .confirm = 1},
-        {.theta = 0, .gap = INFINITY, .budget = INFINITY, .kl = 0.1f},
-        {.theta = 0, .gap = INFINITY, .budget = INFINITY, .kl = INFINITY, .doubt = 0.5f},
+        {.theta = 0, .gap = INFINITY, .budget = INFINITY},
+        {.theta = 0, .gap = INFINITY, .budget = INFINITY, .confirm = 1},
     };
-    int32_t n_relaxed[4] = {0}, n_open[4] = {0};
-    for (int32_t i = 0; i < 4; i++) confirmed_text(gates[i], &n_relaxed[i], &n_open[i]);
-    CHECK(n_relaxed[0] > 0 && n_relaxed[1] > 0 && n_relaxed[2] > 0 && n_relaxed[3] > 0);
-    CHECK(n_open[1] > 0 && n_open[2] > 0 && n_open[3] > 0); /* each has refused what the row alone would have let pass */
+    int32_t n_relaxed[2] = {0}, n_open[2] = {0};
+    for (int32_t i = 0; i < 2; i++) confirmed_text(gates[i], &n_relaxed[i], &n_open[i]);
+    CHECK(n_relaxed[0] > 0 && n_relaxed[1] > 0);
+    CHECK(n_open[1] > 0); /* refused, though the row alone would have let it pass */
 }
 
 int main(void) {
@@ -374,6 +366,6 @@ int main(void) {
         RUN(test_states_of_another_width_are_refused);
     }
     RUN(test_margin_marks_what_it_takes);
-    RUN(test_confirmed_by_what_is_asked);
+    RUN(test_confirmed_by_what_follows);
     return REPORT();
 }

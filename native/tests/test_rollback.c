@@ -7,7 +7,7 @@
 
 enum { MOST = N_TEXT + PS_MAX_DRAFT };
 
-static const ps_gate WIDE = {.gap = INFINITY, .budget = INFINITY, .kl = INFINITY}; /* theta 0: every runner-up is taken */
+static const ps_gate WIDE = {.gap = INFINITY, .budget = INFINITY}; /* theta 0: every runner-up is taken */
 
 /* The draft's next tokens must be its own after this text alone. */
 static void check_draft(fixture *w, int32_t seq, const int32_t *text, int32_t n, int32_t length) {
@@ -107,36 +107,7 @@ static void test_what_is_not_verified_spends_nothing(void) {
     ps_gate_state state = {0};
     const ps_verdict out = verify(&w, text, &n, 1, &WIDE, &state);
     CHECK(out.n_accepted == 1 && out.n_relaxed == 0 && out.next == 1);
-    CHECK(state.spent == 0 && state.n == 0);
-    end(&w);
-}
-
-/* Ids that a draft lacks have no probability in its rows, which a gate compares with the target's. */
-static void test_ids_that_a_draft_lacks(void) {
-    enum { LACKS = 7, OWN = N_VOCAB - LACKS };
-    fixture w = make(0);
-    w.draft.vocab.n_tokens = OWN;
-    w.draft.blur = 4;
-    begin(&w);
-    ps_gate gate = WIDE;
-    gate.kl = 1e6f;
-    int32_t relaxed = 0;
-    for (int32_t k = 0; k < 60; k++) {
-        int32_t text[MOST], n = N_PROMPT;
-        for (int32_t i = 0; i < n; i++) text[i] = 2 + (i * i + 5 * k) % (OWN - 2);
-        CHECK(read_prompt(&w, 0, text, n) == PS_OK);
-        check_draft(&w, 0, text, n, 1);
-        ps_gate_state state = {0};
-        const ps_verdict out = verify(&w, text, &n, 1, &gate, &state);
-        if (out.source[0] != PS_FROM_RELAXED) continue;
-        float own[N_VOCAB], target[N_VOCAB], kl;
-        fake_row(&w.draft, text, N_PROMPT, own);
-        for (int32_t i = OWN; i < N_VOCAB; i++) own[i] = -INFINITY;
-        fake_row(&w.target, text, N_PROMPT, target);
-        CHECK(ps_divergence(own, target, N_VOCAB, &kl) == PS_OK && fabsf(kl - out.seen[0].kl) < 1e-4f);
-        relaxed++;
-    }
-    CHECK(relaxed > 0);
+    CHECK(state.spent == 0);
     end(&w);
 }
 
@@ -200,7 +171,6 @@ int main(void) {
     RUN(test_a_draft_put_in_place_of_the_models);
     RUN(test_a_companion_after_plain_rounds);
     RUN(test_what_is_not_verified_spends_nothing);
-    RUN(test_ids_that_a_draft_lacks);
     RUN(test_a_token_that_the_companion_lacks);
     RUN(test_a_draft_of_a_copied_beginning);
     RUN(test_an_emptied_memory_is_read_with_the_draft);

@@ -34,7 +34,7 @@ class SavedToken(msgspec.Struct, array_like=True):
     source: int
     gap: float
     preferred: int
-    confirmed: dict[str, float] | None = None
+    confirmed: int | None = None
 
 
 class SavedMessage(msgspec.Struct, omit_defaults=True):

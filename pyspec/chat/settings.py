@@ -16,7 +16,7 @@ from pyspec.sampling.chain import DRY_BREAKERS, Sampling
 from pyspec.sampling.limits import RANGES, check_breakers
 from pyspec.sampling.noise import NOISES, Noise
 from pyspec.sampling.suggested import Suggested
-from pyspec.sampling.verification import AUTO, Margin, Strict, Verification, as_window, parse_window
+from pyspec.sampling.verification import AUTO, Margin, Strict, Verification
 
 Parse = Callable[[str], Any]
 
@@ -119,9 +119,6 @@ class ChatSettings:
     gap: float = _setting(Margin.gap, _NATS)
     budget: float | None = _setting(None, _NATS, "none")
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
-    kl: float = _setting(Margin.kl, _NATS)
-    doubt: float = _setting(Margin.doubt, _PROBABILITY)
-    window: str | None = _setting(None, lambda text: str(as_window(parse_window(text))), "none")
     length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _switch)

@@ -172,12 +172,6 @@ class DraftOptions:
         help="Margin: largest sum of gaps in an answer, nats.")
     confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
         help="Margin: how many drafted tokens after a relaxed one must be the target's own choices.")
-    kl: float = option("Drafts", "--kl", default=Margin.kl,
-        help="Margin: largest divergence of the draft's distribution from the target's there, nats.")
-    doubt: float = option("Drafts", "--doubt", default=Margin.doubt,
-        help="Margin: how likely the draft's runner-up must be relative to its first choice, 0 to 1.")
-    window: str | None = option("Drafts", "--window", metavar="NATS:TOKENS",
-        help="Margin: largest sum of gaps among the last TOKENS tokens.")
     length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
         help="How many drafted tokens to check at once; auto chooses what pays on this machine, 0 included.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",

@@ -48,13 +48,9 @@ class Gate:
         if isinstance(rule, Margin):
             gate = self.gate
             gate.theta, gate.gap, gate.budget = rule.limits
-            gate.confirm, gate.kl, gate.doubt = rule.confirm, rule.kl, rule.doubt
-            if rule.window is not None:
-                gate.window, gate.span = rule.window
+            gate.confirm = rule.confirm
         else:
             self.gate.theta = 1.0
-        self.asks = rule.confirming if isinstance(rule, Margin) else ()
-        self.reads_drafts = isinstance(rule, Margin) and rule.reads_drafts
         self.gate.sampled = sampled
         self._theta = float(self.gate.theta)
         self._relaxes_lookup = not isinstance(rule, Margin) or rule.lookup

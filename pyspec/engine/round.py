@@ -304,7 +304,7 @@ class Loop:
         self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
         seqs = [one.run.seq for one in asked]
-        rows = companion or any(one.run.gate.reads_drafts for one in asked)
+        rows = companion
         self.engine.draft(seqs, [one.limit for one in asked], keep_rows=rows)
         middle = perf_counter()
         scored = companion and self._score(seqs)
@@ -355,7 +355,7 @@ class Loop:
                 raise
             run.error, run.finish_reason = error, "failed"
             return Step((), "failed"), SeqOutcome(run.seq, 0, 0, 0)
-        tokens = emitted(verdict, run.gate.asks)
+        tokens = emitted(verdict, confirming=run.gate.gate.confirm > 0)
         if rows is not None and run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
         ids = [token.id for token in tokens]

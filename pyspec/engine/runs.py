@@ -89,8 +89,8 @@ class Outage:
         self._length = 8
 
 
-def emitted(verdict: Any, asked: Sequence[str] = ()) -> tuple[Token, ...]:
-    """The tokens of a `ps_verdict`; asked: the evidence that relaxed tokens had to show."""
+def emitted(verdict: Any, *, confirming: bool = False) -> tuple[Token, ...]:
+    """The tokens of a `ps_verdict`; confirming: whether a relaxed token had to be confirmed by those after it."""
     n = verdict.n
     if n == 1:
         token = Token(
@@ -100,18 +100,15 @@ def emitted(verdict: Any, asked: Sequence[str] = ()) -> tuple[Token, ...]:
     ids, sources = ffi.unpack(verdict.token, n), ffi.unpack(verdict.source, n)
     preferred, gaps = ffi.unpack(verdict.preferred, n), ffi.unpack(verdict.gap, n)
     return tuple(
-        Token(id_, _SOURCES[source], gap, wanted, _confirmed(verdict.seen[i], source, asked))
-        for i, (id_, source, gap, wanted) in enumerate(zip(ids, sources, gaps, preferred))
+        Token(
+            id_,
+            _SOURCES[source],
+            gap,
+            wanted,
+            seen.behind if confirming and source == Source.RELAXED else None,
+        )
+        for id_, source, gap, wanted, seen in zip(ids, sources, gaps, preferred, verdict.seen)
     )
-
-
-_EVIDENCE = {"confirm": "behind", "kl": "kl", "doubt": "doubt"}
-
-
-def _confirmed(seen: Any, source: int, asked: Sequence[str]) -> dict[str, float] | None:
-    if not asked or source != Source.RELAXED:
-        return None
-    return {name: round(getattr(seen, _EVIDENCE[name]), 4) for name in asked}
 
 
 def draft_of(seq: int, view: Any) -> Draft:

@@ -36,9 +36,6 @@ class SpeculationBody(msgspec.Struct):
     budget: float | None = None
     length: str | None = None
     confirm: int | None = None
-    kl: float | None = None
-    doubt: float | None = None
-    window: tuple[float, int] | None = None
     draft_max: int | None = None
     tokens: bool = False
 

@@ -54,10 +54,6 @@ RANGES = {
     "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
     "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
     "confirm": Range(0, 16, True, "0 to 16 tokens"),
-    "kl": Range(0.0, math.inf, False, "0 or more, in nats"),
-    "doubt": Range(0.0, 1.0, False, "0 to 1"),
-    "window_nats": Range(0.0, math.inf, False, "0 or more nats, as in 1:32"),
-    "window_tokens": Range(1, 256, True, "1 to 256 tokens, as in 1:32"),
     "timeout": Range(0.0, 1e9, False, "more than 0 seconds"),
     "wait": Range(0.0, 1e9, False, "True, False or a number of seconds"),
 }

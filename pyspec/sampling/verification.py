@@ -9,42 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import check_ranges
 
-
-class Window(NamedTuple):
-    """A bound on the total cost of relaxed tokens among the last `tokens` tokens, the next one included."""
-
-    nats: float
-    tokens: int
-
-    def __str__(self) -> str:
-        return f"{self.nats:g}:{self.tokens}"
-
-
-def as_window(given: object) -> Window:
-    """Check a pair of numbers. Raises OptionError."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise OptionError(f"the window is {given!r}", "give nats and tokens, such as (1.0, 32)")
-    check_ranges({"window_nats": given[0], "window_tokens": given[1]})
-    return Window(*given)
-
-
-def parse_window(text: str) -> Window:
-    """Parse `NATS:TOKENS`, such as 1:32. Raises OptionError."""
-    nats, _, tokens = text.partition(":")
-    try:
-        return Window(float(nats), int(tokens))
-    except ValueError:
-        raise OptionError(
-            f"the window is {text[:40]!r}", "give NATS:TOKENS, such as 1:32"
-        ) from None
-
-
-MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm", "kl", "doubt", "window")
+MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm")
 """Names of the margin rule's settings."""
 
 
@@ -72,9 +42,6 @@ class Margin:
     temperature; with `noise="llama.cpp"` a relaxed token costs -log of its probability, whether it is the best or the runner-up.
     At `budget=0` nothing is relaxed.
 
-    `confirm`, `kl`, `doubt` and `window` set further conditions for relaxing a token, in any combination. Drafts without a
-    distribution (lookup, drafters in Python) never satisfy a `kl` below infinity or a `doubt` above 0.
-
     Attributes:
         theta: Smallest ratio of raw logits, 0 to 1: 0.9 in the paper, 1 closes the gate. Up to 0.9 it hardly matters at a gap of
             1 nat.
@@ -87,12 +54,6 @@ class Margin:
             deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer verified tokens
             after it, a token is not relaxed. The target's choices are its draws if noise is coupled, its likeliest tokens if
             llama.cpp draws.
-        kl: Largest KL(draft || target) = sum_x Pd(x) * log(Pd(x) / Pt(x)) of the two rows, raw logits at temperature 1, in nats;
-            a bound on it judges as well as trained judges do (arXiv 2601.04766). It takes this direction because a draft may lack
-            tokens.
-        doubt: Smallest ratio, 0 to 1, of the probability of the draft's runner-up to that of its first choice, noise included as
-            in gaps: near a tie the draft's preference says least.
-        window: `Window(nats, tokens)`: the largest sum of gaps among the last `tokens` tokens, counted as for the budget.
 
     Raises:
         OptionError: A number is outside its range.
@@ -106,32 +67,14 @@ class Margin:
     budget: float | None = None
     lookup: bool = True
     confirm: int = 0
-    kl: float = math.inf
-    doubt: float = 0.0
-    window: Window | None = None
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
-        if self.window is not None:
-            object.__setattr__(self, "window", as_window(self.window))
 
     @classmethod
     def of(cls, options: object) -> Margin:
-        """Make the rule from an object of options with fields of the same names; its window is text. Raises OptionError."""
-        given = {name: getattr(options, name) for name in MARGIN_NUMBERS}
-        text = given["window"]
-        return cls(**given | {"window": None if text is None else parse_window(text)})
-
-    @property
-    def reads_drafts(self) -> bool:
-        """Whether it needs the draft's whole distribution."""
-        return self.kl < math.inf
-
-    @property
-    def confirming(self) -> tuple[str, ...]:
-        """Its conditions on a relaxed token beyond that token's row, by name."""
-        asked = {"confirm": self.confirm > 0, "kl": self.kl < math.inf, "doubt": self.doubt > 0.0}
-        return tuple(name for name, wanted in asked.items() if wanted)
+        """Make the rule from an object of options with fields of the same names. Raises OptionError."""
+        return cls(**{name: getattr(options, name) for name in MARGIN_NUMBERS})
 
     @property
     def limits(self) -> tuple[float, float, float]:

@@ -89,21 +89,12 @@ def legend(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
     relaxed = [token for token in tokens if token.source is Source.RELAXED]
     for number, token in enumerate(relaxed, start=1):
         ids = token.id, token.preferred
+        confirmed = f" ({token.confirmed} behind it its own)" if token.confirmed else ""
         said, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
         text.append(
-            f"({number}) {said!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{_confirmed(token)}\n"
+            f"({number}) {said!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{confirmed}\n"
         )
     return text
-
-
-_CONFIRMED = {
-    "confirm": "{:.0f} behind it its own", "kl": "{:.3f} nats apart", "doubt": "the draft in doubt {:.2f}",
-}  # fmt: skip
-
-
-def _confirmed(token: Token) -> str:
-    said = [_CONFIRMED[name].format(value) for name, value in (token.confirmed or {}).items()]
-    return f" (confirmed: {', '.join(said)})" if said else ""
 
 
 def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:

@@ -38,15 +38,14 @@ class Token(msgspec.Struct, frozen=True):
         source: The target's own choice, a drafted token that it chose too, or a drafted runner-up.
         gap: For a relaxed token, how much the target preferred its own choice, in nats; 0 otherwise.
         preferred: The target's own choice at this place; differs from `id` only for a relaxed token.
-        confirmed: For a relaxed token, the evidence that its rule asked for: under `confirm` how many tokens after it were the
-            target's own choices, under `kl` nats, under `doubt` a ratio; otherwise None.
+        confirmed: For a relaxed token under `confirm`, how many drafted tokens after it were the target's own choices.
     """
 
     id: int
     source: Source
     gap: float
     preferred: int
-    confirmed: dict[str, float] | None = None
+    confirmed: int | None = None
 
     def described(self, text: str) -> dict[str, Any]:
         """The token in the form of results. text: its own."""

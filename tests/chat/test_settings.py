@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, values
 from pyspec.errors import OptionError
-from pyspec.sampling.verification import Margin, Strict, Window
+from pyspec.sampling.verification import Margin, Strict
 
 
 def test_values_are_what_set_takes() -> None:
@@ -45,10 +45,6 @@ def test_values_are_what_set_takes() -> None:
         ("verify", "strict", lambda s: s.rule == Strict()),
         ("verify", "auto", lambda s: s.rule is None),
         ("confirm", "2", lambda s: s.margin.confirm == 2),
-        ("kl", "0.5", lambda s: s.margin.kl == 0.5),
-        ("doubt", "0.25", lambda s: s.margin.doubt == 0.25),
-        ("window", "1:32", lambda s: s.margin.window == Window(1.0, 32)),
-        ("window", "none", lambda s: s.margin.window is None),
     ],
 )
 def test_changed(name: str, value: str, where: object) -> None:
@@ -73,10 +69,6 @@ def test_changed(name: str, value: str, where: object) -> None:
         ("trim", "yes"),
         ("verify", "lax"),
         ("confirm", "17"),
-        ("kl", "nan"),
-        ("doubt", "2"),
-        ("window", "1"),
-        ("window", "1:0"),
         ("stats", "many"),
         ("draft_max", "65"),
         ("dry_base", "0.5"),

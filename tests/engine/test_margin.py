@@ -12,7 +12,7 @@ from answers import Scripted, ask, foretelling
 from pyspec.llama.speculative import Speculation
 from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.verification import Margin, Strict, Window
+from pyspec.sampling.verification import Margin, Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 WIDE = Margin(theta=0.0, gap=math.inf)
@@ -333,7 +333,7 @@ def test_confirmed_by_what_follows(open_llama, tiny_target, rejoining, confirm, 
     taken = [i for i, token in enumerate(tokens) if token.source.label == "relaxed"]
     assert bool(taken) is relaxed
     for i in taken if confirm else []:
-        assert tokens[i].confirmed == {"confirm": confirm}
+        assert tokens[i].confirmed == confirm
         assert all(token.source.label == "accepted" for token in tokens[i + 1 : i + 1 + confirm])
 
 
@@ -344,59 +344,9 @@ def test_a_deviation_that_does_not_rejoin_is_refused(open_llama, tiny_target, ru
     assert "r" not in ask(llm, PROMPT, 40).flags
 
 
-@pytest.mark.parametrize("asked", [{"kl": 1e9}, {"doubt": 1e-6}])
-def test_what_has_no_distribution_is_not_relaxed_by_one(open_llama, tiny_target, runner_up, asked):
-    """A drafter in Python tells its tokens alone."""
-    llm = open_llama(
-        tiny_target,
-        draft=runner_up,
-        verification=Margin(theta=0.0, gap=math.inf, **asked),
-        length="fixed:1",
-    )
-    assert "r" not in ask(llm, PROMPT, 40).flags
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.5])
-@pytest.mark.parametrize(
-    "asked", [{"kl": 0.4}, {"doubt": 0.3}, {"kl": 0.6, "doubt": 0.2, "confirm": 1}]
-)
-def test_a_drafts_distribution_confirms(open_llama, tiny_target, tiny_draft, asked, temperature):
-    """Relaxed tokens meet each bound; there are some, and fewer than without."""
-    loose = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    taken = {}
-    for name, more in (("asked", asked), ("free", {})):
-        rule = Margin(theta=0.0, gap=math.inf, **more)
-        llm = open_llama(tiny_target, draft=tiny_draft, verification=rule, length="fixed:4")
-        tokens = [
-            token
-            for seed in SEEDS
-            for step in llm.steps(
-                PROMPT, Sampling(temperature=temperature, seed=seed, **loose), max_tokens=100
-            )
-            for token in step.tokens
-        ]
-        taken[name] = [token for token in tokens if token.source.label == "relaxed"]
-    assert len(taken["asked"]) < len(taken["free"])
-    for token in taken["asked"]:
-        assert token.confirmed.keys() == asked.keys()
-        assert token.confirmed.get("kl", 0.0) <= asked.get("kl", 0.0)
-        assert token.confirmed.get("doubt", 0.0) >= asked.get("doubt", 0.0)
-
-
-def test_window_bounds_each_stretch(open_llama, tiny_target, runner_up):
-    """What relaxed tokens cost among any 8 tokens is within the bound, and over the whole answer more."""
-    rule = Margin(theta=0.0, gap=math.inf, window=Window(0.8, 8))
-    answer = ask(
-        open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1"), PROMPT, 120
-    )
-    sums = [sum(answer.gaps[i : i + 8]) for i in range(len(answer.gaps))]
-    assert 0.4 < max(sums) <= 0.8
-    assert sum(answer.gaps) > 0.8
-
-
 def test_gap_0_stays_exact_whatever_confirms(open_llama, tiny_target, tiny_draft):
     """No condition opens what the gap has closed."""
     strict = ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60)
-    rule = Margin(gap=0.0, confirm=1, kl=9.0, doubt=0.0, window=Window(9.0, 9))
+    rule = Margin(gap=0.0, confirm=1)
     found = ask(open_llama(tiny_target, draft=tiny_draft, verification=rule), PROMPT, 60)
     assert found.ids == strict.ids

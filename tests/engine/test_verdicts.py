@@ -21,14 +21,14 @@ from pyspec.engine.verdicts import (
 )
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.verification import Margin, PairRule, Strict, Window
+from pyspec.sampling.verification import Margin, PairRule, Strict
 from pyspec.screen.display import verdict as sentence
 from pyspec.store.files import file_sha256
 
 RULES = [
     Margin(confirm=1),
-    Margin(theta=0.8, gap=2.0, kl=0.5, doubt=0.25),
-    Margin(gap=math.inf, window=Window(1.0, 32)),
+    Margin(theta=0.8, gap=2.0),
+    Margin(gap=math.inf, confirm=2),
 ]
 
 
@@ -115,9 +115,7 @@ def test_a_damaged_file_is_one_warning_and_strict(pair, caplog, content):
     assert found(pair).greedy == RULES[0]
 
 
-@pytest.mark.parametrize(
-    "numbers", [{"gap": -1.0}, {"gape": 1.0}, {"window": [1.0]}, {"confirm": 99}]
-)
+@pytest.mark.parametrize("numbers", [{"gap": -1.0}, {"gape": 1.0}, {"kl": 1.0}, {"confirm": 99}])
 def test_numbers_that_cannot_be_are_strict(pair, caplog, numbers):
     """A file by hand does not open a gate."""
     path = keep_verdict(verdict(pair))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -63,37 +63,12 @@ class Gate:
     budget: float = math.inf
     sampled: bool = False
     confirm: int = 0
-    span: int = 0
-    window: float = 0.0
-    kl: float = math.inf
-    doubt: float = 0.0
     spent: float = 0.0  # a float32 once it has moved
-    taken: list[tuple[int, np.float32]] = field(
-        default_factory=list
-    )  # (position, charge) of relaxed tokens
-
-
-@dataclass
-class Evidence:
-    """What the gate is shown beside the row."""
-
-    behind: int = 0
-    position: int = 0
-    kl: float = math.inf
-    doubt: float = 0.0
-
-
-def divergence(draft: np.ndarray, target: np.ndarray) -> float:
-    """KL(draft || target); what is impossible for the target counts as exp(-87)."""
-    log_d, log_t = log_softmax(draft), log_softmax(target)
-    possible = log_d > -87
-    own, other = log_d[possible], np.maximum(log_t[possible], -87)
-    return float((np.exp(own) * (own - other)).sum())
 
 
 def decide(
     gate: Gate | None, row: Row, chosen: int, drafted: int, barred: bool, gap: float | None = None,
-    missing: float = 0.0, seen: Evidence | None = None,
+    missing: float = 0.0, behind: int = 0,
 ) -> tuple[int, float]:  # fmt: skip
     """The acceptance rule, one condition after the other; moves the gate's state."""
     if gate is None:
@@ -117,20 +92,11 @@ def decide(
             z2 / z1 > np.float32(gate.theta),
             apart <= np.float32(gate.gap),
             np.float32(gate.spent) + charge <= np.float32(gate.budget),
+            behind >= gate.confirm,
         )
-    seen = seen or Evidence()
-    since = seen.position - gate.span
-    recent = sum((c for at, c in gate.taken if at > since), charge)
-    confirmations = (
-        seen.behind >= gate.confirm,
-        gate.kl == math.inf or seen.kl <= np.float32(gate.kl),
-        seen.doubt >= np.float32(gate.doubt),
-        gate.span == 0 or recent <= np.float32(gate.window),
-    )
-    if not all(conditions) or not all(confirmations):
+    if not all(conditions):
         return REJECTED, 0.0
     gate.spent = np.float32(gate.spent) + charge
-    gate.taken.append((seen.position, charge))
     return RELAXED, float(nats)
 
 
