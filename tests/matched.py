@@ -20,6 +20,12 @@ def follows(llama: Any, language: Language, tokens: Iterable[int]) -> bool:
     return may_come(masks, llama.token_eos())
 
 
+def reads(llama: Any, language: Language, tokens: list[int]) -> bool:
+    """What `follows` says, without masks: several times as fast."""
+    masks = Masks(Constraint(language), llama)
+    return masks.allows([*tokens, llama.token_eos()]) == len(tokens) + 1
+
+
 def may_come(masks: Masks, token: int) -> bool:
     """Whether the token may come next."""
     allowed = masks.permitted()

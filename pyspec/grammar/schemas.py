@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +18,8 @@ from llguidance import LLMatcher, LLParserLimits
 
 from pyspec.errors import InputError
 from pyspec.grammar.languages import OWN_BYTES, Language, literal
+from pyspec.grammar.references import DEFINED, pointed, with_parts
+from pyspec.grammar.rewrites import rewritten
 from pyspec.text.deep import call_deep
 
 log = logging.getLogger("pyspec")
@@ -39,20 +42,21 @@ NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalP
 
 _SPACE = r" |\n( {0,20}|\t{1,6})"
 # once in each place: a model that draws from a wide distribution would else write spaces for ever
-_ONE = {
-    "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",
-    "unevaluatedItems", "unevaluatedProperties",
-}  # fmt: skip
-_MANY = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
-_NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-_DEFINED = ("$defs", "definitions")
 _FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 _TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
-_OUTSIDE = {"$ref", *_DEFINED}
+_OUTSIDE = {"$ref", *DEFINED}
 """Keywords that cannot be tried by themselves."""
+
+_NO_SCHEMA = (RecursionError, TypeError, AttributeError, LookupError, ValueError, ArithmeticError)
+"""What a part raises that is not what the standard says."""
+_SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
+"""Patterns that look around and are in use, without that: pydantic's of decimal numbers."""
+
+_CONDITIONS = {"not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"}
+"""Keywords whose schemas are about what others allow."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -64,10 +68,32 @@ def of_schema(schema: Any) -> Language:
     if not isinstance(schema, dict):
         raise InputError("the JSON schema is not an object")
     _check_depth(schema)
-    text = _written(_rebuilt(schema, _plain))
-    if why := _problem(text):
-        raise InputError(f"the JSON schema cannot be used: {why}", "leave that out")
-    return Language(f"%json {text}")
+    return Language(f"%json {_strict(json.dumps(schema))}")
+
+
+@lru_cache(maxsize=64)
+def _strict(schema: str) -> str:
+    """A schema as llguidance takes it. Raises InputError."""
+    plain = _rebuilt(json.loads(schema), _plain)
+    text = _written(plain)
+    if not (why := _problem(text)):
+        return text
+    try:
+        return _written(_otherwise(plain))
+    except InputError as error:
+        why = f"{why}: {error}"
+        raise InputError(f"the JSON schema cannot be used: {why}", "leave that out") from None
+
+
+def _otherwise(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the keywords that llguidance lacks. Raises InputError if there is none."""
+    try:
+        made: dict[str, Any] = rewritten(schema)
+    except _NO_SCHEMA as error:
+        raise InputError(f"{type(error).__name__}, {error}") from None
+    if why := _problem(_written(made)):
+        raise InputError(why)
+    return made
 
 
 def held(schema: Any) -> str:
@@ -125,32 +151,21 @@ def _rebuilt(schema: Any, change: Change) -> Any:
     """Change a schema's parts, and then itself."""
     if not isinstance(schema, dict):
         return schema
-    return change(_with_parts(schema, lambda part: _rebuilt(part, change)))
-
-
-def _with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Change the schemas within a schema."""
-    made = dict(schema)
-    for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            made[key] = {name: change(part) for name, part in value.items()}
-        elif key in _MANY and isinstance(value, list):
-            made[key] = [change(part) for part in value]
-        elif key in _ONE and isinstance(value, dict):
-            made[key] = change(value)
-    return made
+    return change(with_parts(schema, lambda part: _rebuilt(part, change)))
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what demands nothing and llguidance does not take: formats that it does not know, and `uniqueItems` false.
 
-    A count such as 2.0 becomes 2.
+    A count such as 2.0 becomes 2. Some patterns that look around are written without that.
     """
     made = dict(schema)
     if isinstance(form := made.get("format"), str) and form not in _FORMATS:
         del made["format"]
     if made.get("uniqueItems") is False:
         del made["uniqueItems"]
+    if isinstance(pattern := made.get("pattern"), str):
+        made["pattern"] = _SAME.get(pattern, pattern)
     for key in _COUNTS & made.keys():
         if isinstance(made[key], float) and made[key].is_integer():
             made[key] = int(made[key])
@@ -177,13 +192,19 @@ def tool_schema(schema: Any) -> dict[str, Any]:
 @lru_cache(maxsize=256)  # an agent sends the same tools with each request
 def _tool_schema(text: str) -> dict[str, Any]:
     schema = json.loads(text)
-    made = _rebuilt(schema, _usual)
+    made: dict[str, Any] = _rebuilt(schema, _usual)
     if (found := _referred(made, made.get("$ref"))) is not None:
         made = {**{key: value for key, value in made.items() if key != "$ref"}, **found}
     if not _merges(made):
         made = _rebuilt(made, _closed)
-    made = {**made, "type": "object"}
-    made = made if _holds(made) else _loosened(made)
+    made = dict(made, type="object")
+    if _problem(_written(made)):
+        with suppress(InputError):
+            other = _otherwise(made)
+            # families that write arguments one by one need them at the root
+            if other.get("properties", {}).keys() == made.get("properties", {}).keys():
+                made = dict(other, type="object")
+        made = made if _holds(made) else _loosened(made)
     grammar = LLMatcher.grammar_from_json_schema(_written(made, lenient=True))
     read = partial(LLMatcher.validate_grammar_with_warnings, grammar, limits=LIMITS)
     for said in call_deep(read, STACK)[1]:
@@ -196,7 +217,7 @@ def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
     found = part if isinstance(part, dict) else {}
     if (behind := _referred(whole, found.get("$ref"))) is not None:
         found = {**behind, **{key: value for key, value in found.items() if key != "$ref"}}
-    made = {**found, **{key: whole[key] for key in _DEFINED if key in whole}}
+    made = {**found, **{key: whole[key] for key in DEFINED if key in whole}}
     return made if _holds(made) else {}
 
 
@@ -206,15 +227,7 @@ def _holds(schema: Mapping[str, Any]) -> bool:
 
 def _referred(whole: Mapping[str, Any], ref: Any) -> dict[str, Any] | None:
     """What a reference points to; None if that is elsewhere, or nothing."""
-    if not isinstance(ref, str) or not ref.startswith("#"):
-        return None
-    found: Any = whole
-    for step in filter(None, ref[1:].split("/")):
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            found = found.get(name) if isinstance(found, Mapping) else None
+    found = pointed(whole, ref[1:]) if isinstance(ref, str) and ref[:1] == "#" else None
     return dict(found) if isinstance(found, Mapping) else None
 
 
@@ -242,7 +255,7 @@ def _merges(schema: Any) -> bool:
     def look(part: dict[str, Any]) -> dict[str, Any]:
         joined = part.keys() & {"allOf", "$ref", "anyOf", "oneOf"}
         sole = not part.get("properties") and len(joined) == 1 and len(part.get("allOf", [0])) == 1
-        found.append(bool(joined) and not sole)
+        found.append(bool(joined and not sole) or bool(part.keys() & _CONDITIONS))
         return part
 
     _rebuilt(schema, look)

@@ -73,6 +73,31 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a dot": ({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2}$"}, ['"1.00"'], ['"1"', '"1x00"']),
     "a class of digits": ({"type": "string", "pattern": r"\d"}, ['"a1"'], ['"a"']),
     "a slash": ({"type": "string", "pattern": r"^\/[a-z]+$"}, ['"/a"'], ['"a"']),
+    # what llguidance lacks
+    "all but a value": ({"type": "string", "not": {"enum": ["a", "é😀"]}}, ['"b"', '""', '"aa"', '"é"'], ['"a"', '"é😀"', "1"]),
+    "not both": ({**of(a=INT, b=INT), "not": {"required": ["a", "b"]}}, ['{"a":1}', "{}"], ['{"a":1,"b":1}']),
+    "one of two that overlap": (
+        {**of(a=INT, b=INT), "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, ['{"b":1}'], ["{}", '{"a":1,"b":1}']),
+    "a condition": (
+        {**of("k", k={"enum": ["x", "y"]}, v=INT), "if": of("k", k={"const": "x"}), "then": {"required": ["v"]}},
+        ['{"k":"y"}', '{"k":"x","v":1}'], ['{"k":"x"}']),
+    "names of one kind": (
+        {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "additionalProperties": INT},
+        ['{"ab":1}', "{}"], ['{"A":1}', '{"a":"x"}']),
+    "names of a record": (
+        {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": INT}, ['{"A":1}'], ['{"a":"x"}']),
+    "a set": ({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True}, ["[]", '["c","a"]'], ['["a","a"]']),
+    "one field at least": ({**of(a=INT, b=INT), "minProperties": 1}, ['{"b":1}', '{"z":[]}'], ["{}"]),
+    "two of three fields": (
+        {**of(a=INT, b=INT, c=INT), "additionalProperties": False, "minProperties": 2, "maxProperties": 2}, ['{"a":1,"c":1}'],
+        ["{}", '{"a":1}', '{"a":1,"b":1,"c":1}']),
+    "a need of another": ({**of(a=INT, b=INT), "dependentRequired": {"a": ["b"]}}, ['{"b":1}', '{"a":1,"b":1}'], ['{"a":1}']),
+    "nothing beyond the parts": (
+        {"allOf": [of(a=INT), of(b=INT)], "unevaluatedProperties": False}, ['{"a":1,"b":1}', "{}"], ['{"c":1}']),
+    "a short list with a value": (
+        {"type": "array", "maxItems": 3, "contains": {"const": 1}}, ["[1]", "[2,1]"], ["[]", "[2,2]", "[1,1,1,1]"]),
+    "a decimal number of pydantic's": (
+        {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}, ['"1.5"', '"-.5"', '"1."'], ['"."', '"-"', '"a"']),
     # and the rest
     "a format of no standard": ({"type": "string", "format": "color"}, ['"a"'], ["1"]),
     "a count that is no integer": ({"type": "string", "maxLength": 2.0, "uniqueItems": False}, ['"ab"'], ['"abc"']),
@@ -108,12 +133,11 @@ def test_a_schema_holds(name: str, takes: Takes) -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "not": ({"not": {"type": "null"}}, "not"),
-    "uniqueItems": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    "not": ({"not": {"type": "integer"}}, "not"),
+    "uniqueItems": ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, "uniqueItems"),
     "contains": ({"type": "array", "contains": {"const": 1}}, "contains"),
-    "if": ({"if": {"const": 1}, "then": {"const": 2}}, "if"),
-    "dependentRequired": ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
-    "propertyNames": ({"propertyNames": {"pattern": "^a"}}, "propertyNames"),
+    "if": ({"if": {"pattern": "^a"}, "then": {"maxLength": 2}}, "if"),
+    "propertyNames": ({"propertyNames": {"anyOf": [{"pattern": "^a"}]}}, "propertyNames"),
     "oneOf that may overlap": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
     "a look ahead": ({"type": "string", "pattern": "^(?!a)b$"}, "look-ahead"),
     "a pattern that is none": ({"type": "string", "pattern": "("}, "unclosed"),
@@ -170,7 +194,10 @@ LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
     "nullable": ({"type": "string", "nullable": True, "enum": ["a"]}, ['"a"', "null"], ['"b"']),
     "a pattern that looks ahead": ({"type": "string", "pattern": "^(?!a)b$"}, ['"b"', '"c"'], ["1"]),
     "a reference to nothing": ({"type": "array", "items": {"$ref": "#/$defs/None"}}, ['["a"]'], ["1"]),
-    "what it is not": ({"type": "string", "not": {"const": "a"}}, ['"b"'], ["1"]),
+    "what it is not": ({"type": "string", "not": {"const": "a"}}, ['"b"'], ['"a"', "1"]),
+    "a condition": (
+        {**of(k=INT, v=INT), "if": of("k"), "then": {"required": ["v"]}}, ["{}", '{"k":1,"v":1}'], ['{"k":1}']),
+    "a set of anything": ({"type": "array", "uniqueItems": True}, ["[1]", "[1,1]"], ["1"]),
     "a bound that is none": ({"type": "integer", "minimum": "x"}, ["1"], ['"a"']),
     "no further properties": ({**POINT, "required": []}, ['{"x":1}', "{}"], ['{"y":1}']),
     "patterns of names": ({"type": "object", "patternProperties": {"^.*$": {"type": "string"}}}, ['{"a":"b"}'], ['{"a":1}']),
