@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def _attention(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]
     yield f"{prefix}.ffn_down.weight", weights.matrix(N_EMBD, N_FF)
     yield f"{prefix}.attn_norm.weight", np.ones(N_EMBD, np.float32)
     yield f"{prefix}.ffn_norm.weight", np.ones(N_EMBD, np.float32)
+
+
+def _mixture(weights: Weights, prefix: str, n_experts: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Mixtral."""
+    for name, tensor in _attention(weights, prefix):
+        if ".ffn_" not in name or "norm" in name:
+            yield name, tensor
+    yield f"{prefix}.ffn_gate_inp.weight", weights.matrix(n_experts, N_EMBD)
+    for name, shape in (("gate", (N_FF, N_EMBD)), ("up", (N_FF, N_EMBD)), ("down", (N_EMBD, N_FF))):
+        yield f"{prefix}.ffn_{name}_exps.weight", weights.matrix(n_experts, *shape)
 
 
 def _mamba(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -163,6 +174,7 @@ def _next_token_head(weights: Weights, prefix: str) -> Iterator[tuple[str, np.nd
 
 _BLOCKS = {
     "llama": _attention,
+    "mixture": _attention,
     "mamba": _mamba,
     "gemma3": _sliding,
     "lfm2": _short_convolution,
@@ -170,13 +182,16 @@ _BLOCKS = {
 }
 
 
-def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int) -> None:
+def _facts(writer: gguf.GGUFWriter, arch: str, n_layer: int, window: int, n_experts: int) -> None:
     """What only some architectures say of themselves."""
     if arch in ("mamba", "qwen35"):
         writer.add_ssm_conv_kernel(4)
         writer.add_ssm_inner_size(2 * N_EMBD if arch == "mamba" else N_EMBD)
         writer.add_ssm_state_size(8 if arch == "mamba" else N_EMBD // N_HEAD)
         writer.add_ssm_time_step_rank(4 if arch == "mamba" else N_HEAD)
+    if arch == "mixture":
+        writer.add_expert_count(n_experts)
+        writer.add_expert_used_count(2)
     if arch in ("gemma3", "qwen35"):
         writer.add_key_length(N_EMBD // N_HEAD)
         writer.add_value_length(N_EMBD // N_HEAD)
@@ -218,9 +233,11 @@ def write(
     adds: tuple[bool, bool] = (False, False),
     n_ctx: int = 4096,
     sampling: Mapping[str, float | str] | None = None,
+    n_experts: int = 4,
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
+    Or mixture, which is llama with n_experts, two of which compute a token.
     n_heads: next-token heads (MTP), qwen35 only; without `trunk` they are all that the file has. marks: control tokens behind the
     others. template: the chat template.
     bos: None for no key. adds: whether texts get a BOS and an EOS token. n_ctx: tokens of context that it was trained for.
@@ -228,7 +245,7 @@ def write(
     sampling: what the file suggests, as `general.sampling.NAME`.
     """
     tokens = tokens or TOKENS
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, "llama" if arch == "mixture" else arch)
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(N_EMBD)
     writer.add_block_count(n_layer + n_heads)
@@ -237,7 +254,7 @@ def write(
     writer.add_layer_norm_rms_eps(1e-5)
     if n_heads:
         writer.add_uint32(f"{arch}.nextn_predict_layers", n_heads)
-    _facts(writer, arch, n_layer, window)
+    _facts(writer, arch, n_layer, window, n_experts)
     _vocabulary(writer, tokens, eos, marks, bos, adds)
     for name, value in (sampling or {}).items():
         writer.add_key_value(f"general.sampling.{name}", value, _KINDS[type(value)])
@@ -249,6 +266,8 @@ def write(
         writer.add_tensor("token_embd_norm.weight" if last else name, tensor)
     for layer in range(n_layer + n_heads):
         block = _BLOCKS[arch] if layer < n_layer else _next_token_head
+        if arch == "mixture":
+            block = partial(_mixture, n_experts=n_experts)
         for name, tensor in block(weights, f"blk.{layer}"):
             if trunk or layer >= n_layer:
                 writer.add_tensor(name, tensor)

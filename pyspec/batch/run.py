@@ -21,9 +21,10 @@ from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
-from pyspec.engine.offload import asked_layers, placed
+from pyspec.engine.offload import placed
 from pyspec.engine.parts import MemoryChoice
 from pyspec.engine.statistics import Tally
+from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.llama.prompt_cache import PromptFile
 from pyspec.llama.speculative import file_of
@@ -32,7 +33,6 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.requests.records import Record
 from pyspec.sampling.limits import check_ranges
-from pyspec.store.devices import parse_devices
 from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")
@@ -95,26 +95,26 @@ class Batch:
         draft_devices: str | Sequence[str] | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,
+        draft_n_cpu_moe: int = 0,
+        draft_override_tensor: Overrides | None = None,
         exact: bool = False,
         interactive: bool = False,
         prompt_cache: str | Path | None = None,
         memory: MemoryChoice = True,
         **kwargs: Any,
     ) -> None:
-        _check(parallel, n_ctx, draft_max, draft_n_gpu_layers)
-        check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
+        _check(parallel, n_ctx, draft_max)
         chosen = parse_length(length)
         self._needs: list[int] = []
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
-        named = parse_devices(draft_devices) if draft_devices is not None else None
-        self._placement = Placement(draft_n_gpu_layers, named, draft_type_k, draft_type_v)
-        self._options = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
-        self._options |= changing_texts(kwargs)
+        beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
+        self._placement = Placement.of(*beside, draft_n_cpu_moe, draft_override_tensor)
+        own = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
+        self._options = own | changing_texts(kwargs)
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
-        kwargs["room_for"] = (n_ctx * (parallel or 1), parallel or 1)
-        kwargs["at_once"] = parallel or _MOST_UNASKED
+        kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MOST_UNASKED}  # fmt: skip
         self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
@@ -376,14 +376,11 @@ class Batch:
         self.close()
 
 
-def _check(
-    parallel: int | None, n_ctx: int, draft_max: int | None, layers: int | str | None
-) -> None:
+def _check(parallel: int | None, n_ctx: int, draft_max: int | None) -> None:
     """Raise OptionError for a number that cannot be."""
     if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
         raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
-    asked = {"n_ctx": n_ctx, "draft_max": draft_max}
-    check_ranges({**asked, "draft_n_gpu_layers": asked_layers(layers)})
+    check_ranges({"n_ctx": n_ctx, "draft_max": draft_max})
     if n_ctx < 1:
         raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
 

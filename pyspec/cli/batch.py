@@ -26,9 +26,9 @@ from pyspec.cli.options import (
     CacheOptions,
     DraftOptions,
     ModelOptions,
-    SamplerOptions,
     SystemOptions,
 )
+from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
 from pyspec.errors import Cancelled, OptionError
 from pyspec.screen.display import safe

@@ -24,10 +24,10 @@ from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
     ModelOptions,
-    SamplerOptions,
     ShownOptions,
     open_model,
 )
+from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import interruptible, screen_of
 from pyspec.screen.display import STATS_HELP
 

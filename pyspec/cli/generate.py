@@ -25,10 +25,10 @@ from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
     ModelOptions,
-    SamplerOptions,
     ShownOptions,
     open_model,
 )
+from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text, screen_of
 from pyspec.errors import InputError, OptionError, PyspecError
 from pyspec.grammar.gbnf import of_grammar

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -17,9 +14,6 @@ from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import Speculation, SpeculativeLlama
-from pyspec.sampling.chain import DRY_BREAKERS, Sampling
-from pyspec.sampling.noise import NOISES, chance_seed
-from pyspec.sampling.suggested import FOLLOWED, suggested_by
 from pyspec.sampling.verification import AUTO as AUTO_RULE
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification
 from pyspec.screen.progress import busy, store_progress
@@ -90,6 +84,20 @@ class ModelOptions:
     draft_devices: tuple[str, ...] | None = option("Machine", "--draft-device",
         aliases=("-devd", "--device-draft", "--spec-draft-device"), metavar="NAME,..", type=parse_devices,
         help="The same for draft and companion.")
+    n_cpu_moe: int = option("Machine", "--n-cpu-moe", aliases=("-ncmoe",), metavar="N", type=click.IntRange(0, 512), default=0,
+        show_default=False, help="Of a mixture of experts, keep the experts of the first N layers in main memory; with -ngl "
+        "auto, if not given, of as many as do not fit.")
+    cpu_moe: bool = option("Machine", "--cpu-moe", aliases=("-cmoe",), is_flag=True,
+        help="Keep all experts in main memory.")
+    override_tensor: tuple[str, ...] = option("Machine", "-ot", "--override-tensor", metavar="PATTERN=DEVICE,..", multiple=True,
+        help="Put tensors whose names match a regular expression on a device, or in main memory (CPU); may be repeated.")
+    draft_n_cpu_moe: int = option("Machine", "--n-cpu-moe-draft", aliases=("-ncmoed", "--spec-draft-n-cpu-moe"), metavar="N",
+        type=click.IntRange(0, 512), default=0, show_default=False, help="As --n-cpu-moe, for draft and companion.")
+    draft_cpu_moe: bool = option("Machine", "--cpu-moe-draft", aliases=("-cmoed", "--spec-draft-cpu-moe"), is_flag=True,
+        help="As --cpu-moe, for draft and companion.")
+    draft_override_tensor: tuple[str, ...] = option("Machine", "-otd", "--override-tensor-draft",
+        aliases=("--spec-draft-override-tensor",), metavar="PATTERN=DEVICE,..", multiple=True,
+        help="As -ot, for draft and companion.")
     rpc: str = option("Machine", "--rpc", metavar="HOST:PORT,..", default="",
         help="Use llama.cpp's RPC servers as devices. They have no authentication: use them in trusted networks only. If one "
         "dies, this process dies too.")
@@ -126,6 +134,9 @@ class ModelOptions:
             "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
             "devices": self.devices, "draft_devices": self.draft_devices,
             "chat_template": self.chat_template, "template_args": dict(self.template_args),
+            "n_cpu_moe": -1 if self.cpu_moe else self.n_cpu_moe, "override_tensor": ",".join(self.override_tensor) or None,
+            "draft_n_cpu_moe": -1 if self.draft_cpu_moe else self.draft_n_cpu_moe,
+            "draft_override_tensor": ",".join(self.draft_override_tensor) or None,
         }  # fmt: skip
         return path, arguments
 
@@ -198,104 +209,6 @@ class DraftOptions:
         return Speculation(
             True, None if isinstance(rule, PairRule) else rule, self.length, self.draft_max
         )
-
-
-# -- the sampler -------------------------------------------------------------------------------------------------------
-
-
-def _breaker(text: str) -> str:
-    """Replace backslash escapes for newline and tab, as llama.cpp's programs do."""
-    return text.replace("\\n", "\n").replace("\\t", "\t")
-
-
-def _left(option_name: str, name: str, **settings: Any) -> Any:
-    """Return a field for an option that a model may suggest; None leaves it to the model, or to the default of `Sampling`."""
-    default = getattr(Sampling, name)
-    settings |= {"type": type(default), "show_default": f"{default:g} or the model's own"}
-    return option("Sampling", option_name, default=None, **settings)
-
-
-@dataclass(frozen=True)
-class SamplerOptions:
-    """How the target chooses tokens. None: as the model suggests, or else the default of `Sampling`."""
-
-    # fmt: off
-    temperature: float | None = _left("--temp", "temperature", aliases=("--temperature",),
-        help="Temperature: 0 always takes the likeliest token; higher values vary more.")
-    top_k: int | None = _left("--top-k", "top_k", help="Choose among the N likeliest tokens; 0 for all.")
-    top_p: float | None = _left("--top-p", "top_p",
-        help="Choose among the likeliest tokens that together reach this probability.")
-    min_p: float | None = _left("--min-p", "min_p", help="Drop tokens less likely than this share of the likeliest one.")
-    typical_p: float | None = _left("--typical", "typical_p", aliases=("--typical-p",),
-        help="Choose among the locally typical tokens that together reach this probability; 1 for all.")
-    repeat_penalty: float | None = _left("--repeat-penalty", "repeat_penalty",
-        help="Make the last 64 tokens less likely; 1 for no penalty.")
-    presence_penalty: float | None = _left("--presence-penalty", "presence_penalty",
-        help="Subtract this from the logits of the last 64 tokens; 0 for no penalty.")
-    frequency_penalty: float | None = _left("--frequency-penalty", "frequency_penalty",
-        help="Subtract this for each time that a token is among the last 64; 0 for no penalty.")
-    seed: int | None = option("Sampling", "--seed", type=int,
-        help="Seed of the random draws: a fixed seed gives the same text with any draft.")
-    noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
-        help="Source of random numbers: pyspec's, which target and draft share (coupled), or llama.cpp's.")
-    dry_multiplier: float = option("Sampling", "--dry-multiplier", default=Sampling.dry_multiplier,
-        help="DRY: penalty for tokens that continue a repetition of earlier text; 0 for off.")
-    dry_base: float = option("Sampling", "--dry-base", default=Sampling.dry_base,
-        help="DRY: factor by which the penalty grows with each repeated token.")
-    dry_allowed_length: int = option("Sampling", "--dry-allowed-length", default=Sampling.dry_allowed_length,
-        help="DRY: longest repetition without a penalty, tokens.")
-    dry_penalty_last_n: int = option("Sampling", "--dry-penalty-last-n", default=Sampling.dry_penalty_last_n,
-        help="DRY: how many tokens to look back, prompt included; -1 for all.")
-    dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
-        type=_breaker, default=DRY_BREAKERS, show_default=False,
-        help="DRY: text that ends a repetition (default: newline, colon, quote, asterisk); may be repeated; none for no such "
-        "text.")
-    xtc_probability: float | None = _left("--xtc-probability", "xtc_probability",
-        help="XTC: how often to exclude the likeliest tokens, 0 to 1.")
-    xtc_threshold: float | None = _left("--xtc-threshold", "xtc_threshold",
-        help="XTC: exclude tokens of at least this probability, except the least likely of them. No effect above 0.5.")
-    dynatemp_range: float = option("Sampling", "--dynatemp-range", default=Sampling.dynatemp_range,
-        help="Dynamic temperature: up to this much below --temp if the model is sure, above it if not; 0 for off.")
-    dynatemp_exponent: float = option("Sampling", "--dynatemp-exp", default=Sampling.dynatemp_exponent,
-        help="Dynamic temperature: exponent applied to the entropy.")
-    # fmt: on
-
-    @property
-    def given(self) -> frozenset[str]:
-        """Fields that the user has set, among those that a model may suggest."""
-        return frozenset(name for name in FOLLOWED if getattr(self, name) is not None)
-
-    def filled(self, suggested: Mapping[str, float] = MappingProxyType({})) -> dict[str, Any]:
-        """Return all fields; what the user has not set is as suggested, or else the default of `Sampling`."""
-        own = dict(vars(self))
-        for name in FOLLOWED:
-            if own[name] is None:
-                own[name] = suggested.get(name, getattr(Sampling, name))
-        return own
-
-    def sampling(
-        self, seed: int | None = None, suggested: Mapping[str, float] = MappingProxyType({})
-    ) -> Sampling:
-        """Return the sampling options. Without --seed, use `seed`, or else a random one. Raises OptionError.
-
-        suggested: the model's own values, for options that are not given.
-        """
-        own = self.filled(suggested)
-        if not 0 <= own["temperature"] < math.inf:
-            hint = "use 0 for greedy, or up to about 2"
-            raise OptionError(f"--temp is {self.temperature}", hint)
-        chosen = self.seed if self.seed is not None else seed
-        if chosen is None:
-            chosen = chance_seed()
-        breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
-        return Sampling(**{**own, "dry_sequence_breakers": breakers, "seed": chosen})
-
-    def suggested(self, path: Path, name: str = "") -> Mapping[str, float]:
-        """Return what a model suggests, and say what of it holds here. name: how the user called it."""
-        found = suggested_by(path, name)
-        if told := found.sentence(self.given):
-            tell(told, err=True)
-        return found.values
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

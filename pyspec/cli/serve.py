@@ -23,10 +23,10 @@ from pyspec.cli.options import (
     CacheOptions,
     DraftOptions,
     ModelOptions,
-    SamplerOptions,
     SystemOptions,
     files_among,
 )
+from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import MOST_TOKENS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,31 @@ from llama_cpp import _internals as internals
 
 from pyspec._lib import address
 from pyspec.engine.handle import MAX_DRAFT
-from pyspec.engine.offload import PlacedModel, count_placeable, fit_layers, trial_layers
+from pyspec.engine.offload import (
+    PlacedModel,
+    address_of,
+    asked_layers,
+    count_placeable,
+    fit_layers,
+    trial_layers,
+)
 from pyspec.engine.pair import check_pair
+from pyspec.engine.tensor_places import (
+    Overrides,
+    TensorPlaces,
+    refuse_lacking_experts,
+    tensor_places,
+)
 from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
-from pyspec.sampling.limits import check_cache_type
+from pyspec.sampling.limits import check_cache_type, check_ranges
 from pyspec.store.check import Loading, check_fitting, check_model
-from pyspec.store.devices import AUTO, device_array, layer_devices, rough_layers
+from pyspec.store.devices import (
+    AUTO,
+    device_array,
+    layer_devices,
+    parse_devices,
+    rough_layers,
+)
 from pyspec.store.drafts import facts_if_same_tokens
 from pyspec.store.files import size_of
 from pyspec.store.header import Facts, read_header
@@ -36,12 +55,29 @@ class Placement:
     """Where a draft or companion runs; None follows the target. n_gpu_layers: a number or "auto".
 
     type_k, type_v: types of the KV cache. None means F16: this cache is small, and quantised types need heads of 32 entries.
+    places: where single tensors lie; those of the target do not count here.
     """
 
     n_gpu_layers: int | str | None = None
     devices: tuple[str, ...] | None = None
     type_k: int | None = None
     type_v: int | None = None
+    places: TensorPlaces = TensorPlaces()
+
+    @classmethod
+    def of(
+        cls,
+        n_gpu_layers: int | str | None,
+        devices: str | Sequence[str] | None,
+        kinds: tuple[int | None, int | None],
+        experts: int,
+        overrides: Overrides | None,
+    ) -> Placement:
+        """Read the options of a call that are named `draft_...`. Raises OptionError."""
+        check_ranges({"draft_n_gpu_layers": asked_layers(n_gpu_layers)})
+        check_ranges(dict(zip(("draft_type_k", "draft_type_v"), kinds)))
+        named = None if devices is None else parse_devices(devices)
+        return cls(n_gpu_layers, named, *kinds, tensor_places(experts, overrides))
 
 
 class SideModel:
@@ -76,6 +112,7 @@ class SideModel:
         self.reads_states = states is not None
         self._owned = states is None or not states.inside
         self._n_gpu_layers = target.model_params.n_gpu_layers
+        self._places = target.places
         params = context_params(target, placement, n_seq)
         if states is not None:
             check_pair(path, target, states)
@@ -101,7 +138,7 @@ class SideModel:
             self._check_positions(self._n_ctx)
         head = states is not None and states.kind == MTP
         loading = _Loading(self.path, target, placement, params, head=head)
-        self._n_gpu_layers = loading.params.n_gpu_layers
+        self._n_gpu_layers, self._places = loading.params.n_gpu_layers, loading.places
         facts = None
         if not target.loading.overrides:  # overrides may have changed the target's tokens
             facts = facts_if_same_tokens(Path(target.model_path), self.path)
@@ -145,7 +182,7 @@ class SideModel:
     def placed(self) -> PlacedModel:
         """Where its layers were meant to go; the target's placement for the target's own next-token head."""
         most = count_placeable(self._model.model)
-        return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most)
+        return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most, self._places)
 
     @property
     def context(self) -> int:
@@ -193,7 +230,9 @@ class _Loading:
             setattr(params, name, getattr(own, name))
         names = target.devices if placement.devices is None else placement.devices
         found = layer_devices(names) if names or params.n_gpu_layers or fits else []
-        self._devices = device_array(found)
+        self._devices, self.places = device_array(found), placement.places
+        if placement.places.experts:
+            refuse_lacking_experts(read_header(path))
         if names:
             params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         loading = _trial_of(target, placement, names, head=head)
@@ -201,13 +240,19 @@ class _Loading:
             params.tensor_split, params.main_gpu = None, 0
             loading = replace(loading, tensor_split=(), main_gpu=0)
         wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
-        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found))
+        tensors = placement.places.all if found else ()
+        loading = replace(loading, n_gpu_layers=trial_layers(wanted, found), tensors=tensors)
         params.load_mtp = head
-        if not fits:
+        if fits:
+            params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
+            params.n_gpu_layers = 0
+            if may:
+                fit = fit_layers(path, params, context, names, self.places)
+                params.n_gpu_layers, self.places = fit
+        else:
             params.use_extra_bufts = check_model(path, target.trust, loading)
-            return
-        params.use_extra_bufts, may = check_fitting(path, target.trust, loading)
-        params.n_gpu_layers = fit_layers(path, params, context, names) if may else 0
+        self._overrides = self.places.array()
+        params.tensor_buft_overrides = address_of(self._overrides)
 
 
 def _trial_of(

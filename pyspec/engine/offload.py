@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import llama_cpp
 
+from pyspec.engine.tensor_places import TensorPlaces, has_experts
 from pyspec.errors import ModelInvalid
 from pyspec.store.attention import flash_type
 from pyspec.store.devices import AUTO, Device, buffer_names, count_layers, layer_devices, room_on
@@ -26,6 +27,7 @@ from pyspec.store.header import read_header
 from pyspec.store.llama_log import log_to
 from pyspec.store.others import name_of
 
+_NOWHERE = TensorPlaces()
 _PROBES = 12
 # halving 512 layers takes 9
 
@@ -35,30 +37,40 @@ def asked_layers(value: Any) -> int:
     return -1 if value == AUTO else value
 
 
-def fit_layers(
-    path: Path, model_params: Any, context_params: Any, names: Sequence[str] = ()
-) -> int:
-    """The most layers, the output among them, whose weights, KV cache and compute buffers fit into the devices' free memory now.
+class Fit(NamedTuple):
+    """layers: on devices, the output among them. places: where single tensors lie."""
 
-    The parameters are those of the run; their n_gpu_layers is ignored. Raises ModelInvalid if llama.cpp does not load the file.
+    layers: int
+    places: TensorPlaces
+
+
+def fit_layers(
+    path: Path,
+    model_params: Any,
+    context_params: Any,
+    names: Sequence[str] = (),
+    places: TensorPlaces = _NOWHERE,
+) -> Fit:
+    """What of a model fits into the devices' free memory now: the most layers with weights, KV cache and compute buffers.
+
+    Where a mixture does not fit as a whole, experts stay in main memory first, those of as few layers as possible; only without
+    any of them are layers left away. Experts and tensors that the user has placed stay where they are. The parameters are those
+    of the run; their n_gpu_layers is ignored. Raises ModelInvalid if llama.cpp does not load the file.
     """
-    devices, header = layer_devices(names), read_header(path)
+    header = read_header(path)
+    load = _Load(header, model_params, context_params, layer_devices(names))
     most = count_layers(header)
-    room = {each.name: room_on(each) for each in devices}
-    low, high = 0, most + 1
-    n = most if devices else 0
-    for _ in range(_PROBES):
-        if not low < n < high:
-            break
-        held = _held(header, model_params, context_params, n, devices)
-        over = max(held.get(name, 0) - free for name, free in room.items())
-        if over <= 0:
-            low = n
-        else:
-            high = n
-        a_layer = max(1, sum(held.values()) // n)
-        n = min(max(n - -(-over // a_layer), low + 1), high - 1)
-    return low
+    if not load.devices:
+        return Fit(0, places)
+    if places or not has_experts(header) or load.over(most, places) <= 0:
+        return Fit(load.most_layers(most, places), places)
+    low, high = 0, most - 1  # layers with experts; with all of those in main memory it may fit
+    while high - low > 1:
+        n = (low + high) // 2
+        low, high = (low, n) if load.over(most, TensorPlaces(experts=n)) <= 0 else (n, high)
+    places = TensorPlaces(experts=high)
+    layers = load.most_layers(most, places)
+    return Fit(layers, places if layers else _NOWHERE)
 
 
 def count_placeable(model: Any) -> int:
@@ -77,10 +89,12 @@ class PlacedModel(NamedTuple):
     name: str
     n_gpu_layers: int
     most: int
+    places: TensorPlaces = _NOWHERE
 
     def __str__(self) -> str:
         n = self.n_gpu_layers if 0 <= self.n_gpu_layers < self.most else self.most
-        return f"{n} of {self.most} layers of {self.name}"
+        own = f" ({self.places})" if self.places else ""
+        return f"{n} of {self.most} layers of {self.name}{own}"
 
 
 def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
@@ -88,12 +102,9 @@ def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
 
     sides: draft and companion.
     """
-    most = count_placeable(target.model)
-    models = [
-        PlacedModel(name_of(Path(target.model_path)), target.model_params.n_gpu_layers, most),
-        *sides,
-    ]
-    there = [str(each) for each in models if each.n_gpu_layers]
+    most, layers = count_placeable(target.model), target.model_params.n_gpu_layers
+    own = PlacedModel(name_of(Path(target.model_path)), layers, most, target.places)
+    there = [str(each) for each in (own, *sides) if each.n_gpu_layers]
     found = layer_devices(target.devices) if there else []
     if not found:
         return ""
@@ -130,36 +141,72 @@ def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
 # -- what a load would hold --------------------------------------------------------------------------------------------
 
 
-def _held(
-    header: Header, model_params: Any, context_params: Any, n: int, devices: Sequence[Device]
-) -> dict[str, int]:
-    """Bytes by device with `n` layers on devices; more than any device has if llama.cpp makes no context."""
-    lines = _rehearsal(header.path, model_params, context_params, n)
-    if lines is None:
-        return {each.name: 1 << 62 for each in devices}
-    found, buffers = _Reading.of(lines), buffer_names(devices)
-    held: Counter[str] = Counter(_weights(header, found.layers))
-    for device, size in found.cache:
-        held[device] += size
-    for buffer, size in found.compute:
-        held[buffers.get(buffer, "")] += size
-    return {each.name: held[each.name] for each in devices}
+@dataclass(frozen=True)
+class _Load:
+    """A load as the run will have it, on devices whose free memory counts."""
+
+    header: Header
+    model_params: Any
+    context_params: Any
+    devices: Sequence[Device]
+
+    def most_layers(self, most: int, places: TensorPlaces) -> int:
+        """The most layers that fit, of so many."""
+        low, high, n = 0, most + 1, most
+        for _ in range(_PROBES):
+            if not low < n < high:
+                break
+            held = self._held(n, places)
+            over = self._most_over(held)
+            if over <= 0:
+                low = n
+            else:
+                high = n
+            a_layer = max(1, sum(held.values()) // n)
+            n = min(max(n - -(-over // a_layer), low + 1), high - 1)
+        return low
+
+    def over(self, n: int, places: TensorPlaces) -> int:
+        """Bytes that a device lacks with `n` layers on devices; 0 or less if all have room."""
+        return self._most_over(self._held(n, places))
+
+    def _most_over(self, held: Mapping[str, int]) -> int:
+        return max(held.get(each.name, 0) - room_on(each) for each in self.devices)
+
+    def _held(self, n: int, places: TensorPlaces) -> dict[str, int]:
+        """Bytes by device with `n` layers on devices; more than any device has if llama.cpp makes no context."""
+        lines = self._rehearsal(n, places)
+        if lines is None:
+            return {each.name: 1 << 62 for each in self.devices}
+        found, buffers = _Reading.of(lines), buffer_names(self.devices)
+        held: Counter[str] = Counter(_weights(self.header, found.layers, places))
+        for device, size in found.cache:
+            held[device] += size
+        for buffer, size in found.compute:
+            held[buffers.get(buffer, "")] += size
+        return {each.name: held[each.name] for each in self.devices}
+
+    def _rehearsal(self, n: int, places: TensorPlaces) -> list[str] | None:
+        """llama.cpp's log of a load and a context that allocate nothing; None if it makes no context."""
+        path, overrides = self.header.path, places.array()
+        params = type(self.model_params).from_buffer_copy(self.model_params)
+        params.n_gpu_layers, params.no_alloc = n, True
+        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+        params.tensor_buft_overrides = address_of(overrides)
+        with _logged() as lines:
+            model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+            if not model:
+                raise ModelInvalid(f"{path} could not be loaded", "try -ngl 0")
+            context = llama_cpp.llama_init_from_model(model, self.context_params)
+            if context:
+                llama_cpp.llama_free(context)
+            llama_cpp.llama_model_free(model)
+        return lines if context else None
 
 
-def _rehearsal(path: Path, model_params: Any, context_params: Any, n: int) -> list[str] | None:
-    """llama.cpp's log of a load and a context that allocate nothing; None if it makes no context."""
-    params = type(model_params).from_buffer_copy(model_params)
-    params.n_gpu_layers, params.no_alloc = n, True
-    params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
-    with _logged() as lines:
-        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-        if not model:
-            raise ModelInvalid(f"{path} could not be loaded", "try -ngl 0")
-        context = llama_cpp.llama_init_from_model(model, context_params)
-        if context:
-            llama_cpp.llama_free(context)
-        llama_cpp.llama_model_free(model)
-    return lines if context else None
+def address_of(overrides: Any) -> Any:
+    """The address of an array of `TensorPlaces.array`, None without one."""
+    return None if overrides is None else ctypes.cast(overrides, ctypes.c_void_p)
 
 
 @contextmanager
@@ -215,7 +262,7 @@ def _bytes(mebibytes: str) -> int:
     return int((float(mebibytes) + 0.01) * (1 << 20))
 
 
-def _weights(header: Header, layers: Mapping[int, str]) -> dict[str, int]:
+def _weights(header: Header, layers: Mapping[int, str], places: TensorPlaces) -> dict[str, int]:
     """Bytes of weights by device. Embeddings stay on the CPU; embeddings that are also the output are held twice."""
     held: Counter[str] = Counter()
     output = layers.get(max(layers, default=0), "")
@@ -223,7 +270,9 @@ def _weights(header: Header, layers: Mapping[int, str]) -> dict[str, int]:
     for tensor in header.tensors:
         block = re.match(r"blk\.(\d+)\.", tensor.name)
         embeds = tensor.name.startswith(_INPUTS)
-        if block:
+        if (place := places.place_of(tensor.name)) is not None:
+            held[place] += tensor.nbytes
+        elif block:
             held[layers.get(int(block[1]), output)] += tensor.nbytes
         elif not embeds or (tied and tensor.name == "token_embd.weight"):
             held[output] += tensor.nbytes

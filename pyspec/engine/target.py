@@ -15,7 +15,15 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.engine.offload import asked_layers, context_of, fit_layers, place_on, trial_layers
+from pyspec.engine.offload import (
+    address_of,
+    asked_layers,
+    context_of,
+    fit_layers,
+    place_on,
+    trial_layers,
+)
+from pyspec.engine.tensor_places import Overrides, tensor_places
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.store.attention import Use, attention_of
@@ -62,6 +70,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     for as many as fit on `devices` (names as `pyspec info` lists them; all by default), with `room_for` (cells of KV cache,
     sequences; by default n_ctx and one).
 
+    n_cpu_moe, override_tensor: where single tensors lie, as `tensor_places` reads them; `places` says what came of it.
+
     chat_template: None for the file's own (plain words if it has none), the name of one of its templates, a path, or "none" for
     plain words. template_args: its variables for all chats, such as {"enable_thinking": False}.
 
@@ -83,6 +93,8 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         room_for: tuple[int, int] | None = None,
         chat_template: str | None = None,
         template_args: Mapping[str, Any] | None = None,
+        n_cpu_moe: int = 0,
+        override_tensor: Overrides | None = None,
         **kwargs: Any,
     ) -> None:
         # the base class closes it, even if the file is refused below
@@ -105,6 +117,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
         kwargs["flash_attn"] = self._flash(Path(model_path), kwargs)
         self._device_array = device_array(self._chosen)
+        self.places = tensor_places(n_cpu_moe, override_tensor, Path(model_path))
         self.loading = replace(
             self._loading(model_path, kwargs),
             extra_buffers=extra_buffers,
@@ -117,6 +130,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             kwargs["n_gpu_layers"] = self._fitting(model_path, kwargs, room_for)
         else:
             self._may_use_extra = check_model(model_path, trust, self.loading)
+        self._overrides = self.places.array()
         self.in_chat = _InChat()
         self._hidden: dict[str, str] | None = {}
         renderer = self._load_and_render(model_path, kwargs)
@@ -160,6 +174,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             split_mode=kwargs.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER),
             main_gpu=kwargs.get("main_gpu", 0),
             tensor_split=tuple(kwargs.get("tensor_split") or ()),
+            tensors=self.places.all if self._chosen else (),
             offload_kqv=kwargs.get("offload_kqv", True),
             n_ctx=kwargs["n_ctx"],
             n_threads=kwargs["n_threads"],
@@ -182,7 +197,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         cells, sequences = room_for or (kwargs["n_ctx"], 1)
         context = context_of(kwargs, cells, sequences)
         context.n_rs_seq = self._snapshots
-        return fit_layers(Path(model_path), params, context, self.devices)
+        layers, self.places = fit_layers(
+            Path(model_path), params, context, self.devices, self.places
+        )
+        return layers
 
     def capped(self, n_ctx: int, name: str = "") -> int:
         """Limit a context to the positions that the model has learned, with a warning."""
@@ -245,6 +263,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
     @model_params.setter
     def model_params(self, params: Any) -> None:
         params.use_extra_bufts, params.load_mtp = self._may_use_extra, self.has_head
+        params.tensor_buft_overrides = address_of(self._overrides)
         if self.devices:
             params.devices = ctypes.cast(self._device_array, ctypes.c_void_p)
         self._model_params = params

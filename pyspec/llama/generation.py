@@ -15,11 +15,11 @@ import numpy as np
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import Placement
-from pyspec.engine.offload import asked_layers
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts
 from pyspec.engine.profiles import beginnings
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
+from pyspec.engine.tensor_places import Overrides
 from pyspec.engine.timing import time_plain
 from pyspec.engine.verdicts import followed
 from pyspec.errors import InputEncoding, InputError, OptionError
@@ -42,7 +42,6 @@ from pyspec.sampling.native import ProcessorHook, refuse
 from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
 from pyspec.sampling.verification import Verification, as_rule
 from pyspec.screen.notebook import SpeculationBlock
-from pyspec.store.devices import parse_devices
 from pyspec.store.heads import MTP
 from pyspec.text.tokenizer import check_tokens, piece_reader
 from pyspec.text.tokens import Step
@@ -71,14 +70,19 @@ class Generation(Mirror):
         draft_type_k: int | None,
         draft_type_v: int | None,
         draft_devices: str | Sequence[str] | None,
+        draft_n_cpu_moe: int,
+        draft_override_tensor: Overrides | None,
         wait: bool | float,
         memory: MemoryChoice,
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
         # refuse invalid options before loading the model
-        check_ranges({"draft_n_gpu_layers": asked_layers(draft_n_gpu_layers), "wait": wait})
-        check_ranges({"draft_type_k": draft_type_k, "draft_type_v": draft_type_v})
+        check_ranges({"wait": wait})
+        placement = Placement.of(
+            draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v),
+            draft_n_cpu_moe, draft_override_tensor,
+        )  # fmt: skip
         rule = as_rule(verification)
         check_noise(sampling)
         self._noise = sampling
@@ -96,8 +100,6 @@ class Generation(Mirror):
         self.last_speculation = SpeculationBlock({})
         self.last_timings: dict[str, float] = {}
         if not self._plain:
-            devices = None if draft_devices is None else parse_devices(draft_devices)
-            placement = Placement(draft_n_gpu_layers, devices, draft_type_k, draft_type_v)
             try:
                 self._assemble(choose_parts(self, draft, companion), memory, placement)
             except BaseException:

@@ -16,6 +16,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
 from pyspec.engine.offload import placed
 from pyspec.engine.parts import MemoryChoice
+from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError
 from pyspec.llama.generation import Generation
 from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
@@ -89,10 +90,11 @@ class SpeculativeLlama(Generation):
             draft. "llama.cpp" gives what a `Llama` draws with that seed. None uses "llama.cpp" for calls with a seed and
             "coupled" for others.
         draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.
-        draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16.
-        draft_type_v: The same for values.
+        draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16. `draft_type_v` is of values.
         devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
-        draft_devices: The same for draft and companion; None follows the target.
+            `draft_devices` is the same for draft and companion; None follows the target.
+        n_cpu_moe: Of a mixture, the first layers whose experts stay in main memory; -1 for all. `draft_n_cpu_moe` is the draft's.
+        override_tensor: Where tensors of some names lie: "PATTERN=CPU" or a dict. `draft_override_tensor` is the draft's.
         wait: For objects that several threads use: True waits for the answer in flight, a number waits at most that many seconds,
             False refuses with EngineBusy. A stream keeps others waiting until it is read to its end, closed, or cancelled with
             `cancel()`, so one thread must not interleave two streams.
@@ -109,8 +111,7 @@ class SpeculativeLlama(Generation):
         ModelNotFound: `model_path` is neither a file nor a known name.
         ModelError: The file cannot be used.
         DraftMismatch: The draft has another vocabulary. Raised before anything is generated.
-        OptionError: An argument is outside its range.
-        TypeError: There is no such argument.
+        OptionError: An argument is outside its range; TypeError for one that does not exist.
     """
 
     def __init__(
@@ -171,6 +172,10 @@ class SpeculativeLlama(Generation):
         draft_type_v: int | None = None,
         devices: str | Sequence[str] | None = None,
         draft_devices: str | Sequence[str] | None = None,
+        n_cpu_moe: int = 0,
+        override_tensor: Overrides | None = None,
+        draft_n_cpu_moe: int = 0,
+        draft_override_tensor: Overrides | None = None,
         wait: bool | float = False,
         memory: MemoryChoice = False,
         trust: bool = False,
@@ -389,6 +394,7 @@ class SpeculativeLlama(Generation):
 
 
 _OWN_ARGUMENTS = (
-    "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k",
-    "draft_type_v", "devices", "draft_devices", "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
+    "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
+    "devices", "draft_devices", "n_cpu_moe", "override_tensor", "draft_n_cpu_moe", "draft_override_tensor",
+    "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip

@@ -48,16 +48,13 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
             errors.append(line)
 
     callback = lc.llama_log_callback(log)
-    _CALLBACKS.append(callback)
+    _KEPT.append(callback)
     lc.llama_log_set(callback, ctypes.c_void_p(0))
     return errors
 
 
-_CALLBACKS: list[object] = []
-"""Callbacks that llama.cpp may call as long as the process lives."""
-
 _KEPT: list[object] = []
-"""Objects that parameters point to."""
+"""What llama.cpp may use as long as the process lives: callbacks, and what parameters point to."""
 
 
 def say(line: str) -> None:
@@ -119,12 +116,27 @@ def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
         shares = (ctypes.c_float * max(128, lc.llama_max_devices()))(*loading["tensor_split"])
         params.tensor_split = shares
         _KEPT.append(shares)
+    if loading["n_gpu_layers"] and loading["tensors"]:
+        _place_tensors(lc, params, loading["tensors"])
     if loading["devices"]:
         by_name = ggml_function(lc, "ggml_backend_dev_by_name", ctypes.c_void_p, ctypes.c_char_p)
         found = [by_name(name.encode()) for name in loading["devices"]]
         chosen = (ctypes.c_void_p * (len(found) + 1))(*found)
         params.devices = ctypes.cast(chosen, ctypes.c_void_p)
         _KEPT.append(chosen)
+
+
+def _place_tensors(lc: ModuleType, params: Any, pairs: Sequence[tuple[str, str]]) -> None:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    by_name = ggml_function(lc, "ggml_backend_dev_by_name", pointer, text)
+    of_device = ggml_function(lc, "ggml_backend_dev_buffer_type", pointer, pointer)
+    flat = (pointer * (2 * len(pairs) + 2))()  # pattern and type of buffers; zeros end it
+    for i, (pattern, name) in enumerate(pairs):
+        _KEPT.append(word := text(pattern.encode()))
+        flat[2 * i] = ctypes.cast(word, pointer)
+        flat[2 * i + 1] = of_device(by_name(name.encode()))
+    params.tensor_buft_overrides = ctypes.cast(flat, pointer)
+    _KEPT.append(flat)
 
 
 def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:

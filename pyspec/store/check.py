@@ -63,7 +63,8 @@ class Loading:
     n_gpu_layers: 0 for none. devices: names of devices for layers, () for all. split_mode, main_gpu, tensor_split and
     offload_kqv: as in llama.cpp. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: load only the vocabulary; the
     file may lack weights. embedding: only compute embeddings. head: load the next-token head. type_k, type_v: types of the
-    KV cache. overrides: header values that replace the file's. lora: an adapter's file and scale.
+    KV cache. tensors: patterns of names, and the devices of tensors that match. overrides: header values that replace the
+    file's. lora: an adapter's file and scale.
     """
 
     n_gpu_layers: int = 0
@@ -71,6 +72,7 @@ class Loading:
     split_mode: int = 1
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
+    tensors: tuple[tuple[str, str], ...] = ()
     offload_kqv: bool = True
     n_ctx: int = 512
     n_threads: int = 2
@@ -103,7 +105,8 @@ class Loading:
         if not self.n_gpu_layers:
             return "the CPU"
         names = ",".join(self.devices) or "all devices"
-        return f"{names}, split {self.split_mode} {self.main_gpu} {self.tensor_split}"
+        own = f", {self.tensors}" if self.tensors else ""
+        return f"{names}, split {self.split_mode} {self.main_gpu} {self.tensor_split}{own}"
 
 
 def check_model(

@@ -110,6 +110,26 @@ def buffer_names(found: Iterable[Device]) -> dict[str, str]:
     return {name_of(buffer_type(each.address)).decode(): each.name for each in found}
 
 
+CPU = "CPU"
+"""Where tensors lie in main memory, as llama.cpp names it."""
+
+
+def placeable_names() -> dict[str, str]:
+    """Return the devices that tensors can be put on, and the CPU, by their names and those of their buffers, in small letters."""
+    found = [each for each in devices() if each.takes_layers]
+    names = {buffer.lower(): name for buffer, name in buffer_names(found).items()}
+    return {**names, **{each.name.lower(): each.name for each in found}, CPU.lower(): CPU}
+
+
+def buffer_type(name: str) -> int:
+    """Return the address of a device's type of buffers. Raises OptionError for an unknown name."""
+    pointer = ctypes.c_void_p
+    if name == CPU:
+        return int(_ggml("ggml_backend_cpu_buffer_type", pointer)())
+    (device,) = layer_devices([name])
+    return int(_ggml("ggml_backend_dev_buffer_type", pointer, pointer)(device.address))
+
+
 def device_array(found: Sequence[Device]) -> Any:
     """Return llama.cpp's array of devices. It must live as long as the parameters that point to it."""
     return (ctypes.c_void_p * (len(found) + 1))(*(each.address for each in found))

@@ -12,7 +12,9 @@ from devices import for_processors
 from pyspec.engine import models
 from pyspec.engine import target as of_target
 from pyspec.engine.models import Placement
+from pyspec.engine.offload import Fit
 from pyspec.engine.target import TargetLlama
+from pyspec.engine.tensor_places import TensorPlaces
 from pyspec.errors import ModelRejected
 from pyspec.store import check
 from pyspec.store.check import ChildExit, Loading
@@ -44,7 +46,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         monkeypatch.setattr(
             module, "layer_devices", lambda names=(): [found[name] for name in names or found]
         )
-        monkeypatch.setattr(module, "fit_layers", lambda *_: 1 if free else 0)
+        monkeypatch.setattr(module, "fit_layers", lambda *_: Fit(1 if free else 0, TensorPlaces()))
 
 
 @pytest.mark.parametrize("free", [0, 8 << 30])

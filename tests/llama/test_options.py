@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from pyspec.chat.settings import FIELDS
-from pyspec.cli.options import SamplerOptions
+from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.llama.options import MORE_SAMPLERS
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import RequestFields

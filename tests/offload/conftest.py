@@ -18,6 +18,14 @@ def eight_layers(tiny_folder: Path) -> Path:
     return tiny.write(tiny_folder / "eight.gguf", n_layer=8)
 
 
+@pytest.fixture(scope="session")
+def eight_mixtures(tiny_folder: Path) -> Path:
+    """The same with four experts in each layer, and a wide one: experts are most of the weights."""
+    import tiny
+
+    return tiny.write(tiny_folder / "mixture.gguf", arch="mixture", n_layer=8, n_experts=48)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def knows_rpc() -> None:
     """Only a llama-cpp-python built with GGML_RPC has devices here; `.ci/run` has one for these tests."""

@@ -13,7 +13,8 @@ import running
 import tiny
 
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import CacheOptions, DraftOptions, SamplerOptions, SystemOptions
+from pyspec.cli.options import CacheOptions, DraftOptions, SystemOptions
+from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.serve import Loader, ServedModels, ServerOptions
 from pyspec.sampling.suggested import Suggested, suggested_by
 

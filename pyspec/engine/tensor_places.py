@@ -1,0 +1,143 @@
+"""Where single tensors lie, whatever their layer's device: `--n-cpu-moe`, `--override-tensor` and what `-ngl auto` decides.
+
+A mixture's experts are most of its weights, and a token uses few of them. Kept in main memory they cost little, and leave the
+device to attention and the layers that every token uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pyspec.errors import OptionError
+from pyspec.store.devices import CPU, buffer_type, placeable_names
+from pyspec.store.gguf import Header
+from pyspec.store.header import read_header
+from pyspec.store.others import file_name_of
+
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""Matches names of tensors that hold the experts of a layer; llama.cpp's own pattern."""
+
+MOST_PATTERN = 256
+
+Overrides: TypeAlias = "str | Mapping[str, str] | Iterable[tuple[str, str]]"
+"""Patterns and devices: `PATTERN=DEVICE,..`, a mapping, or pairs."""
+
+
+class _Override(ctypes.Structure):
+    """llama.cpp's `llama_model_tensor_buft_override`."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
+
+
+@dataclass(frozen=True)
+class TensorPlaces:
+    """Regular expressions for names of tensors, each with the device for those that match; the first match counts.
+
+    experts: the number of first layers whose experts stay in main memory, beside what `pairs` say; -1 for all.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = ()
+    experts: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs or self.experts)
+
+    @cached_property
+    def all(self) -> tuple[tuple[str, str], ...]:
+        """All pairs, the experts' last."""
+        if self.experts < 0:
+            return (*self.pairs, (_EXPERTS, CPU))
+        return (*self.pairs, *((rf"blk\.{i}{_EXPERTS}", CPU) for i in range(self.experts)))
+
+    def place_of(self, name: str) -> str | None:
+        """Return the device of the tensor of this name; None if its layer decides."""
+        return next((place for pattern, place in self.all if re.search(pattern, name)), None)
+
+    def array(self) -> Any:
+        """Return llama.cpp's array of overrides, None without any. It must live as long as a load that uses it."""
+        if not self:
+            return None
+        made = (_Override * (len(self.all) + 1))()  # one without a pattern ends it
+        for each, (pattern, place) in zip(made, self.all):
+            each.pattern, each.buft = pattern.encode(), buffer_type(place)
+        return made
+
+    def __str__(self) -> str:
+        words = []
+        if self.experts:
+            layers = "all layers" if self.experts < 0 else f"{self.experts} layers"
+            words.append(f"experts of {layers} in main memory")
+        if self.pairs:
+            words.append(f"{', '.join(pattern for pattern, _ in self.pairs)} as asked")
+        return "; ".join(words)
+
+
+def tensor_places(
+    experts: int, overrides: Overrides | None, path: Path | None = None
+) -> TensorPlaces:
+    """Read the options `n_cpu_moe` and `override_tensor`, for a file if it is known.
+
+    Raises OptionError for a pattern or device that cannot be, or experts that the file lacks.
+    """
+    if experts and path is not None:
+        refuse_lacking_experts(read_header(path))
+    if isinstance(experts, bool) or not isinstance(experts, int) or experts < -1:
+        raise OptionError(f"n_cpu_moe is {experts!r}", "use a number of layers, or -1 for all")
+    return TensorPlaces(tuple(_pairs(overrides or ())), min(experts, 512))
+
+
+def _pairs(overrides: Overrides) -> Iterator[tuple[str, str]]:
+    if isinstance(overrides, str):
+        parts = [part for part in overrides.split(",") if part.strip()]
+        given: Iterable[tuple[str, str]] = (_split(part) for part in parts)
+    else:
+        given = overrides.items() if isinstance(overrides, Mapping) else overrides
+    known = placeable_names()
+    for pattern, device in given:
+        _check_pattern(pattern)
+        if device.lower() not in known:
+            there = ", ".join(dict.fromkeys(known.values()))
+            raise OptionError(f"there is no device {device[:40]!r} for {pattern}", f"use {there}")
+        yield pattern, known[device.lower()]
+
+
+def _split(part: str) -> tuple[str, str]:
+    pattern, is_there, device = part.strip().rpartition("=")
+    if not is_there or not pattern:
+        raise OptionError(
+            f"cannot read the override {part[:80]!r}",
+            "write it as PATTERN=DEVICE, such as exps=CPU",
+        )
+    return pattern, device.strip()
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        hint = "use a regular expression, such as ffn_.*_exps"
+        raise OptionError(f"the pattern {pattern[:80]!r} cannot be read: {error}", hint) from None
+    if len(pattern) > MOST_PATTERN or "\0" in pattern:
+        raise OptionError(
+            f"the pattern {pattern[:40]!r} cannot be used", f"use at most {MOST_PATTERN} letters"
+        )
+
+
+def has_experts(header: Header) -> bool:
+    """Whether a file is a mixture of experts."""
+    return any(re.search(_EXPERTS, tensor.name) for tensor in header.tensors)
+
+
+def refuse_lacking_experts(header: Header) -> None:
+    """Raise OptionError if a file whose experts are to stay in main memory has none."""
+    if not has_experts(header):
+        raise OptionError(
+            f"{file_name_of(header.path)} is no mixture of experts, so there are none to keep in main memory",
+            "leave out --n-cpu-moe and --cpu-moe",
+        )

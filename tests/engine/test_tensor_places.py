@@ -1,0 +1,77 @@
+"""Where single tensors lie: what is understood, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from pyspec.batch import Batch
+from pyspec.engine.tensor_places import TensorPlaces, tensor_places
+from pyspec.errors import OptionError
+from pyspec.llama.speculative import SpeculativeLlama
+
+
+@pytest.fixture(scope="module")
+def mixture(tiny_folder: Path) -> Path:
+    """A random mixture of experts."""
+    return tiny.write(tiny_folder / "four-experts.gguf", arch="mixture")
+
+
+@pytest.mark.parametrize("given", ["a.*b=CPU,c=cpu", {"a.*b": "CPU", "c": "cpu"}])
+def test_words_and_mappings_say_the_same(given: Any) -> None:
+    """Devices are known whatever the size of their letters."""
+    assert tensor_places(0, given) == TensorPlaces((("a.*b", "CPU"), ("c", "CPU")))
+
+
+def test_the_users_own_patterns_come_before_the_experts() -> None:
+    """The first match counts, as in llama.cpp."""
+    places = TensorPlaces(((r"blk\.0\.ffn_up", "CUDA0"),), 1)
+    named = ("blk.0.ffn_up_exps.weight", "blk.0.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight")
+    assert [places.place_of(name) for name in named] == ["CUDA0", "CPU", None]
+
+
+def test_shared_experts_are_no_experts() -> None:
+    """Every token uses them."""
+    assert TensorPlaces(experts=-1).place_of("blk.0.ffn_up_shexp.weight") is None
+
+
+@pytest.mark.parametrize(
+    ("experts", "given", "says"),
+    [
+        (0, "exps", "cannot read the override 'exps'"),
+        (0, "=CPU", "cannot read the override '=CPU'"),
+        (0, "(=CPU", "the pattern .* cannot be read"),
+        (0, "exps=Pluto", "there is no device 'Pluto' for exps"),
+        (0, {"x" * 300: "CPU"}, "cannot be used"),
+        (-2, None, "n_cpu_moe is -2"),
+        (True, None, "n_cpu_moe is True"),
+    ],
+)
+def test_what_cannot_be_is_refused(experts: int, given: Any, says: str) -> None:
+    """By name, before anything is loaded."""
+    with pytest.raises(OptionError, match=says):
+        tensor_places(experts, given)
+
+
+def test_a_model_without_experts_has_none_to_keep(tiny_target: Path, tiny_draft: Path) -> None:
+    """Neither as target nor as draft, at each interface."""
+    for make in (SpeculativeLlama, Batch):
+        with pytest.raises(OptionError, match=r"target\.gguf is no mixture"):
+            make(str(tiny_target), n_cpu_moe=1, draft="none", n_ctx=64)
+    with pytest.raises(OptionError, match=r"draft\.gguf is no mixture"):
+        SpeculativeLlama(tiny_target, draft=str(tiny_draft), draft_n_cpu_moe=-1, n_ctx=64)
+
+
+def test_overrides_reach_llama_cpp(mixture: Path, open_llama: Callable[..., Any]) -> None:
+    """Without a device all lies in main memory, and texts stay."""
+
+    def text(**how: Any) -> Any:
+        llm = open_llama(mixture, trust=True, **how)
+        assert bool(llm.model_params.tensor_buft_overrides) == bool(how)
+        return llm.create_completion("abc", max_tokens=16, temperature=0)["choices"][0]["text"]
+
+    assert text(n_cpu_moe=-1) == text(override_tensor="ffn_.*=CPU") == text()
