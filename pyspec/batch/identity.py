@@ -39,5 +39,6 @@ def identity_of(models: Models, settings: Settings, options: Mapping[str, Any]) 
         "system": settings.system,
         "stop": list(settings.stop),
         "raw": settings.raw,
+        **({} if settings.reasoning_budget is None else {"budget": settings.reasoning_budget}),
         **options,
     }

@@ -109,7 +109,8 @@ class ActiveJob:
         """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
         options, grammar = job.options, job.options.grammar
         text = job.reader(options.stop)
-        chain = build_chain(options.sampling, target, grammar, tokens=job.tokens)
+        budget = options.budget(target, job.tokens)
+        chain = build_chain(options.sampling, target, grammar, tokens=job.tokens, budget=budget)
         answer = cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
         if options.prompt_rows:
             answer.scored = [None]

@@ -20,6 +20,7 @@ from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.noise import derive_seed
 from pyspec.sampling.verification import MARGIN_NUMBERS, Margin, Strict, Verification, rule_at
 from pyspec.text.answer import AnswerReader, Speech
+from pyspec.text.budget import ReasoningLimit
 from pyspec.text.forms import TELLING, from_outside
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
@@ -44,6 +45,7 @@ class Settings:
         stop: Strings that end an answer.
         raw: Whether prompts go to the model without a chat template.
         timeout: Seconds that an answer may take, from when its prompt begins to be read.
+        reasoning_budget: Most tokens of reasoning; None or -1 for as many as come.
 
     Raises:
         OptionError: A value is outside its range.
@@ -56,6 +58,7 @@ class Settings:
     stop: tuple[str, ...] = ()
     raw: bool = False
     timeout: float | None = None
+    reasoning_budget: int | None = None
 
     def __post_init__(self) -> None:
         check_ranges({"timeout": self.timeout})
@@ -131,6 +134,7 @@ class JobMaker:
         if content is None and record.grammar is not None:
             content = of_grammar(record.grammar)
         grammar = None if content is None else Constraint(content)
+        limit = self._limit(record) if is_chat else None
         if is_chat:
             stop = (*stop, *self._template.stop)
             reader = partial(
@@ -154,6 +158,7 @@ class JobMaker:
                 wanted,
                 stop,
                 grammar=grammar,
+                reasoning=limit,
             ),
             reader,
             min(len(tokens) + wanted, self._n_ctx),
@@ -196,6 +201,19 @@ class JobMaker:
         alone = self._template.is_plain and self._system(record) is None
         return record.tokens is None and not (self._settings.raw or alone)
 
+    def _limit(self, record: Record) -> ReasoningLimit | None:
+        most = self._budget(record)
+        if most is None:
+            return None
+        functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
+        return ReasoningLimit(most, functions, record.goes_on)
+
+    def _budget(self, record: Record) -> int | None:
+        """Most tokens of reasoning; None for as many as come."""
+        own = record.reasoning_budget
+        most = self._settings.reasoning_budget if own is None else own
+        return None if most is None or most < 0 else most
+
     def _sampling(self, record: Record) -> Sampling:
         base = self._settings.sampling
         own = {name: getattr(record, name) for name in SAMPLER_FIELDS}
@@ -223,8 +241,9 @@ class JobMaker:
         if len(turns) > self._n_ctx:  # a turn is a token at least
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)
         tools = [{"type": "function", "function": function} for function in record.tools or ()]
-        arguments = self._speech.arguments(record.chat_template_kwargs or {})
-        if record.reasons is False:
+        budget = self._budget(record)
+        arguments = self._speech.arguments(record.chat_template_kwargs or {}, budget)
+        if record.reasons is False or budget == 0:
             arguments = {**self._speech.quiet, **arguments}
         return self._template.prompt(
             from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on

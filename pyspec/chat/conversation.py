@@ -24,6 +24,7 @@ from pyspec.screen.display import counted
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
 from pyspec.store.watch import Watch
+from pyspec.text.budget import ReasoningLimit
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate, Message
@@ -179,7 +180,8 @@ class LlamaChat:
     name: the target's name. draft, companion: their names, or none. n_ctx: size of the context in tokens. stats: counts of the
     last answer, None if nothing was decoded. piece: returns the bytes of a token. thinking: False asks the template for no
     reasoning, if it supports that. called: the user's name for the target.
-    suggested: how the target suggests to sample. One answer at a time; only `cancel` may be called from another thread.
+    suggested: how the target suggests to sample. budget: most tokens of reasoning, -1 for any.
+    One answer at a time; only `cancel` may be called from another thread.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class LlamaChat:
         self._called = called
         self._open({})
         self._cancelled = False
-        self.thinking = True
+        self.thinking, self.budget = True, -1
         self._begun = time()  # a fixed date for the template, so that prompts keep their prefix
 
     def target(self) -> SavedModel:
@@ -209,14 +211,27 @@ class LlamaChat:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Tokenize the messages as a prompt for the next answer."""
-        quiet = None if self.thinking else self.llm.speech.quiet
-        return self.template.prompt(messages, arguments=quiet, now=self._begun)
+        speech, limit = self.llm.speech, self.limit
+        arguments = speech.arguments({}, None if limit is None else limit.tokens)
+        if not self.thinking:
+            arguments |= speech.quiet
+        return self.template.prompt(messages, arguments=arguments or None, now=self._begun)
+
+    @property
+    def limit(self) -> ReasoningLimit | None:
+        """The budget as an option of answers."""
+        return None if self.budget < 0 else ReasoningLimit(self.budget)
 
     @property
     def obeys(self) -> bool:
         """Whether `thinking = False` turns reasoning off, as far as the template shows; true if the model does not reason."""
-        speech = self.llm.speech
-        return bool(speech.quiet) or not (speech.notation.reasoning or speech.notation.channels)
+        return bool(self.llm.speech.quiet) or not self.reasons
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the model marks reasoning in its answers."""
+        notation = self.llm.speech.notation
+        return notation.channels or notation.reasoning is not None
 
     def cancel(self) -> None:
         """End the current answer; safe from any thread."""

@@ -90,6 +90,7 @@ class ChatSettings:
 
     seed: None draws one for each answer. noise: source of random numbers. dry_sequence_breakers: set as a JSON list. trim:
     drop the oldest turns when the context is full. reasoning: `show` it dimmed, `hide` it, or ask the model for none with `off`.
+    reasoning_budget: its most tokens, -1 for as many as come.
     stats: `brief` for a sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between
     words. tokens: colour answers by where their tokens came from.
     """
@@ -123,6 +124,7 @@ class ChatSettings:
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _switch)
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
+    reasoning_budget: int = _setting(-1, _number(int, -1, 2**31 - 1))
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _switch)
     tokens: bool = _setting(False, _switch)

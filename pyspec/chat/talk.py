@@ -35,6 +35,7 @@ from pyspec.sampling.noise import chance_seed
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen, counted, stats_line, verdict
 from pyspec.screen.token_view import TokenPaint, has_colour
+from pyspec.text.budget import ReasoningLimit
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
 from pyspec.text.template import Message
@@ -206,7 +207,9 @@ class Chat:
         return True
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        self.model.thinking = self.settings.reasoning != UNASKED
+        budget = self.settings.reasoning_budget
+        self.model.budget = budget
+        self.model.thinking = self.settings.reasoning != UNASKED and budget != 0
         return self.model.prompt(messages)
 
     def _options(self, seed: int, rule: Verification | None) -> AnswerOptions:
@@ -216,6 +219,9 @@ class Chat:
             Speculation(verification=rule, length=settings.length, draft_max=settings.draft_max),
             settings.max_tokens,
             progress=self.screen.progress,
+            reasoning=None
+            if settings.reasoning_budget < 0
+            else ReasoningLimit(settings.reasoning_budget),
         )
 
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:

@@ -81,6 +81,8 @@ class BatchOptions(CacheOptions, SystemOptions):
         help="Stop answers before this text; may be repeated.")
     timeout: float | None = option("Answers", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
         help="Time limit for an answer; one that takes longer fails, and the rest continue.")
+    reasoning_budget: int = option("Answers", "--reasoning-budget", metavar="N", type=click.IntRange(-1, 2**31 - 1), default=-1,
+        show_default=False, help="End the reasoning after N tokens; if not given, or -1, the model ends it.")
     exact: bool = option("Answers", "--exact", is_flag=True,
         help="Make each text independent of other records, their order and interruptions; turns drafts off.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
@@ -113,6 +115,7 @@ class BatchOptions(CacheOptions, SystemOptions):
             self.stop,
             self.raw,
             self.timeout,
+            None if self.reasoning_budget < 0 else self.reasoning_budget,
         )
         arguments = {
             **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,

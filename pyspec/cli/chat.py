@@ -60,7 +60,7 @@ class TalkOptions(CacheOptions, DialogueOptions):
         sampling = sampler.sampling()  # refuses impossible numbers, as the verification rule does
         given = {**sampler.filled(), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
         given["dry_sequence_breakers"] = sampling.dry_sequence_breakers
-        given["reasoning"] = shown.reasoning
+        given |= {"reasoning": shown.reasoning, "reasoning_budget": shown.reasoning_budget}
         given["temp"] = given.pop("temperature")
         given["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
         given["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens

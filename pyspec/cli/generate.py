@@ -181,9 +181,12 @@ def generate(
         if told := model.suggested.sentence(sampler.given):
             screen.note(told)
         sampling = sampler.sampling(suggested=model.suggested.values)
-        model.thinking = output.reasoning != UNASKED
+        model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
+        model.budget = output.reasoning_budget
         if not (model.thinking or model.obeys):
             screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
+        if output.reasoning_budget > 0 and not model.reasons:
+            screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
         raw = asked.raw or (model.template.is_plain and asked.system is None)
         conversation, path = _conversation(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
@@ -193,7 +196,7 @@ def generate(
         if shape.max_tokens != 0:
             options = AnswerOptions(
                 sampling, speculation, shape.max_tokens, shape.stop,
-                grammar=shaped, progress=screen.progress,
+                grammar=shaped, progress=screen.progress, reasoning=None if raw else model.limit,
             )  # fmt: skip
             cache = PromptCache(model.llm, asked.prompt_cache)
             cache.restore(tokens)

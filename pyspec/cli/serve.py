@@ -95,6 +95,9 @@ class ServerOptions:
         help="Largest request, bytes.")
     max_tokens: int | None = option("Server", "-n", "--max-tokens", type=click.IntRange(1, MOST_TOKENS),
         help="Longest answer, tokens, for requests that set no limit; if not given, as long as the context has room.")
+    reasoning_budget: int = option("Server", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MOST_TOKENS), default=-1,
+        show_default=False, help="End the reasoning after N tokens, for requests that set no budget; if not given, or -1, the "
+        "model ends it.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
         help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
@@ -239,7 +242,13 @@ class Loader:
             str(path),
             length=self.drafts.length,
             draft_max=self.drafts.draft_max,
-            settings=Settings(sampling, rule, server.max_tokens or MOST_TOKENS, self.told.system),
+            settings=Settings(
+                sampling,
+                rule,
+                server.max_tokens or MOST_TOKENS,
+                self.told.system,
+                reasoning_budget=server.reasoning_budget,
+            ),
             parallel=server.parallel,
             interactive=True,
             prompt_cache=self.cache.prompt_cache,

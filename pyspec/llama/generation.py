@@ -297,7 +297,8 @@ class Generation(Mirror):
         processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())
-        chain = build_chain(options.sampling, self, options.grammar, hook, tokens=tokens)
+        budget = options.budget(self, tokens)
+        chain = build_chain(options.sampling, self, options.grammar, hook, tokens, budget)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)
             asked = options.speculation.length, rule, options.sampling.draw

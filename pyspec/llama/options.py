@@ -24,6 +24,7 @@ from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.noise import Noise, check_noise
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification, check_rule, rule_at
+from pyspec.text.budget import Budget, ReasoningLimit
 
 _STRICT = Strict()
 
@@ -106,7 +107,7 @@ class AnswerOptions:
     max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text; rounds do not know them.
     goes_on: at max_tokens the answer continues without drafts until its caller closes it. keep_rows: keep the logits of emitted
     tokens; prompt_rows: also the prompt's, which is then read again. policy: decides draft lengths, None for the object's own.
-    progress: called as progress(done, total) while the prompt is read.
+    progress: called as progress(done, total) while the prompt is read. reasoning: how long a chat's reasoning may be.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -121,6 +122,7 @@ class AnswerOptions:
     policy: LengthPolicy | None = None
     drafting: Drafting = "all"
     progress: Callable[[int, int], None] | None = None
+    reasoning: ReasoningLimit | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_tokens, (Integral, type(None))):
@@ -186,7 +188,12 @@ class AnswerOptions:
     @property
     def shaped(self) -> bool:
         """Whether sampling uses changed rows instead of the raw ones, so that no token may be relaxed."""
-        return bool(self.grammar or self.logits_processor or self.sampling.shaped)
+        own = self.grammar or self.logits_processor or self.reasoning is not None
+        return bool(own or self.sampling.shaped)
+
+    def budget(self, target: Any, tokens: Sequence[int]) -> Budget | None:
+        """The budget for the reasoning of the answer to a prompt, if it has one."""
+        return None if self.reasoning is None else self.reasoning.budget(target.speech, tokens)
 
 
 @dataclass

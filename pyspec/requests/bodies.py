@@ -32,7 +32,8 @@ class Body(UndoneFields, kw_only=True):
     """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
 
     json_schema is llama-server's, fields that begin with guided, structured_outputs and repetition_penalty are vLLM's,
-    enable_thinking Qwen's and think Ollama's.
+    enable_thinking Qwen's and think Ollama's,
+    thinking Anthropic's and reasoning OpenRouter's.
     """
 
     refused: ClassVar[tuple[str, ...]] = REFUSED
@@ -58,6 +59,8 @@ class Body(UndoneFields, kw_only=True):
     safety_identifier: str | None = None
     enable_thinking: bool | None = None
     think: bool | None = None
+    thinking: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
 
     @property
     def owner(self) -> str:
@@ -74,6 +77,16 @@ class Body(UndoneFields, kw_only=True):
     def records(self, name: str) -> list[Record]:
         """What is asked, a record each. Raises whatever is wrong with it."""
         raise NotImplementedError
+
+    @property
+    def budget(self) -> int | None:
+        """Most tokens of reasoning, by whichever name an API has for it."""
+        thinking, reasoning = self.thinking or {}, self.reasoning or {}
+        given = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
+        found: Any = next((each for each in given if each is not None), None)
+        if found is not None and type(found) is not int:
+            raise InputError(f"the budget for reasoning is {str(found)[:40]!r}", "use a number")
+        return found
 
     @property
     def alternatives(self) -> int | None:
@@ -99,7 +112,10 @@ class Body(UndoneFields, kw_only=True):
         if self.top_p == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
-        if self.enable_thinking is False or self.think is False:
+        wanted["reasoning_budget"] = self.budget
+        if False in (self.enable_thinking, self.think, (self.reasoning or {}).get("enabled")):
+            wanted["reasons"] = False
+        if (self.thinking or {}).get("type") == "disabled":
             wanted["reasons"] = False
         return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
 
@@ -202,10 +218,11 @@ class ChatBody(Body):
             shared["custom"] = custom or None
         elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
             raise InputError("tool_choice requires a call, but there are no tools", "send tools")
-        if self.reasoning_effort == "none":
+        effort = self.reasoning_effort or (self.reasoning or {}).get("effort")
+        if effort == "none":
             shared["reasons"] = False
-        elif self.reasoning_effort is not None:
-            shared["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort}
+        elif effort is not None:
+            shared["chat_template_kwargs"] = {"reasoning_effort": effort}
         if self.chat_template_kwargs:
             told = shared.get("chat_template_kwargs", {})
             shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}

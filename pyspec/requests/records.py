@@ -45,7 +45,7 @@ class RequestFields(msgspec.Struct, kw_only=True):
 
     grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id. sampling: whose random numbers
     draw, "coupled" or "llama.cpp". speculation: how its answer is drafted and verified. Names and meanings of DRY, XTC and
-    dynamic temperature are llama-server's.
+    dynamic temperature are llama-server's. reasoning_budget: most tokens of reasoning, -1 for as many as come.
     """
 
     max_tokens: int | None = None
@@ -53,6 +53,7 @@ class RequestFields(msgspec.Struct, kw_only=True):
     grammar: str | None = None
     sampling: Noise | None = None
     speculation: SpeculationBody | None = None
+    reasoning_budget: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -72,7 +73,7 @@ class RequestFields(msgspec.Struct, kw_only=True):
     dynatemp_exponent: float | None = None
 
 
-SAMPLER_FIELDS = RequestFields.__struct_fields__[5:]
+SAMPLER_FIELDS = RequestFields.__struct_fields__[6:]
 """Fields of a record that go into its sampler under the same names."""
 
 
@@ -100,6 +101,7 @@ class Record(RecordFields, kw_only=True):
         seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
         grammar: GBNF that the answer follows.
         sampling: Whose random numbers draw: "coupled" or "llama.cpp".
+        reasoning_budget: Most tokens of reasoning, after which it is ended; -1 for as many as come.
         logit_bias: What is added to logits, by token id.
         chat_template_kwargs: Variables of the chat template.
         stop: Strings that end the answer.
@@ -173,6 +175,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (0, MOST_TOKENS),
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
+    "reasoning_budget": (-1, MOST_TOKENS),
 }
 _ABOUT = {"id", "source", "line", "form", "prediction", "error"}
 ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)

@@ -14,8 +14,9 @@ from pyspec.errors import EngineError, OptionError
 from pyspec.grammar.gbnf import constraint_of
 from pyspec.grammar.masks import MaskHook, Masks
 from pyspec.sampling.limits import RANGES, check_bias, check_breakers, check_ranges
-from pyspec.sampling.native import CoupledXtc, Dry, ProcessorHook
+from pyspec.sampling.native import BudgetHook, CoupledXtc, Dry, ProcessorHook
 from pyspec.sampling.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
+from pyspec.text.budget import Budget
 
 LEAST_P = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
@@ -168,17 +169,18 @@ def build_chain(
     grammar: Any = None,
     hook: ProcessorHook | None = None,
     tokens: Sequence[int] = (),
+    budget: Budget | None = None,
 ) -> Any:
     """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None if none is needed; used inside `in_force`.
 
     If noise is coupled, the chain leaves the tokens to draw from, and the engine draws. llama: the `llama_cpp.Llama` whose model
     and vocabulary the chain needs. grammar: a `Constraint` or a `LlamaGrammar`. hook: logits processors, which come first.
-    tokens: the prompt's. Raises InputError for a grammar that cannot be used.
+    tokens: the prompt's. budget: for its reasoning. Raises InputError for a grammar that cannot be used.
     """
     raw = sampling.greedy or (
         sampling.coupled and sampling.temperature < 0.0 and not sampling.shaped
     )
-    if raw and grammar is None and hook is None:
+    if raw and grammar is None and hook is None and budget is None:
         return None
     chain = internals.LlamaSampler()
     chain.masks = None
@@ -199,6 +201,8 @@ def build_chain(
     if grammar is not None:
         chain.masks = MaskHook(Masks(constraint_of(grammar), llama))
         _add_own(chain, chain.masks)
+    if budget is not None:
+        _add_own(chain, BudgetHook(budget))
     _add_choice(chain, sampling, llama.n_vocab(), len(tokens))
     return chain
 

@@ -16,6 +16,7 @@ from llama_cpp import _internals as internals
 from pyspec._lib import ffi, lib
 from pyspec.errors import OptionError
 from pyspec.grammar.masks import read_candidates
+from pyspec.text.budget import Budget
 
 
 def refuse(samplers: Iterable[str]) -> None:
@@ -60,6 +61,27 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
             candidates["logit"] = logits
         except BaseException as error:  # noqa: BLE001 - Ctrl-C too is raised where the answer is made
             self.error = error
+
+
+class BudgetHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+    """Leaves only the token that a budget for reasoning says has to come."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(self._bar)
+        self._accept_ref = llama_cpp.llama_sampler_i_accept(lambda _, token: budget.accept(token))
+        self.sampler.iface.contents.accept = self._accept_ref
+        self._budget = budget
+
+    def _bar(self, array: Any) -> None:
+        token = self._budget.next
+        if token is None:
+            return
+        candidates = read_candidates(array)
+        found = candidates["id"] == token
+        if np.isfinite(candidates["logit"][found]).any():
+            candidates["logit"][~found] = -np.inf
+        else:  # a grammar has something else here
+            self._budget.give_up()
 
 
 _CHANCE = -1

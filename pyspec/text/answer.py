@@ -150,31 +150,43 @@ class Speech:
     template variables that ask for no reasoning, or as little as possible; empty if the template has none.
     """
 
-    def __init__(self, sources: Iterable[str], tokenizer: Any, piece: TokenBytes) -> None:
-        self._tokenizer, self._piece = tokenizer, piece
+    def __init__(
+        self, sources: Iterable[str], tokenizer: Any, piece: TokenBytes, architecture: str = ""
+    ) -> None:
+        self._tokenizer, self.piece, self.architecture = tokenizer, piece, architecture
         self._tokens: dict[str, int | None] = {}
         self._pieces: dict[bool, TokenBytes] = {}
         text = "\n".join(sources)
         self.notation = Notation.of(text, lambda mark: self.token_of(mark) is not None)
         self.quiet = quiet_arguments(text)
         self._effort = known_efforts(text)
+        self._budgets = "thinking_budget" in text
 
-    def arguments(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the template variables; `reasoning_effort` becomes the nearest word if the template refuses others."""
+    def arguments(self, asked: Mapping[str, Any], budget: int | None = None) -> dict[str, Any]:
+        """Return the template variables; `reasoning_effort` becomes the nearest word if the template refuses others.
+
+        budget: most tokens of reasoning; some templates tell the model.
+        """
         made = dict(asked)
+        if budget is not None and self._budgets:
+            made.setdefault("thinking_budget", budget)
         if self._effort and made.get("reasoning_effort") in EFFORTS:
             name, words = self._effort
             word = nearest_effort(made.pop("reasoning_effort"), words)
             made = {name: word, **made}
         return made
 
+    def ids_of(self, text: str) -> list[int]:
+        """Return the tokens of a text of the model's own, marks among them; empty if the vocabulary cannot spell it."""
+        try:
+            return list(self._tokenizer.tokenize(text.encode(), add_bos=False, special=True))
+        except InputError:
+            return []
+
     def token_of(self, mark: str) -> int | None:
         """Return the id of a mark that is a single token, else None."""
         if mark not in self._tokens:
-            try:
-                ids = self._tokenizer.tokenize(mark.encode(), add_bos=False, special=True)
-            except InputError:  # the vocabulary cannot spell it
-                ids = []
+            ids = self.ids_of(mark)
             whole = len(ids) == 1 and self._spelled(ids) == mark
             self._tokens[mark] = ids[0] if whole else None
         return self._tokens[mark]
@@ -191,7 +203,9 @@ class Speech:
     def of(cls, llm: Any) -> Speech:
         """Return the speech of a `TargetLlama`."""
         vocab = llm._model.vocab  # noqa: SLF001 - llama_cpp has no public way
-        return cls(ChatTemplate.of(llm).sources.values(), llm.tokenizer_, piece_reader(vocab))
+        architecture = llm.metadata.get("general.architecture", "")
+        sources = ChatTemplate.of(llm).sources.values()
+        return cls(sources, llm.tokenizer_, piece_reader(vocab), architecture)
 
     def reader(
         self,
@@ -259,7 +273,7 @@ class Speech:
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
         """Return a reader for text outside a chat: everything is content."""
-        return AnswerReader(self._piece, stop)
+        return AnswerReader(self.piece, stop)
 
     def _showing(self, *, tools: bool) -> TokenBytes:
         """Return a function for the bytes of tokens that shows the notation's marks too."""
@@ -267,6 +281,6 @@ class Speech:
             marks = {
                 self.token_of(mark): mark.encode() for mark in self.notation.marks(tools=tools)
             }
-            plain = self._piece
+            plain = self.piece
             self._pieces[tools] = lambda token: marks.get(token) or plain(token)
         return self._pieces[tools]

@@ -49,7 +49,8 @@ CALLS = [
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
 
 INSIDE = {
-    "stream_options.include_usage", "text.format", "reasoning.effort", "thinking.type", "output_config.effort",
+    "stream_options.include_usage", "text.format", "reasoning.effort", "thinking.type",
+    "thinking.budget_tokens", "output_config.effort",
     "output_config.format", "output_format.schema", "output_format.type", "metadata.user_id",
 }  # fmt: skip
 """What is honoured of fields that are objects of settings."""
@@ -155,7 +156,6 @@ SAMPLES = {
     "stream_options.include_obfuscation": True,
     "text.verbosity": "low",
     "thinking.block_binding": "none",
-    "thinking.budget_tokens": 1024,
     "thinking.display": "omitted",
     "user_profile_id": "u",
     "verbosity": "low",

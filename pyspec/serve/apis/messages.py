@@ -55,7 +55,7 @@ class MessagesBody(Body):
     harmless = (
         "betas", "billing_policy", "cache_control", "context_management", "diagnostics", "fallback_credit_token",
         "fallbacks", "inference_geo", "service_tier", "speed", "user_profile_id", "workspace_id",
-        "output_config.task_budget", "thinking.block_binding", "thinking.budget_tokens", "thinking.display",
+        "output_config.task_budget", "thinking.block_binding", "thinking.display",
     )  # fmt: skip
 
     messages: list[dict[str, Any]]
@@ -63,7 +63,6 @@ class MessagesBody(Body):
     stop_sequences: list[str] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

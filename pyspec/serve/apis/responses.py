@@ -39,7 +39,6 @@ class ResponsesBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     top_logprobs: int | None = None
     previous_response_id: Any = None
