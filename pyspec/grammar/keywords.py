@@ -10,10 +10,11 @@ from typing import Any
 from pyspec.errors import InputError
 
 MOST_WAYS = 64
+_MOST_ITEMS = 6
 _MOST_LISTS = 400
 _TYPES = ["null", "boolean", "object", "array", "number", "string"]
 NO_LIST = {"type": [kind for kind in _TYPES if kind != "array"]}
-_NO_OBJECT = {"type": [kind for kind in _TYPES if kind != "object"]}
+NO_OBJECT = {"type": [kind for kind in _TYPES if kind != "object"]}
 NOTES = {
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
     "contentSchema", "$comment", "$schema", "nullable", "discriminator", "example", "externalDocs", "xml",
@@ -202,6 +203,8 @@ def different_items(schema: Mapping[str, Any]) -> Schema:
         return True
     rest = [] if items is False else _values(items)
     most = int(min(len(first) + len(rest), schema.get("maxItems", inf)))
+    if most > _MOST_ITEMS:
+        raise InputError("too many lists")
     kinds = [*map(_values, first), *([rest] * max(most - len(first), 0))]
     lists = chain.from_iterable(
         product(*kinds[:n]) for n in range(schema.get("minItems", 0), most + 1)
@@ -222,7 +225,7 @@ def property_count(key: str, schema: Mapping[str, Any]) -> Schema | None:
     closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     if key == "minProperties" and asked == 1 and not closed:
         none = {"type": "object", "properties": dict.fromkeys(listed, False), key: 1}
-        return any_of([_NO_OBJECT, *map(has, listed), none])
+        return any_of([NO_OBJECT, *map(has, listed), none])
     if not closed:
         return None
     if key == "minProperties":
@@ -230,7 +233,7 @@ def property_count(key: str, schema: Mapping[str, Any]) -> Schema | None:
     else:
         left = combinations(listed, max(len(listed) - asked, 0))
         found = [{"properties": dict.fromkeys(each, False)} for each in few(left)]
-    return any_of([_NO_OBJECT, *({"type": "object", **each} for each in found)])
+    return any_of([NO_OBJECT, *({"type": "object", **each} for each in found)])
 
 
 def patterned(schema: Mapping[str, Any]) -> Schema | None:

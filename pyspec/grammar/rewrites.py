@@ -99,6 +99,7 @@ class _Rewriting:
             **keywords.RULES,
             "not": lambda schema: self._opposite(schema["not"]),
             "if": self._if,
+            "allOf": _switched,
             "oneOf": self._one_of,
             "contains": self._contains,
         }
@@ -236,7 +237,7 @@ class _Rewriting:
 
     def _not_one_of(self, schema: Mapping[str, Any]) -> Schema:
         parts = schema["oneOf"]
-        return any_of([self._none(parts), *map(all_of, combinations(parts, 2))])
+        return any_of([self._none(parts), *map(all_of, few(combinations(parts, 2)))])
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
@@ -244,7 +245,7 @@ class _Rewriting:
         """Exactly one; None where that cannot be written, since llguidance knows some of these."""
         parts = schema["oneOf"]
         try:
-            wrong = [self._opposite(part) for part in parts]
+            wrong = [self._opposite(part) for part in few(parts)]
         except InputError:
             return None
         return any_of(all_of([part, *wrong[:n], *wrong[n + 1 :]]) for n, part in enumerate(parts))
@@ -275,3 +276,33 @@ class _Rewriting:
             firsts = ([True if n in taken else wrong for n in range(length)] for taken in places)
             made.append(any_of({"prefixItems": first} for first in firsts))
         return any_of([NO_LIST, all_of(made)])
+
+
+def _switched(schema: Mapping[str, Any]) -> Schema | None:
+    """Conditions on one property's value, as alternatives: by themselves each would double the ways of the others."""
+    cases = {n: each for n, part in enumerate(schema["allOf"]) if (each := _case(part))}
+    names = {name for name, _ in cases.values()}
+    values = [value for _, value in cases.values()]
+    if len(cases) < 2 or len(names) > 1 or len(set(values)) < len(values):
+        return None
+    held = [part for n, part in enumerate(schema["allOf"]) if n not in cases]
+    found = [schema["allOf"][n] for n in cases]
+    ways = [all_of([part["if"], part["then"]]) for part in found]
+    ways.append({"properties": {names.pop(): keywords.other_values(values)}})
+    objects = all_of([{"type": "object"}, any_of(ways)])
+    # all conditions are true of other values
+    others = all_of([keywords.NO_OBJECT, *(part["then"] for part in found)])
+    return all_of([*held, any_of([objects, others])])
+
+
+def _case(part: Schema) -> tuple[str, str] | None:
+    """The property and its text that a part is a condition on."""
+    if not isinstance(part, dict) or part.keys() != {"if", "then"}:
+        return None
+    match part["if"]:
+        case {"properties": dict(found), "required": [name], **more} if found.keys() == {name}:
+            held = found[name] if isinstance(found[name], dict) and not more else {}
+            value = held.get("const") if held.keys() <= {"const", "type"} else None
+            if isinstance(value, str) and held.get("type", "string") == "string":
+                return name, value
+    return None

@@ -52,6 +52,11 @@ SCALARS = {
 }  # fmt: skip
 
 
+def when(value: str) -> dict[str, Any]:
+    """A condition on one property."""
+    return {"properties": {"a": {"const": value}}, "required": ["a"]}
+
+
 def schemas(inner: Any) -> Any:
     """Schemas that hold others: one keyword or two, beside a bound of lists."""
     several = st.lists(inner, min_size=1, max_size=2)
@@ -74,7 +79,9 @@ def schemas(inner: Any) -> Any:
     one = st.sampled_from(sorted(kinds)).flatmap(
         lambda key: st.fixed_dictionaries({key: kinds[key]})
     )
-    parts = st.lists(one | one | tested | contained, min_size=1, max_size=3)
+    case = st.fixed_dictionaries({"if": st.sampled_from(["a", "b"]).map(when), "then": inner})
+    switch = st.fixed_dictionaries({"allOf": st.lists(case | inner, min_size=2, max_size=3)})
+    parts = st.lists(one | one | tested | contained | switch, min_size=1, max_size=3)
     return parts.map(lambda found: {key: value for part in found for key, value in part.items()})
 
 

@@ -81,6 +81,11 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a condition": (
         {**of("k", k={"enum": ["x", "y"]}, v=INT), "if": of("k", k={"const": "x"}), "then": {"required": ["v"]}},
         ['{"k":"y"}', '{"k":"x","v":1}'], ['{"k":"x"}']),
+    "many conditions": (
+        {**of("k", k=TEXT), "allOf": [
+            {"if": {"properties": {"k": {"const": f"v{n}"}}, "required": ["k"]},
+             "then": {"required": [f"a{n}"]}} for n in range(12)]},
+        ['{"k":"v1","a1":[]}', '{"k":"v"}'], ['{"k":"v1"}', '{"k":"v11","a1":1}']),
     "names of one kind": (
         {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "additionalProperties": INT},
         ['{"ab":1}', "{}"], ['{"A":1}', '{"a":"x"}']),
