@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ps_internal.h"
+#include "ps_kernel.h"
 
 /* One verify under acceptance. */
 typedef struct trial {
@@ -23,16 +24,22 @@ static bool special(const ps_engine *engine, int32_t token) {
     return ps_api.vocab_is_eog(vocab, token) || ps_api.vocab_is_control(vocab, token);
 }
 
-/* Apply the target's sampler chain to a row; it sees every raw logit. */
+/* Apply the target's sampler chain to a row. It sees every raw logit, or where it keeps a few of them first, all that may be. */
 static ps_status apply_chain(trial *t, const float *row) {
     ps_engine *const engine = t->engine;
-    const size_t n_vocab = (size_t)engine->n_vocab;
-    if (!engine->candidates) engine->candidates = malloc(n_vocab * sizeof *engine->candidates);
+    const int32_t n_vocab = engine->n_vocab, level = ps_simd();
+    if (!engine->candidates) engine->candidates = malloc((size_t)n_vocab * sizeof *engine->candidates);
     PS_FAIL_UNLESS(engine->candidates, PS_E_NOMEM);
-    for (int32_t i = 0; i < engine->n_vocab; i++) {
-        engine->candidates[i] = (struct llama_token_data){.id = i, .logit = row[i], .p = 0.0f};
+    const float least = ps_scan_least(row, n_vocab, t->seq->coupling.top_k, level);
+    size_t found = 0;
+    for (int32_t i = 0, end; i < n_vocab; i = end) {
+        end = n_vocab - i < PS_STRETCH ? n_vocab : i + PS_STRETCH;
+        if (ps_scan_max(row + i, end - i, level) < least) continue;
+        for (int32_t id = i; id < end; id++) {
+            if (row[id] >= least) engine->candidates[found++] = (struct llama_token_data){.id = id, .logit = row[id], .p = 0.0f};
+        }
     }
-    t->force = (struct llama_token_data_array){engine->candidates, n_vocab, -1, false};
+    t->force = (struct llama_token_data_array){engine->candidates, found, -1, false};
     ps_api.sampler_apply(t->sampler, &t->force);
     return PS_OK;
 }

@@ -57,8 +57,6 @@ void ps_race_enter(ps_race *race, int32_t id, double scaled) {
     }
 }
 
-enum { STRETCH = 64 };
-
 /* What a row's search needs besides the race. entered: the two entered first, so that the others have something to beat. */
 typedef struct search {
     const float *row;
@@ -93,7 +91,7 @@ void ps_race_row(ps_race *race, const float *row, int32_t n_vocab, const ps_coup
     if (raw->second >= 0) enter(race, &s, raw->second);
     const int32_t level = ps_simd();
     for (int32_t i = 0, n; i < n_vocab; i += n) {
-        n = n_vocab - i < STRETCH ? n_vocab - i : STRETCH;
+        n = n_vocab - i < PS_STRETCH ? n_vocab - i : PS_STRETCH;
         if (may_win(race, &s, i, n, ps_scan_max(row + i, n, level), level)) enter_stretch(race, &s, i, n);
     }
 }

@@ -44,6 +44,11 @@ ps_status ps_scan_sum(const float *row, int32_t n_vocab, int32_t what, ps_row *o
 /* The largest of n numbers that ps_scan has checked. */
 float ps_scan_max(const float *x, int32_t n, int32_t level);
 
+/* A number that k or more of n are not below: the k-th largest of their stretches' largest. -INFINITY for k < 1, for more than
+ * PS_MOST_TOP, and if there are fewer stretches. */
+enum { PS_STRETCH = 64, PS_MOST_TOP = 256 };
+float ps_scan_least(const float *x, int32_t n, int32_t k, int32_t level);
+
 /*
  * exp(x) for x <= 0, relative error under 5e-7; anything below -87 gives exp(-87), too little to matter in a row's sum. 2^t is
  * split into 2^n, built from bits, and 2^r with |r| <= 1/2, a polynomial fitted for the least relative error.

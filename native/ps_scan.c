@@ -48,6 +48,20 @@ float ps_scan_max(const float *x, int32_t n, int32_t level) {
     return stretch_max_at[level](x, n, &bad);
 }
 
+float ps_scan_least(const float *x, int32_t n, int32_t k, int32_t level) {
+    if (k < 1 || k > PS_MOST_TOP || n / PS_STRETCH < k) return -INFINITY;
+    float best[PS_MOST_TOP]; /* the largest so far, in order */
+    int32_t held = 0;
+    for (int32_t i = 0; i + PS_STRETCH <= n; i += PS_STRETCH) {
+        const float most = ps_scan_max(x + i, PS_STRETCH, level);
+        if (held == k && most <= best[k - 1]) continue;
+        int32_t at = held < k ? held++ : k - 1;
+        for (; at > 0 && best[at - 1] < most; at--) best[at] = best[at - 1];
+        best[at] = most;
+    }
+    return best[k - 1];
+}
+
 static void take_top2(ps_row *out, const float *row, int32_t from, int32_t end) {
     for (int32_t i = from; i < end; i++) {
         if (row[i] > out->z1) {
@@ -64,9 +78,8 @@ static void take_top2(ps_row *out, const float *row, int32_t from, int32_t end) 
 
 /* Search a block that holds a new first or second, again skipping parts that do not. */
 static void search(ps_row *out, const float *row, int32_t from, int32_t end, int32_t level) {
-    enum { STEP = 64 };
     for (int32_t i = from, n; i < end; i += n) {
-        n = end - i < STEP ? end - i : STEP;
+        n = end - i < PS_STRETCH ? end - i : PS_STRETCH;
         int32_t bad = 0;
         if (stretch_max_at[level](row + i, n, &bad) > out->z2) take_top2(out, row, i, i + n);
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ps_kernel.h"
 #include "../pyspec.h"
 #include "check.h"
 
@@ -116,12 +117,27 @@ static void test_draw_every_length(void) {
         int32_t best = 0;
         for (int32_t i = 1; i < n; i++) best = (double)row[i] + g[i] > (double)row[best] + g[best] ? i : best;
         ps_row out;
-        CHECK(ps_draw(row, n, &(ps_coupling){9, 1.0f, 0.0f, 0.0f}, n, &out) == PS_OK && out.first == best);
+        CHECK(ps_draw(row, n, &(ps_coupling){9, 1.0f, 0.0f, 0.0f, 0}, n, &out) == PS_OK && out.first == best);
         free(row);
         free(ids);
         free(g);
     }
     CHECK(ps_noise(9, -1, NULL, 0, NULL) == PS_E_ARG && ps_noise(9, 1, NULL, 1, NULL) == PS_E_ARG);
+}
+
+static void test_so_many_are_not_below_the_least(void) {
+    const int32_t level = ps_simd();
+    for (int32_t n = 1; n < 70 * PS_STRETCH; n += 997) {
+        float *const row = random_row(n, (uint32_t)n);
+        for (int32_t k = 0; k < 60; k += 3) {
+            const float least = ps_scan_least(row, n, k, level);
+            int32_t above = 0;
+            for (int32_t i = 0; i < n; i++) above += row[i] >= least;
+            CHECK(k < 1 || n / PS_STRETCH < k ? above == n : above >= k && above < n);
+        }
+        CHECK(ps_scan_least(row, n, PS_MOST_TOP + 1, level) == -INFINITY);
+        free(row);
+    }
 }
 
 static void test_errors_say_where(void) {
@@ -141,6 +157,7 @@ int main(void) {
         RUN(test_scan_refuses);
         RUN(test_agree_every_length);
         RUN(test_draw_every_length);
+        RUN(test_so_many_are_not_below_the_least);
     }
     RUN(test_errors_say_where);
     RUN(test_gate);

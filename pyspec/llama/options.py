@@ -22,7 +22,7 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges
-from pyspec.sampling.noise import Noise, check_noise
+from pyspec.sampling.noise import Coupling, Noise, check_noise
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification, check_rule, rule_at
 from pyspec.text.budget import Budget, ReasoningLimit
 
@@ -177,13 +177,20 @@ class AnswerOptions:
             Gate(self.rule(own), sampled=sampling.draw == "apart"),
             UNLIMITED if most is None or most < 1 else most,
             0 if chain is None else address(chain.sampler),
-            sampling.coupling,
+            self._coupling,
             draft_max=self.speculation.longest,
             drafting=self.drafting,
             goes_on=self.goes_on,
             rows=[] if self.keep_rows else None,
             guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
         )
+
+    @property
+    def _coupling(self) -> Coupling | None:
+        """The noise; says so where the chain begins with its top-k."""
+        noise, top_k = self.sampling.coupling, max(0, self.sampling.top_k)
+        first = noise is not None and self.sampling.temperature > 0.0 and not self.shaped
+        return noise._replace(top_k=top_k) if noise is not None and first else noise
 
     @property
     def shaped(self) -> bool:

@@ -25,13 +25,14 @@ class Coupling(NamedTuple):
     """Noise shared by target and draft: at each position the argmax of logit / temperature + G(seed, position, id).
 
     min_p limits what the draft draws from, as the target's chain does for the target; so does top_p, if it leaves one token. 0 is
-    no limit.
+    no limit. top_k: how many ids of a row the target's chain keeps first; 0 where something in it sees the row before.
     """
 
     seed: int
     temperature: float
     min_p: float
     top_p: float = 0.0
+    top_k: int = 0
 
 
 NOISES = ("coupled", "llama.cpp")
