@@ -24,6 +24,7 @@ from pyspec.engine.offload import count_placeable
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.store.attention import VERIFIED
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, recall, remember, stamp, write_whole
 from pyspec.store.shipped import came_with
@@ -213,9 +214,12 @@ def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
     """
     if (known := load_profile(llm, sides)) is not None:
         return known
-    curve, run = prior_curve(llm, sides), _run(llm)
-    draft = kept_times(sides[0].path, run) if sides else {}
-    curve.begin_with(kept_times(Path(llm.model_path), run), draft)
+    run = _run(llm)
+    target, draft = kept_times(Path(llm.model_path), run), {}
+    if sides:
+        draft = kept_times(sides[0].path, run)
+    curve = prior_curve(llm, sides, target.get(1, 0.0))
+    curve.begin_with(target, draft)
     return curve, kept_learned(llm, sides) or prior_learned(sides)
 
 
@@ -326,10 +330,11 @@ def gpu_layers(llm: Any) -> int:
     return asked if asked and layer_devices(getattr(llm, "devices", ())) else 0
 
 
-def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
+def prior_curve(llm: Any, sides: Sequence[Side], one_row_ms: float = 0.0) -> CostCurve:
     """The initial cost curve: the shape of the target's file type, with shares of a step by file size.
 
-    The first rounds correct it; until then only ratios matter.
+    The first rounds correct it; until then only ratios matter. one_row_ms: what a row took on this machine before, 0 for unknown;
+    then what context adds is as it was measured for the shape of the heads, where it was.
     """
     size = max(1, llama_cpp.llama_model_size(llm.model))
     shares = [max(0.02, side.size / size) for side in sides][:2]
@@ -337,8 +342,13 @@ def prior_curve(llm: Any, sides: Sequence[Side]) -> CostCurve:
     if (device := _curve_of_device(llm)) is not None:
         return CostCurve.prior(device, 10.0, *shares, head=head)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
-    depth_share = _depth_share(llm.model)
-    return CostCurve.prior(shape, 10.0, *shares, depth_share=depth_share, head=head)
+    row = one_row_ms or 10.0
+    deeper, layers = getattr(llm, "deeper", None), llama_cpp.llama_model_n_layer(llm.model)
+    if one_row_ms and deeper:
+        adds = layers * deeper[0], layers * deeper[1]
+    else:
+        adds = (share := row * _depth_share(llm.model)), VERIFIED * share
+    return CostCurve.prior(shape, row, *shares, deeper={1: adds[0], VERIFIED: adds[1]}, head=head)
 
 
 def _curve_of_device(llm: Any) -> str | None:

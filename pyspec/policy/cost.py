@@ -47,19 +47,19 @@ class CostCurve:
         draft_share: float = 0.15,
         companion_share: float = 0.1,
         *,
-        depth_share: float = 0.0,
+        deeper: Mapping[int, float] | None = None,
         head: bool = False,
     ) -> CostCurve:
         """The curve assumed without a profile: a shape in units of `one_row_ms`, with side models as shares of a target row.
 
-        `depth_share` is what each position of context adds to every row of the target, in units of one row without context.
+        `deeper` has the milliseconds that each position of context adds to a decode of the target, by rows.
         `head`: the draft reads the target's states; its rows use few weights and many kernels.
         """
         shape = [one_row_ms * t for t in expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))]
         bases = {0: shape}
-        if depth_share > 0.0:
-            more = one_row_ms * depth_share * _FAR_DEPTH
-            bases[_FAR_DEPTH] = [t + n * more for n, t in enumerate(shape)]
+        if deeper:
+            more = expand(deeper)
+            bases[_FAR_DEPTH] = [t + _FAR_DEPTH * m for t, m in zip(shape, more)]
         draft = [draft_share * t for t in shape]
         if head:
             one = one_row_ms * (draft_share + _HEAD_MORE)

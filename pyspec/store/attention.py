@@ -38,7 +38,9 @@ DEPTHS = (64, 256, 1024)
 
 _DEPTH_MANY = 192  # of each of many sequences: a short question and half of its answer
 _PIECE, _BESIDE = 256, 128  # rows of a prompt at once: alone, and beside answers
-_VERIFIED = 8  # rows of a verify
+VERIFIED = 8
+"""Rows of a verify."""
+
 _PLAIN_STEPS, _VERIFIES = 64, 16
 # of an answer of 128 tokens: half of them plain, half in verifies that yield four each
 _TURNS, _READ_TURNS = 4, 2
@@ -57,28 +59,41 @@ class Use(NamedTuple):
     n_ubatch: int = 512
 
 
+Deeper = tuple[float, float]
+"""Milliseconds that each token of context adds to a decode of one row, and of `VERIFIED` rows."""
+
+
 class Attention(NamedTuple):
-    """flash: whether flash attention is on. below_tile: whether decodes beside answers should have fewer rows than its tile."""
+    """flash: whether flash attention is on. below_tile: whether decodes beside answers should have fewer rows than its tile.
+
+    deeper: what context adds in one layer; None where that is not known.
+    """
 
     flash: bool
     below_tile: bool = False
+    deeper: Deeper | None = None
 
 
 class AttentionMs(NamedTuple):
     """Milliseconds of attention for reading prompts and answering them.
 
-    on: with flash attention; off: without; below: with it, prompts read in decodes of fewer rows than its tile has.
+    on: with flash attention; off: without; below: with it, prompts read in decodes of fewer rows than its tile has. deeper: what
+    context adds with it, and without; known for a single text.
     """
 
     on: float
     off: float
     below: float = math.inf
+    deeper: tuple[Deeper, ...] = ()
 
     @property
     def best(self) -> Attention:
         """What takes the least time."""
         flash = min(self.on, self.below) <= self.off
-        return Attention(flash, flash and self.below < self.on)
+        deeper = tuple(self.deeper[not flash]) if self.deeper else (0.0, 0.0)
+        return Attention(
+            flash, flash and self.below < self.on, deeper if min(deeper) > 0.0 else None
+        )
 
 
 def attention_of(path: Path, use: Use, flash: bool | None = None) -> Attention:
@@ -139,7 +154,7 @@ def times_of(heads: Heads, use: Use) -> AttentionMs | None:
     """Return the times of this use, kept or measured now; None if llama.cpp cannot make such a model here, or without room."""
     depths = _depths(use)
     how = f"{use.n_seq} in {'a pool' if use.unified else 'streams'}, {use.n_threads} threads"
-    kind = f"attention of {tuple(heads)} behind {depths}, {how}"
+    kind = f"times of attention of {tuple(heads)} behind {depths}, {how}"
     known = recall(kind, this_machine()) or ""
     if known and not (known.startswith(_BUSY) and is_quiet()):
         return AttentionMs(**json.loads(known.removeprefix(_BUSY)))
@@ -161,7 +176,7 @@ _ROOM = 512 << 20
 def _depths(use: Use) -> tuple[int, ...]:
     if use.n_seq > 1:
         return (min(_DEPTH_MANY, max(1, use.n_ctx // 2)),)
-    return tuple(depth for depth in DEPTHS if depth + _VERIFIED <= use.n_ctx) or (1,)
+    return tuple(depth for depth in DEPTHS if depth + VERIFIED <= use.n_ctx) or (1,)
 
 
 def _measure(heads: Heads, use: Use, depths: tuple[int, ...]) -> AttentionMs | None:
@@ -176,7 +191,7 @@ def _measure(heads: Heads, use: Use, depths: tuple[int, ...]) -> AttentionMs | N
         both: list[_Cells] = []
         try:
             both += (_Cells(model, use, depths[-1], flash=flash) for flash in (True, False))
-            return _many(both) if use.n_seq > 1 else AttentionMs(*_one(both, depths))
+            return _many(both) if use.n_seq > 1 else _one(both, depths)
         except EngineError:  # such heads, or so little memory
             return None
         finally:
@@ -185,19 +200,24 @@ def _measure(heads: Heads, use: Use, depths: tuple[int, ...]) -> AttentionMs | N
             llama_cpp.llama_model_free(model)
 
 
-def _one(both: Sequence[_Cells], depths: Sequence[int]) -> list[float]:
+def _one(both: Sequence[_Cells], depths: Sequence[int]) -> AttentionMs:
     """Milliseconds of reading a prompt of each depth, and of an answer behind it, all added up."""
     read, spent = [0.0] * len(both), [0.0] * len(both)
+    seen = []
     for depth in depths:
         while (n := min(_PIECE, depth - both[0].held[0])) > 0:
             rows = [0] * n
             read = [ms + took for ms, took in zip(read, _fastest(both, rows, _READ_TURNS))]
             for cells in both:
                 cells.keep(rows)
-        plain, verify = (_fastest(both, [0] * n, _TURNS) for n in (1, _VERIFIED))
+        plain, verify = (_fastest(both, [0] * n, _TURNS) for n in (1, VERIFIED))
         answers = [_PLAIN_STEPS * p + _VERIFIES * v for p, v in zip(plain, verify)]
         spent = [ms + r + a for ms, r, a in zip(spent, read, answers)]
-    return spent
+        seen.append(list(zip(plain, verify)))
+    far = max(1, depths[-1] - depths[0])
+    rises = [tuple(max(0.0, b - a) / far for a, b in zip(*ends)) for ends in zip(seen[0], seen[-1])]
+    on, off = spent
+    return AttentionMs(on, off, deeper=tuple((one, verify) for one, verify in rises))
 
 
 def _many(both: Sequence[_Cells]) -> AttentionMs:
@@ -236,7 +256,7 @@ class _Cells:
 
     def __init__(self, model: Any, use: Use, depth: int, *, flash: bool) -> None:
         params = llama_cpp.llama_context_default_params()
-        beyond = max(_VERIFIED, _PIECE)
+        beyond = max(VERIFIED, _PIECE)
         params.n_ctx, params.n_seq_max = use.n_seq * (depth + beyond), use.n_seq
         params.n_batch = params.n_ubatch = _PIECE + use.n_seq
         params.n_threads = params.n_threads_batch = use.n_threads

@@ -6,6 +6,7 @@ import json
 import logging
 from pathlib import Path
 
+import llama_cpp
 import msgspec
 import pytest
 
@@ -276,6 +277,21 @@ def test_the_next_process_begins_with_what_this_one_saw(opened, watch, kept: boo
     again, _ = beginnings(opened, [])
     assert (again.target.time(3) == pytest.approx(5.0, rel=0.05)) is kept
     assert bool(again.target.seen()) is kept
+
+
+def test_what_context_adds_is_known_from_the_measurement(opened, monkeypatch) -> None:
+    """In each layer, for one row and for eight, once the machine's own time of a row is known."""
+    curve, layers = beginnings(opened, [])[0], llama_cpp.llama_model_n_layer(opened.model)
+    for _ in range(3):
+        curve.target.observe(1, 3.0)
+    keep_seen(opened, [], curve, Quiet())
+    monkeypatch.setattr(opened, "deeper", (0.001, 0.004))
+    target = beginnings(opened, [])[0].target
+    target.hope = 1.0
+    shallow = list(target.table(0)[:9])
+    deep = list(target.table(1024)[:9])
+    for rows, adds in ((1, 1.024), (8, 4.096)):
+        assert deep[rows] - shallow[rows] == pytest.approx(layers * adds)
 
 
 def test_the_next_process_begins_with_what_a_draft_without_a_prior_taught(opened, draft) -> None:

@@ -281,7 +281,7 @@ def test_depth_interpolates_between_measured_depths() -> None:
 
 def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
     """Each of n rows pays for the positions of context that it attends to."""
-    target = CostCurve.prior("BF16", 10.0, depth_share=0.001).target
+    target = CostCurve.prior("BF16", 10.0, deeper={1: 0.01, 8: 0.08}).target
     target.hope = 1.0
     shallow = list(target.table(0))
     deep = target.table(1024)

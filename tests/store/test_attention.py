@@ -55,6 +55,14 @@ def test_what_takes_least_is_best(times, best):
     assert times.best == best
 
 
+def test_what_context_adds_is_that_of_the_choice():
+    """With flash attention or without; where nothing could be told apart, it is not known."""
+    rises = ((0.5, 4.0), (0.1, 0.3))
+    assert AttentionMs(2.0, 1.0, deeper=rises).best == Attention(False, deeper=(0.1, 0.3))
+    assert AttentionMs(1.0, 2.0, deeper=rises).best == Attention(True, deeper=(0.5, 4.0))
+    assert AttentionMs(1.0, 2.0, deeper=((0.0, 4.0), rises[1])).best.deeper is None
+
+
 def test_heads_are_the_files(tiny_target):
     """By its header."""
     assert heads_of(tiny_target) == Heads(*[tiny.N_HEAD] * 2, *[tiny.N_EMBD // tiny.N_HEAD] * 2)
@@ -71,7 +79,8 @@ def test_a_toy_is_timed(use):
     """One text and many, in a pool and in streams."""
     times = attention._measure(HEADS, use, attention._depths(use))
     assert times is not None
-    assert min(times) > 0.0
+    assert min(times[:3]) > 0.0
+    assert len(times.deeper) == 2 * (use.n_seq == 1)
     assert (times.below < float("inf")) is (use.n_seq > 1 and use.unified)
 
 
