@@ -90,10 +90,9 @@ class AttentionMs(NamedTuple):
     def best(self) -> Attention:
         """What takes the least time."""
         flash = min(self.on, self.below) <= self.off
-        deeper = tuple(self.deeper[not flash]) if self.deeper else (0.0, 0.0)
-        return Attention(
-            flash, flash and self.below < self.on, deeper if min(deeper) > 0.0 else None
-        )
+        one, verify = self.deeper[not flash] if self.deeper else (0.0, 0.0)
+        deeper = (one, verify) if min(one, verify) > 0.0 else None
+        return Attention(flash, flash and self.below < self.on, deeper)
 
 
 def attention_of(path: Path, use: Use, flash: bool | None = None) -> Attention:
