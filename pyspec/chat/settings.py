@@ -15,7 +15,7 @@ from pyspec.policy.lengths import parse_length
 from pyspec.sampling.chain import DRY_BREAKERS, Sampling
 from pyspec.sampling.limits import RANGES, check_breakers
 from pyspec.sampling.noise import NOISES, Noise
-from pyspec.sampling.suggested import Suggested
+from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import AUTO, Margin, Strict, Verification
 
 Parse = Callable[[str], Any]
@@ -153,7 +153,7 @@ FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
 _OTHER_NAMES = {"temperature": "temp"}
 
 
-def suggested_settings(suggested: Suggested) -> dict[str, Any]:
+def suggested_settings(suggested: SuggestedSampling) -> dict[str, Any]:
     """Return what a model suggests, by the names of settings."""
     return {_OTHER_NAMES.get(name, name): value for name, value in suggested.values.items()}
 

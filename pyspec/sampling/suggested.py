@@ -38,8 +38,8 @@ _OFF: dict[str, dict[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Suggested:
-    """Suggested values, by the names of `Sampling`'s fields. left: what is suggested too, and not followed."""
+class SuggestedSampling:
+    """SuggestedSampling values, by the names of `Sampling`'s fields. left: what is suggested too, and not followed."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     left: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Suggested:
         return "; ".join(filter(None, [told, f"its {' and '.join(self.left)} cannot be followed"]))
 
 
-def suggested_by(path: Path, name: str = "") -> Suggested:
+def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     """Return what a model's file suggests; name: how the user called it, since several of ollama's models may share a file.
 
     Values that are no numbers, or outside the range of their option, are named among those not followed.
@@ -74,7 +74,7 @@ def suggested_by(path: Path, name: str = "") -> Suggested:
             values[key] = value
         elif key in FOLLOWED or _loses(key, value):
             left.append(key)
-    return Suggested({**values, **off}, (*left, *disorder))
+    return SuggestedSampling({**values, **off}, (*left, *disorder))
 
 
 def _loses(key: str, value: Any) -> bool:

@@ -31,49 +31,28 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.requests.bodies import Body
-from pyspec.serve import tokenizing
+from pyspec.serve import about, tokenizing
 from pyspec.serve.access import ASKED, AccessLog, Spans
-from pyspec.serve.apis.completions import CHATS, TEXTS
 from pyspec.serve.apis.interface import Interface, openai_refusal, told_of
-from pyspec.serve.apis.messages import COUNTS, MESSAGES
-from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
+from pyspec.serve.apis.messages import MESSAGES
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.keys import Keys
 from pyspec.serve.metrics import Metrics
+from pyspec.serve.paths import (
+    INTERFACES,
+    SERVED,
+    SHORT,
+    TOKEN_COUNTS,
+    interface_at,
+    whole_path,
+)
 from pyspec.serve.patience import Admission, EventStream
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
-INTERFACES = {
-    "/v1/chat/completions": CHATS,
-    "/v1/completions": TEXTS,
-    "/v1/responses": RESPONSES,
-    "/v1/messages": MESSAGES,
-}
 log = logging.getLogger("pyspec")
-
-_COUNTS = {
-    "/v1/messages/count_tokens": (COUNTS, {}),
-    "/v1/responses/input_tokens": (RESPONSE_COUNTS, {"object": "response.input_tokens"}),
-}
-"""Where tokens of a request are counted: how it is read, and what stands beside their number."""
-
-_CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
-_SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens", "/embeddings")
-# what is answered without /v1, too
-
-
-def interface_at(path: str) -> Interface | None:
-    """The interface that a path belongs to."""
-    whole = _whole_path(path)
-    return INTERFACES.get(whole.rpartition("/")[0] if whole in _COUNTS else whole)
-
-
-def _whole_path(path: str) -> str:
-    return f"/v1{path}" if path in _SHORT else path
-
 
 _BODY_S = 30.0
 # a request whose body takes longer to come is given up
@@ -119,10 +98,11 @@ class Handlers:
     def routes(self) -> list[Route]:
         """The paths."""
         posted = dict.fromkeys(INTERFACES, self.complete)
-        posted |= dict.fromkeys(_COUNTS, self.count_tokens)
-        posted |= dict.fromkeys(("/tokenize", "/detokenize"), self.tokenize)
+        posted |= dict.fromkeys(TOKEN_COUNTS, self.count_tokens)
+        posted |= dict.fromkeys(("/tokenize", "/detokenize", "/apply-template"), self.tokenize)
+        posted["/api/show"] = self.show
         posted["/v1/embeddings"] = self.embeddings
-        posted |= {path: posted[f"/v1{path}"] for path in _SHORT}
+        posted |= {path: posted[f"/v1{path}"] for path in SHORT}
         got = {
             "/v1/models": self.models,
             "/models": self.models,
@@ -133,6 +113,10 @@ class Handlers:
             "/health/live": self.live,
             "/metrics": self.metrics,
             "/props": self.props,
+            "/slots": self.slots,
+            "/api/version": self.version,
+            "/api/tags": self.tags,
+            "/api/ps": self.tags,
             "/tokenizer_info": self.tokenizer_info,
         }
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
@@ -140,9 +124,12 @@ class Handlers:
 
     async def complete(self, request: Request) -> Any:
         """Answers, whole or streamed."""
-        interface = INTERFACES[_whole_path(request.url.path)]
+        interface = INTERFACES[whole_path(request.url.path)]
         data, holder = await self._data(request)
         body = interface.read(data)
+        if (told := getattr(body, "unasked", None)) is not None:
+            async with self._fleet.using(body.model):
+                return _json(told)
         begins = self._begin(request, interface, body, len(data), holder)
         if not body.stream:
             return await _whole_answer(interface, request, *await begins)
@@ -152,7 +139,7 @@ class Handlers:
         error = begun.exception() if begun.done() else None
         if error is not None and not isinstance(error, interface.streamed):
             raise error
-        return EventStream(begun, interface.events, partial(_broken, request), every)
+        return EventStream(begun, interface, partial(_broken, request), every)
 
     async def _begin(
         self, request: Request, interface: Interface, body: Body, size: int, holder: str
@@ -174,7 +161,7 @@ class Handlers:
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a request's prompt has."""
-        read, beside = _COUNTS[_whole_path(request.url.path)]
+        read, beside = TOKEN_COUNTS[whole_path(request.url.path)]
         data, _ = await self._data(request)
         body = read(data)
         async with self._fleet.using(body.model) as service:
@@ -183,7 +170,7 @@ class Handlers:
     async def tokenize(self, request: Request) -> Response:
         """Tokens of a text, or the text of tokens."""
         data, _ = await self._data(request)
-        work = tokenizing.tokenize if request.url.path == "/tokenize" else tokenizing.detokenize
+        work = tokenizing.WORK[request.url.path]
         # one at a time: the threads that there are belong to answers
         async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
             return _json(await asyncio.to_thread(work, service.batch, data))
@@ -220,6 +207,30 @@ class Handlers:
         async with self._fleet.using(request.query_params.get("model")) as service:
             path = service.batch.target.model_path
             return _json(tokenizing.props(service.batch, service.serving, path))
+
+    async def slots(self, request: Request) -> Response:
+        """Which of llama-server's slots are busy."""
+        self._keys.holder(request.headers)
+        async with self._fleet.using(request.query_params.get("model")) as service:
+            return _json(about.slots(service.batch))
+
+    async def version(self, _request: Request) -> Response:
+        """Which of ollama's APIs this is."""
+        return _json(about.version())
+
+    async def tags(self, request: Request) -> Response:
+        """The models that ollama's clients may ask for, or those that are loaded."""
+        self._keys.holder(request.headers)
+        loaded = {each.serving.model: each.batch for each in self._fleet.services}
+        if request.url.path == "/api/ps":
+            return _json(about.loaded(loaded.items()))
+        return _json(about.tags((name, loaded.get(name)) for name in await self._fleet.names()))
+
+    async def show(self, request: Request) -> Response:
+        """What is known of a model, for ollama's clients."""
+        data, _ = await self._data(request)
+        async with self._fleet.using(tokenizing.model_of(data)) as service:
+            return _json(about.describe_model(service.batch))
 
     async def tokenizer_info(self, request: Request) -> Response:
         """What the tokenizer is."""
@@ -351,7 +362,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     status, code, message = told_of(error, interface)
     if message in _UNSAID:
         path = request.url.path[:80]
-        message = f"{request.method} {path!r} is not served here: {', '.join(_SERVED)} are"
+        message = f"{request.method} {path!r} is not served here: {', '.join(SERVED)} are"
     _log(request, error, status)
     headers = _SOON if status in (429, 503) else None
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
@@ -369,11 +380,6 @@ def _claudes(request: Request) -> Interface | None:
 _UNSAID = ("Not Found", "Method Not Allowed")
 # what Starlette says of paths and methods
 
-_SERVED = (
-    *(f"POST {path}" for path in (*INTERFACES, *_COUNTS, "/tokenize", "/detokenize")),
-    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/props")),
-)
-
 
 def _log(request: Request, error: BaseException, status: int) -> None:
     """Tell of a fault of ours; of an answer's it was told already."""
@@ -383,7 +389,7 @@ def _log(request: Request, error: BaseException, status: int) -> None:
 
 def _broken(request: Request, error: BaseException) -> bytes:
     """What ends the stream of a request that is refused, behind nothing but pings."""
-    interface = INTERFACES[_whole_path(request.url.path)]
+    interface = INTERFACES[whole_path(request.url.path)]
     status, code, message = told_of(error, interface)
     _log(request, error, status)
     if not isinstance(error, PyspecError):  # uvicorn logs such of others

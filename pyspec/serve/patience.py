@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from pyspec.serve.apis.interface import PING
+from pyspec.serve.apis.interface import Interface
 from pyspec.serve.pending import PendingRequest
 
 READER_S = 120.0
@@ -68,24 +68,23 @@ Admission = tuple["PendingRequest", "Callable[[], None]"]
 
 
 class EventStream(StreamingResponse):
-    """The answers of a request as server-sent events; it need not have been understood yet.
+    """The answers of a request as a stream; it need not have been understood yet.
 
-    events: writes them. refusal: what ends the stream where the request is refused after all. Where nothing was sent for `every`
-    seconds, the reader is shown that it goes on. The answers are ended with the stream, however that came.
+    interface: writes them. refusal: what ends the stream where the request is refused after all. Where nothing was sent for
+    `every` seconds, the reader is shown that it goes on. The answers are ended with the stream, however that came.
     """
 
     def __init__(
         self,
         begun: asyncio.Future[Admission],
-        events: Callable[[PendingRequest], AsyncIterator[bytes]],
+        interface: Interface,
         refusal: Callable[[BaseException], bytes],
         every: float,
     ) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(
-            self._written(events, refusal), headers=headers, media_type="text/event-stream"
-        )
-        self._begun, self._every = begun, every
+        self._begun, self._every, self._of = begun, every, interface
+        written = self._written(refusal)
+        super().__init__(written, headers=headers, media_type=interface.media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; ends early, and quietly, where nobody listens or nobody reads."""
@@ -98,18 +97,15 @@ class EventStream(StreamingResponse):
             patient.end()
             self._begun.add_done_callback(_end)
 
-    async def _written(
-        self,
-        events: Callable[[PendingRequest], AsyncIterator[bytes]],
-        refusal: Callable[[BaseException], bytes],
-    ) -> AsyncIterator[bytes]:
+    async def _written(self, refusal: Callable[[BaseException], bytes]) -> AsyncIterator[bytes]:
         while not self._begun.done():
-            yield PING
+            if self._of.ping:
+                yield self._of.ping
             await asyncio.wait({self._begun}, timeout=self._every)
         if error := self._begun.exception():
             yield refusal(error)
             return
-        async for each in events(self._begun.result()[0]):
+        async for each in self._of.events(self._begun.result()[0]):
             yield each
 
     def _ping(self) -> None:

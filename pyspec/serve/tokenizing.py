@@ -88,6 +88,15 @@ def detokenize(batch: Batch, data: bytes) -> dict[str, str]:
     return {"content": text, "prompt": text}
 
 
+def apply_template(batch: Batch, data: bytes) -> dict[str, str]:
+    """The prompt that a template makes of messages, as llama-server tells it. Raises InputError."""
+    return {"prompt": _text(batch, _tokens(batch, decoded(TokenizeBody, data)))}
+
+
+WORK = {"/tokenize": tokenize, "/detokenize": detokenize, "/apply-template": apply_template}
+"""What is done by path."""
+
+
 def _text(batch: Batch, tokens: list[int]) -> str:
     data: bytes = batch.target.tokenizer_.detokenize(tokens, special=True)
     return data.decode("utf-8", "replace")

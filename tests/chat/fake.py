@@ -17,7 +17,7 @@ from pyspec.chat.talk import Chat, Guard
 from pyspec.errors import DraftMismatch, PyspecError
 from pyspec.llama.options import AnswerOptions
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.suggested import Suggested
+from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
 from pyspec.text.parts import AnswerPart, Piece
@@ -62,7 +62,7 @@ class FakeModel:
     held: list[int] = field(default_factory=list)
     cancelled: bool = False
     stats: dict[str, Any] | None = None
-    suggested: Suggested = Suggested()
+    suggested: SuggestedSampling = SuggestedSampling()
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Turns as ids."""

@@ -16,7 +16,7 @@ from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import CacheOptions, DraftOptions, SystemOptions
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.serve import Loader, ServedModels, ServerOptions
-from pyspec.sampling.suggested import Suggested, suggested_by
+from pyspec.sampling.suggested import SuggestedSampling, suggested_by
 
 FILE: dict[str, Any] = {"temp": 0.5, "top_k": 7, "penalty_repeat": 1.25}
 COMMON = ["--trust-model", "-t", "1", "--draft", "none", "--no-stats"]
@@ -29,7 +29,7 @@ def suggesting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write(folder / "suggesting.gguf", tokens=tiny.ASCII, sampling=FILE)
 
 
-def of(tmp_path: Path, **said: Any) -> Suggested:
+def of(tmp_path: Path, **said: Any) -> SuggestedSampling:
     """What a file suggests that says this."""
     return suggested_by(tiny.write(tmp_path / "x.gguf", sampling=said))
 
@@ -37,7 +37,7 @@ def of(tmp_path: Path, **said: Any) -> Suggested:
 def test_the_file_says_it_by_llama_cpps_keys(suggesting: Path) -> None:
     """Under our own names."""
     values = {"temperature": 0.5, "top_k": 7, "repeat_penalty": 1.25}
-    assert suggested_by(suggesting) == Suggested(values)
+    assert suggested_by(suggesting) == SuggestedSampling(values)
 
 
 def test_what_the_user_sets_stays(suggesting: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, valu
     """And left out: a file is not to be trusted."""
     found = of(tmp_path, min_p=0.5, **{name: value})
     ours = {"temp": "temperature"}.get(name, name)
-    assert found == Suggested({"min_p": 0.5}, (ours,))
+    assert found == SuggestedSampling({"min_p": 0.5}, (ours,))
     assert found.sentence().endswith(f"its {ours} cannot be followed")
 
 
@@ -68,7 +68,7 @@ def test_a_sequence_turns_off_what_it_leaves_out(tmp_path: Path) -> None:
     """In llama.cpp only samplers of the sequence run."""
     found = of(tmp_path, sequence="top_k;top_p;temperature", min_p=0.25)
     off = {"repeat_penalty": 1.0, "min_p": 0.0, "xtc_probability": 0.0}
-    assert found == Suggested(off)
+    assert found == SuggestedSampling(off)
 
 
 def test_another_order_of_samplers_is_named(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_errors_elsewhere_have_anthropics_form(path, headers, server):
     assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/api/chat"])
+@pytest.mark.parametrize("path", ["/v1/nothing", "/nothing"])
 def test_an_unknown_path_says_what_is_served(path, server):
     """So that a slip in an address is seen."""
     status, told = post(server, b"{}", path)

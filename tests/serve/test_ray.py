@@ -22,7 +22,7 @@ from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster.serve import Replica, _events, app, build  # noqa: E402
 from pyspec.errors import OptionError  # noqa: E402
 from pyspec.sampling.chain import Sampling  # noqa: E402
-from pyspec.serve.app import interface_at  # noqa: E402
+from pyspec.serve.paths import interface_at  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself

@@ -18,7 +18,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from starlette.requests import Request
 
 from pyspec.cluster.serve import Ingress, _events, _refusal, conversation_key
-from pyspec.serve.app import interface_at
+from pyspec.serve.paths import interface_at
 
 # -- the door ----------------------------------------------------------------------------------------------------------
 

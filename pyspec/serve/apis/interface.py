@@ -50,6 +50,7 @@ class Interface:
     an error by its status, its code and its sentence. broken: what ends a stream which cannot go on, by the number of its events
     so far and what is said of an error. too_long: the sentence of a prompt of `need` tokens where there is room for `have`, by
     which clients know that they have to shorten it. streamed: errors that clients who asked for a stream look for in it.
+    media_type, ping: of a stream; nothing is sent where a ping is empty.
     """
 
     kind: str
@@ -61,6 +62,8 @@ class Interface:
     broken: Callable[[int, int, str | None, str], bytes]
     too_long: str = OPENAI_TOO_LONG
     streamed: tuple[type[Exception], ...] = ()
+    media_type: str = "text/event-stream"
+    ping: bytes = PING
 
 
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:

@@ -1,0 +1,145 @@
+"""llama-server's own completions: a prompt that no template touches, and its words for why an answer ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from pyspec.errors import AnswerFailed, InputError
+from pyspec.requests.bodies import Body, CompletionBody
+from pyspec.requests.fields import REFUSED
+from pyspec.requests.records import COMPLETION, Record
+from pyspec.serve.apis.interface import PING, Interface, openai_refusal, reader
+from pyspec.serve.pending import Choice, PendingRequest
+
+_TAKEN = ("n_predict",)
+
+
+class LlamaBody(Body):
+    """A request's body. n_predict: what others call max_tokens. logit_bias: pairs, or by token id."""
+
+    refused = tuple(name for name in REFUSED if name not in _TAKEN)
+    harmless = (
+        "cache_prompt",
+        "id_slot",
+        "timings_per_token",
+        "post_sampling_probs",
+        "repeat_last_n",
+    )
+
+    prompt: Any = None
+    n_predict: int | None = None
+    n_probs: int | None = None
+    return_tokens: bool = False
+    logit_bias: Any = None
+    functions: Any = None
+    form = COMPLETION
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record. Raises InputError."""
+        for field, hint in _UNDONE.items():
+            if getattr(self, field):
+                raise InputError(f"{field} is not supported", hint)
+        shared = {key: getattr(self, key) for key in Body.__struct_fields__}
+        most = self.max_tokens if self.n_predict is None else self.n_predict
+        shared |= {"max_tokens": most, "logit_bias": _biases(self.logit_bias), "n": None}
+        asked = CompletionBody(prompt=self.prompt, **shared)
+        if asked.n_prompts != 1:
+            raise InputError("a request has one prompt here", "send several to /v1/completions")
+        return asked.records(name)
+
+
+_UNDONE = {
+    "n_probs": "use logprobs of /v1/completions",
+    "return_tokens": "send the content to /tokenize",
+}
+
+
+def _biases(given: Any) -> dict[int, float] | None:
+    """A `logit_bias` by token id. false as a value bars the token."""
+    pairs = given.items() if isinstance(given, dict) else given or ()
+    try:
+        return {int(token): -1e9 if bias is False else float(bias) for token, bias in pairs} or None
+    except (TypeError, ValueError):
+        raise InputError(
+            "logit_bias has something else than token ids", "send [[id, bias], ..]"
+        ) from None
+
+
+def _whole(_asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    (choice,) = choices
+    return {**_end(choice), "content": choice.result.text}
+
+
+_STOPS = {"length": "limit", "context": "limit", "cancelled": "none"}
+
+
+def _end(choice: Choice) -> dict[str, Any]:
+    """What is told with the end of an answer."""
+    result, asked, times = choice.result, choice.asked, choice.block["timings"]
+    kind = "word" if result.stop_string else _STOPS.get(result.finish_reason, "eos")
+    n, read = result.usage.completion_tokens, result.usage.prompt_tokens
+    rest = times["total_ms"] - times["first_token_ms"]
+    return {
+        "content": "",
+        "tokens": [],
+        "index": 0,
+        "id_slot": -1,
+        "stop": True,
+        "model": asked.serving.model,
+        "tokens_predicted": n,
+        "tokens_evaluated": read,
+        "tokens_cached": choice.block.get("prompt_kept", 0),
+        "generation_settings": {
+            "n_predict": asked.jobs[0].max_tokens,
+            "stream": bool(asked.body.stream),
+        },
+        "prompt": asked.body.prompt,
+        "has_new_line": "\n" in result.text,
+        "truncated": result.finish_reason == "context",
+        "stop_type": kind,
+        "stopping_word": result.stop_string or "",
+        "timings": {
+            "prompt_n": read,
+            "prompt_ms": times["first_token_ms"],
+            "predicted_n": n,
+            "predicted_ms": rest,
+            "predicted_per_second": times["tokens_per_second"],
+            "draft_n": choice.block.get("verified", 0),
+            "draft_n_accepted": choice.block.get("accepted", 0),
+        },
+        "speculation": choice.block,
+    }
+
+
+async def _events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    """The answer as it comes, and its end, as server-sent events."""
+    choices = asked.choices()
+    try:
+        async for choice in asked.updates(choices):
+            if choice is None:
+                yield PING
+                continue
+            if text := "".join(part.text for part in choice.taken()):
+                yield _event(
+                    {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
+                )
+    except AnswerFailed as error:
+        yield _event(openai_refusal(500, error.kind, str(error)))
+        return
+    yield _event(_end(choices[0]))
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+    return _event(openai_refusal(status, code, message))
+
+
+COMPLETIONS = Interface(
+    "completion", "cmpl-", reader(LlamaBody), _whole, _events, openai_refusal, _broken
+)

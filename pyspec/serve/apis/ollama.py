@@ -1,0 +1,267 @@
+"""Ollama's API: chats and texts in, lines of JSON out. Streams are the default there.
+
+https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from pyspec.errors import AnswerFailed, InputError
+from pyspec.requests.bodies import Body
+from pyspec.requests.fields import REFUSED
+from pyspec.requests.records import COMPLETION, Record
+from pyspec.serve.apis.interface import Interface, as_chat, reader
+from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.text.parts import object_of
+
+LINES = "application/x-ndjson"
+
+_OPTIONS = {
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical_p": "typical_p",
+    "seed": "seed", "stop": "stop", "num_predict": "max_tokens", "repeat_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "mirostat": "mirostat",
+}  # fmt: skip
+"""Members of `options`, and what they are called elsewhere. Others say how a model is loaded, which this server has decided."""
+
+_EFFORTS = ("low", "medium", "high")
+_AS_MUCH_AS_FITS = -2
+
+
+class OllamaBody(Body):
+    """What both kinds of request share. options: see `_OPTIONS`. format: "json" or a schema. think: whether, or how much."""
+
+    refused = tuple(name for name in REFUSED if name != "suffix")
+    harmless = ("keep_alive", "truncate", "shift")
+
+    options: dict[str, Any] | None = None
+    format: Any = None
+    think: bool | str | None = None  # type: ignore[assignment]
+    tools: list[dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.stream is None:
+            self.stream = True
+        for name, ours in _OPTIONS.items():
+            if (value := (self.options or {}).get(name)) is not None:
+                setattr(self, ours, value)
+        if self.max_tokens == _AS_MUCH_AS_FITS:
+            self.max_tokens = -1
+
+    def _asked(self) -> dict[str, Any]:
+        """The form and the amount of reasoning, in the words of a chat's body. Raises InputError."""
+        asked: dict[str, Any] = {}
+        if self.format not in (None, ""):
+            asked["response_format"] = _form(self.format)
+        if isinstance(self.think, str):
+            if self.think not in _EFFORTS:
+                hint = f"use true, false, {', '.join(_EFFORTS)}"
+                raise InputError(f"think is {self.think[:40]!r}", hint)
+            asked |= {"reasoning_effort": self.think, "think": None}
+        return asked
+
+
+def _form(form: Any) -> dict[str, Any]:
+    if form == "json":
+        return {"type": "json_object"}
+    if isinstance(form, dict):
+        return {"type": "json_schema", "schema": form}
+    raise InputError(f"format is {str(form)[:40]!r}", 'use "json" or a JSON schema')
+
+
+class OllamaChat(OllamaBody):
+    """A chat. Without messages it only loads the model."""
+
+    messages: list[dict[str, Any]] | None = None
+
+    @property
+    def unasked(self) -> dict[str, Any] | None:
+        """The answer where nothing is asked."""
+        return None if self.messages else _loaded(self, {"message": _message("")})
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record."""
+        messages = [_turn(message) for message in self.messages or ()]
+        return as_chat(self, "chat", messages=messages, tools=self.tools, **self._asked()).records(
+            name
+        )
+
+
+class OllamaText(OllamaBody):
+    """A prompt; raw: without the template. Without a prompt it only loads the model."""
+
+    prompt: str = ""
+    system: str | None = None
+    template: str | None = None
+    raw: bool = False
+    images: list[str] | None = None
+    context: list[int] | None = None
+
+    @property
+    def unasked(self) -> dict[str, Any] | None:
+        """The answer where nothing is asked."""
+        return None if self.prompt else _loaded(self, {"response": ""})
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record. Raises InputError."""
+        for field, hint in _UNDONE.items():
+            if getattr(self, field):
+                raise InputError(f"{field} is not supported", hint)
+        turns = [{"role": "system", "content": self.system}] if self.system else []
+        turns.append({"role": "user", "content": self.prompt})
+        (record,) = as_chat(self, "text", messages=turns, **self._asked()).records(name)
+        if self.raw:
+            record.messages, record.prompt, record.form = None, self.prompt, COMPLETION
+        return [record]
+
+
+_UNDONE = {
+    "template": "leave it out, or set another when the server starts (--chat-template)",
+    "images": "describe the image in words",
+    "context": "send the conversation to /api/chat",
+    "suffix": "send it to /infill or /v1/completions",
+}
+
+
+def _turn(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as OpenAI has it."""
+    if message.get("images"):
+        raise InputError("images cannot be read", _UNDONE["images"])
+    made = {"role": message.get("role"), "content": message.get("content") or ""}
+    if message.get("thinking"):
+        made["reasoning_content"] = message["thinking"]
+    if calls := message.get("tool_calls"):
+        made["tool_calls"] = [_call_in(call, i) for i, call in enumerate(calls)]
+    if name := message.get("tool_name") or message.get("name"):
+        made["name"] = name
+    return made
+
+
+def _call_in(call: dict[str, Any], index: int) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function.get("arguments") or {})
+    told = {"name": function["name"], "arguments": arguments}
+    return {"id": call.get("id") or f"call_{index}", "type": "function", "function": told}
+
+
+# -- answers out -------------------------------------------------------------------------------------------------------
+
+_Wrap = Callable[[str, str, list[dict[str, Any]]], dict[str, Any]]
+
+
+def _message(text: str, thinking: str = "", calls: list[dict[str, Any]] = []) -> dict[str, Any]:  # noqa: B006
+    made: dict[str, Any] = {"role": "assistant", "content": text}
+    if thinking:
+        made["thinking"] = thinking
+    if calls:
+        made["tool_calls"] = [_call_out(call["function"]) for call in calls]
+    return made
+
+
+def _call_out(function: dict[str, Any]) -> dict[str, Any]:
+    return {"function": {"name": function["name"], "arguments": object_of(function["arguments"])}}
+
+
+def _of_chat(text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"message": _message(text, thinking, calls)}
+
+
+def _of_text(text: str, thinking: str, _calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"response": text, **({"thinking": thinking} if thinking else {})}
+
+
+def _frame(model: str | None, created: float, *, done: bool) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(created, timezone.utc).isoformat().replace("+00:00", "Z")
+    return {"model": model, "created_at": moment, "done": done}
+
+
+def _loaded(body: Body, nothing: dict[str, Any]) -> dict[str, Any]:
+    now = datetime.now(timezone.utc).timestamp()
+    return {**_frame(body.model, now, done=True), **nothing, "done_reason": "load"}
+
+
+def _end(choice: Choice) -> dict[str, Any]:
+    """Why an answer ended, and its counts; durations are nanoseconds."""
+    result, times = choice.result, choice.block["timings"]
+    total, first = (int(1e6 * times[name]) for name in ("total_ms", "first_token_ms"))
+    reason = "length" if result.finish_reason in ("length", "context", "cancelled") else "stop"
+    return {
+        "done_reason": reason,
+        "total_duration": total,
+        "load_duration": 0,
+        "prompt_eval_count": result.usage.prompt_tokens,
+        "prompt_eval_duration": first,
+        "eval_count": result.usage.completion_tokens,
+        "eval_duration": max(0, total - first),
+        "speculation": choice.block,
+    }
+
+
+def _whole(wrapped: _Wrap) -> Callable[[PendingRequest, list[Choice]], dict[str, Any]]:
+    def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+        (choice,) = choices
+        result = choice.result
+        said = wrapped(result.text, result.reasoning, result.calls)
+        return {**_frame(_model(asked), asked.created, done=True), **said, **_end(choice)}
+
+    return whole
+
+
+def _model(asked: PendingRequest) -> str:
+    return str(asked.body.model or asked.serving.model)
+
+
+def _events(wrapped: _Wrap) -> Callable[[PendingRequest], AsyncIterator[bytes]]:
+    async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+        """Lines as the answer comes; its calls are told whole, before the last one."""
+        choices = asked.choices()
+        try:
+            async for choice in asked.updates(choices):
+                for made in _lines(wrapped, choice) if choice is not None else ():
+                    yield _line({**_frame(_model(asked), asked.created, done=False), **made})
+        except AnswerFailed as error:
+            yield _line({"error": str(error)})
+            return
+        last = {**_frame(_model(asked), asked.created, done=True), **wrapped("", "", [])}
+        yield _line({**last, **_end(choices[0])})
+
+    return events
+
+
+def _lines(wrapped: _Wrap, choice: Choice) -> Iterator[dict[str, Any]]:
+    for part in choice.taken():
+        if part.kind == "reasoning":
+            yield wrapped("", part.text, [])
+        elif part.kind in ("content", "broken") and part.text:
+            yield wrapped(part.text, "", [])
+    if choice.result is not None and choice.result.calls:
+        yield wrapped("", "", choice.result.calls)
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def ollama_refusal(_status: int, _code: str | None, message: str) -> dict[str, Any]:
+    """An error as ollama's clients know it."""
+    return {"error": message}
+
+
+def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+    """The line that ends a stream which cannot go on."""
+    return _line(ollama_refusal(status, code, message))
+
+
+OLLAMA_CHATS = Interface(
+    "ollama chat", "chat-", reader(OllamaChat), _whole(_of_chat), _events(_of_chat), ollama_refusal, broken,
+    media_type=LINES, ping=b"",
+)  # fmt: skip
+OLLAMA_TEXTS = Interface(
+    "ollama text", "text-", reader(OllamaText), _whole(_of_text), _events(_of_text), ollama_refusal, broken,
+    media_type=LINES, ping=b"",
+)  # fmt: skip

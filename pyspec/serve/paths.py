@@ -1,0 +1,50 @@
+"""Which path belongs to which interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspec.serve.apis.completions import CHATS, TEXTS
+from pyspec.serve.apis.interface import Interface
+from pyspec.serve.apis.llama_server import COMPLETIONS
+from pyspec.serve.apis.messages import COUNTS, MESSAGES
+from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
+from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
+
+INTERFACES = {
+    "/v1/chat/completions": CHATS,
+    "/v1/completions": TEXTS,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+    "/completion": COMPLETIONS,
+    "/api/chat": OLLAMA_CHATS,
+    "/api/generate": OLLAMA_TEXTS,
+}
+
+TOKEN_COUNTS: dict[str, tuple[Any, dict[str, str]]] = {
+    "/v1/messages/count_tokens": (COUNTS, {}),
+    "/v1/responses/input_tokens": (RESPONSE_COUNTS, {"object": "response.input_tokens"}),
+}
+"""Where tokens of a request are counted: how it is read, and what stands beside their number."""
+
+_CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
+SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens", "/embeddings")
+"""What is answered without /v1, too."""
+
+SERVED = (
+    *(f"POST {path}" for path in (*INTERFACES, *TOKEN_COUNTS, "/tokenize", "/detokenize")),
+    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/props", "/api/tags")),
+)
+"""What is named to clients who ask for something else."""
+
+
+def interface_at(path: str) -> Interface | None:
+    """The interface that a path belongs to."""
+    whole = whole_path(path)
+    found = INTERFACES.get(whole.rpartition("/")[0] if whole in TOKEN_COUNTS else whole)
+    return OLLAMA_CHATS if found is None and path.startswith("/api/") else found
+
+
+def whole_path(path: str) -> str:
+    """A path with the /v1 that it may lack."""
+    return f"/v1{path}" if path in SHORT else path

@@ -1,0 +1,237 @@
+"""Ollama's API and llama-server's own: the same answers as OpenAI's, in their words."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+import pytest
+import scripted
+from asking import post
+from waiting import DEADLINE_S
+
+TURN = [{"role": "user", "content": "a"}]
+ASK = {"model": "tiny", "messages": TURN, "options": {"num_predict": 8}}
+
+
+def ask(server, path, status=200, **body):
+    """The answer to one request."""
+    found, told = post(server, json.dumps(body).encode(), path)
+    assert found == status, told
+    return told
+
+
+def lines(server, path, **body):
+    """Content type and the lines of a stream."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    told = response.read().decode()
+    connection.close()
+    return response.headers["content-type"], [json.loads(line) for line in told.splitlines()]
+
+
+def openai(server, **body):
+    """The message of OpenAI's API."""
+    told = ask(server, "/v1/chat/completions", messages=TURN, **body)
+    return told["choices"][0]["message"], told["usage"]
+
+
+def test_a_chat_says_what_openais_says(server):
+    """With its counts, and durations in nanoseconds."""
+    told = ask(server, "/api/chat", **ASK, stream=False)
+    message, usage = openai(server, max_tokens=8)
+    assert told["message"] == {"role": "assistant", "content": message["content"]}
+    assert (told["prompt_eval_count"], told["eval_count"]) == (usage["prompt_tokens"], 8)
+    assert (told["done"], told["done_reason"], told["model"]) == (True, "length", "tiny")
+    assert told["total_duration"] >= told["prompt_eval_duration"] > 0
+
+
+def test_streams_are_lines_and_the_default(server):
+    """The last one has the counts."""
+    kind, told = lines(server, "/api/chat", **ASK)
+    whole = ask(server, "/api/chat", **ASK, stream=False)
+    assert kind == "application/x-ndjson"
+    assert "".join(line["message"]["content"] for line in told) == whole["message"]["content"]
+    assert [line["done"] for line in told] == [False] * (len(told) - 1) + [True]
+    assert told[-1]["eval_count"] == 8
+
+
+def test_a_text_is_a_chats_turn_or_raw(server):
+    """With a system text and without; raw as /v1/completions."""
+    options = {"num_predict": 6}
+    told = ask(server, "/api/generate", prompt="a", options=options, stream=False)
+    assert told["response"] == openai(server, max_tokens=6)[0]["content"]
+    raw = ask(server, "/api/generate", prompt="a", raw=True, options=options, stream=False)
+    plain = ask(server, "/v1/completions", prompt="a", max_tokens=6)
+    assert raw["response"] == plain["choices"][0]["text"]
+    _, streamed = lines(server, "/api/generate", prompt="a", options=options)
+    assert "".join(line["response"] for line in streamed) == told["response"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_nothing_asked_loads_the_model(server, path):
+    """As clients do before they need it."""
+    told = ask(server, path, model="tiny")
+    assert (told["done"], told["done_reason"]) == (True, "load")
+
+
+def test_options_are_those_of_samplers(server):
+    """A stop ends the answer; a temperature and a seed draw it."""
+    whole = ask(server, "/api/chat", **ASK, stream=False)["message"]["content"]
+    cut = {**ASK, "options": {"num_predict": 8, "stop": [whole[3]], "num_ctx": 512}}
+    told = ask(server, "/api/chat", **cut, stream=False)
+    assert (told["message"]["content"], told["done_reason"]) == (
+        whole[: whole.index(whole[3])],
+        "stop",
+    )
+    hot = {**ASK, "options": {"num_predict": 8, "temperature": 1.5, "seed": 7}}
+    drawn = ask(server, "/api/chat", **hot, stream=False)["message"]["content"]
+    assert drawn == openai(server, max_tokens=8, temperature=1.5, seed=7)[0]["content"] != whole
+
+
+def test_a_format_holds(server):
+    """A schema."""
+    schema = {"enum": ["yes"]}
+    told = ask(server, "/api/chat", messages=TURN, format=schema, stream=False)
+    assert json.loads(told["message"]["content"]) == "yes"
+
+
+def test_reasoning_is_thinking_and_calls_have_objects(server, script_all):
+    """In a stream calls come whole, before the end."""
+    call = '<think>hm</think><tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = {
+        "messages": TURN,
+        "tools": [tool],
+        "grammar": scripted.script(call),
+        "options": {"num_predict": 200},
+    }
+    message = ask(server, "/api/chat", **body, stream=False)["message"]
+    calls = [{"function": {"name": "f", "arguments": {"x": 1}}}]
+    assert (message["thinking"], message["tool_calls"]) == ("hm", calls)
+    _, told = lines(server, "/api/chat", **body)
+    assert "".join(line["message"].get("thinking", "") for line in told) == "hm"
+    assert [line["message"]["tool_calls"] for line in told if "tool_calls" in line["message"]] == [
+        calls
+    ]
+    assert told[-1]["done"]
+
+
+def test_tools_results_go_back(server):
+    """As clients send the turns that they got."""
+    calls = [{"function": {"name": "f", "arguments": {"x": 1}}}]
+    turns = [*TURN, {"role": "assistant", "content": "", "tool_calls": calls, "thinking": "hm"}]
+    turns += [{"role": "tool", "tool_name": "f", "content": "2"}]
+    told = ask(server, "/api/chat", messages=turns, options={"num_predict": 2}, stream=False)
+    assert told["prompt_eval_count"] > 20
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}, "images cannot be read"),
+        ("/api/chat", {"messages": TURN, "format": "xml"}, "format is 'xml'"),
+        ("/api/chat", {"messages": TURN, "think": "much"}, "think is 'much'"),
+        ("/api/chat", {"messages": TURN, "options": {"mirostat": 2}}, "mirostat is not supported"),
+        ("/api/generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template is not supported"),
+        ("/api/generate", {"prompt": "a", "context": [1]}, "context is not supported"),
+    ],
+)  # fmt: skip
+def test_what_is_not_done_is_refused_in_its_form(server, path, body, says):
+    """{"error": text}, whole and streamed."""
+    for stream in (True, False):
+        assert says in ask(server, path, 400, **body, stream=stream)["error"]
+
+
+def get(server, path):
+    """What a path tells."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    told = json.loads(response.read())
+    connection.close()
+    return told
+
+
+def test_what_is_known_of_models(server):
+    """Tags, those that are loaded, and what one can do."""
+    (tag,) = get(server, "/api/tags")["models"]
+    (loaded,) = get(server, "/api/ps")["models"]
+    assert tag["name"] == loaded["name"] == "tiny"
+    assert tag["details"]["family"] == "llama"
+    assert loaded["context_length"] == 1024
+    told = ask(server, "/api/show", model="tiny")
+    assert told["capabilities"] == ["completion", "thinking"]
+    assert told["model_info"]["llama.block_count"] == 2
+    assert get(server, "/api/version")["version"].count(".") == 2
+
+
+def test_an_unknown_path_of_ollamas_is_refused_in_its_form(server):
+    """Of what the server cannot do."""
+    assert "not served here" in ask(server, "/api/pull", 404, model="x")["error"]
+
+
+# -- llama-server ------------------------------------------------------------------------------------------------------
+
+
+def test_llama_servers_completion(server):
+    """Whole and streamed, with the reason for its end."""
+    told = ask(server, "/completion", prompt="a", n_predict=6)
+    plain = ask(server, "/v1/completions", prompt="a", max_tokens=6)["choices"][0]["text"]
+    assert (told["content"], told["stop_type"], told["tokens_predicted"]) == (plain, "limit", 6)
+    assert told["timings"]["predicted_n"] == 6
+    stop = ask(server, "/completion", prompt="a", n_predict=6, stop=[plain[2]])
+    assert (stop["stop_type"], stop["stopping_word"]) == ("word", plain[2])
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    asked = json.dumps({"prompt": "a", "n_predict": 6, "stream": True})
+    connection.request("POST", "/completion", asked, {"Content-Type": "application/json"})
+    chunks = [
+        json.loads(line[6:])
+        for line in connection.getresponse().read().decode().split("\n\n")
+        if line
+    ]
+    connection.close()
+    assert "".join(chunk["content"] for chunk in chunks) == plain
+    assert [chunk["stop"] for chunk in chunks][-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"prompt": "a", "n_probs": 3}, "n_probs is not supported"),
+        ({"prompt": ["a", "b"]}, "a request has one prompt here"),
+        ({"prompt": "a", "logit_bias": [["word", 1]]}, "something else than token ids"),
+    ],
+)
+def test_what_is_not_done_of_it_is_refused(server, body, says):
+    """By name."""
+    assert says in ask(server, "/completion", 400, **body)["error"]["message"]
+
+
+def test_a_template_is_applied_and_slots_are_told(server):
+    """As llama-server does both."""
+    told = ask(server, "/apply-template", messages=[{"role": "user", "content": "hi"}])
+    assert told["prompt"] == scripted.prompt("hi")
+    slots = get(server, "/slots")
+    assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
+    assert (slots[0]["n_ctx"], slots[0]["is_processing"]) == (1024, False)
+
+
+# -- ollama's client ---------------------------------------------------------------------------------------------------
+
+
+def test_ollamas_client_chats_and_lists(server):
+    """Whole, streamed, and what it asks of models."""
+    ollama = pytest.importorskip("ollama", reason="install pyspec-llama[clients]")
+    client = ollama.Client(host=server.url)
+    whole = client.chat("tiny", TURN, options={"num_predict": 8})
+    pieces = list(client.chat("tiny", TURN, options={"num_predict": 8}, stream=True))
+    assert "".join(piece.message.content for piece in pieces) == whole.message.content
+    assert client.generate("tiny", "a", options={"num_predict": 4}).eval_count == 4
+    assert [model.model for model in client.list().models] == ["tiny"]
+    assert client.ps().models[0].model == "tiny"
+    assert "completion" in client.show("tiny").capabilities
+    with pytest.raises(ollama.ResponseError, match="mirostat"):
+        client.chat("tiny", TURN, options={"mirostat": 2})
+    client._client.close()
