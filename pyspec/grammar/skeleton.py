@@ -9,13 +9,12 @@ from itertools import accumulate
 from llguidance import LLMatcher
 
 from pyspec.errors import InputError
+from pyspec.grammar.layout import SPACES, Layout
 from pyspec.grammar.vocabulary import ByteVocabulary
 
 _MOST_BYTES = 96
 _FEW = 6
 # bytes that may come next where little more than spaces is in doubt
-_SPACES = b" \n\t\r"
-_USUAL = {b":": b" ", b",": b" "}
 _PATIENCE = 4
 _MARK = re.compile(rb"\[(\d+)\]")
 # how llguidance writes a token that is no text, behind a byte 0xff
@@ -26,15 +25,14 @@ _SHOWN = 24
 class Skeleton:
     """Foretells the text up to the next value of an answer.
 
-    Where a grammar allows spaces or one other character, spaces come as they last did after the same character: at first as most
-    models write JSON. tokenize: `llama_cpp.Llama.tokenize`.
+    Where a grammar allows spaces or one other character, spaces come as the answer's layout has them. tokenize:
+    `llama_cpp.Llama.tokenize`.
     """
 
     def __init__(self, vocabulary: ByteVocabulary, tokenize: Callable[..., list[int]]) -> None:
         self._vocabulary, self._tokenize = vocabulary, tokenize
-        self._spaces: dict[bytes, bytes] = dict(_USUAL)
+        self._layout = Layout(nested=dict(vocabulary.nested))
         self._ids = list[int]()
-        self._before, self._space = b"", b""
         self._drafted, self._hits, self._misses = list[int](), 0, 0
 
     def accept(self, token: int) -> None:
@@ -44,16 +42,9 @@ class Skeleton:
             self._misses += not right
             self._hits += right and not self._drafted
             self._drafted = self._drafted if right else []
-        piece = self._vocabulary.piece(token)
         self._ids = [*self._ids[-_SHOWN:], token]
-        for at in range(len(piece)):
-            char = piece[at : at + 1]
-            if char in _SPACES:
-                self._space += char
-                continue
-            if self._before:
-                self._spaces[self._before] = self._space
-            self._before, self._space = char, b""
+        self._layout.read(self._vocabulary.piece(token))
+        self._vocabulary.nested = self._layout.nested
 
     def forced(self, matcher: LLMatcher) -> list[int]:
         """Return the tokens of a text that has to come. The last one is left out, since it may end with what comes behind."""
@@ -65,45 +56,53 @@ class Skeleton:
         """Return the tokens of what is foretold. spaces: False to foretell only what is forced."""
         # some models write them in no regular way
         regular = self._misses <= self._hits + _PATIENCE
-        text, mark = self._foretold(matcher, spaces=spaces and regular)
-        self._drafted = self._as_tokens(text) if len(text) > 1 or mark is not None else []
+        text, mark, digit = self._foretold(matcher, spaces=spaces and regular)
+        found = self._as_tokens(text + digit)
+        if digit:  # a space that is a token of its own before digits
+            found = (
+                found[:-1]
+                if self._as_tokens(text) == found[:-1]
+                else self._as_tokens(text.rstrip(SPACES))
+            )
+        self._drafted = found if len(text) > 1 or mark is not None else []
         self._drafted += [] if mark is None else [mark]
         return list(self._drafted)
 
-    def _foretold(self, matcher: LLMatcher, *, spaces: bool) -> tuple[bytes, int | None]:
-        ahead, before, space = matcher.deep_copy(), self._before, self._space
-        text, mark = b"", None
-        while len(text) < _MOST_BYTES and mark is None:
+    def _foretold(self, matcher: LLMatcher, *, spaces: bool) -> tuple[bytes, int | None, bytes]:
+        """The text, the token behind it that is no text, and a digit if a number comes next."""
+        ahead, layout = matcher.deep_copy(), self._layout.copy()
+        text, mark, digit = b"", None, b""
+        while len(text) < _MOST_BYTES and mark is None and not digit:
             forced, mark = _forced(ahead)
             if not forced and mark is None and spaces:
-                forced = self._likely(ahead, before, space)
+                forced, digit = self._likely(ahead, layout)
             if not forced or not ahead.consume_tokens(self._bytes(forced)):
                 break
             text += forced
-            bare = forced.rstrip(_SPACES)
-            before, space = (bare[-1:], forced[len(bare) :]) if bare else (before, space + forced)
-        return text, mark
+            layout.read(forced)
+        return text, mark, digit if text[-1:] in SPACES else b""
 
     def _bytes(self, text: bytes) -> list[int]:
         return [self._vocabulary.byte_ids[byte] for byte in text]
 
-    def _likely(self, matcher: LLMatcher, before: bytes, space: bytes) -> bytes:
-        """The next byte, if only spaces are in doubt; nothing otherwise."""
+    def _likely(self, matcher: LLMatcher, layout: Layout) -> tuple[bytes, bytes]:
+        """The next bytes, if only spaces are in doubt, and a digit if a number comes behind them; nothing otherwise."""
         mask, ids = matcher.compute_bitmask(), self._vocabulary.byte_ids
 
-        def found(bytes_: Iterable[int]) -> list[int]:
-            return [byte for byte in bytes_ if mask[ids[byte] >> 3] >> (ids[byte] & 7) & 1]
+        def found(bytes_: Iterable[int]) -> bytes:
+            return bytes(byte for byte in bytes_ if mask[ids[byte] >> 3] >> (ids[byte] & 7) & 1)
 
-        if len(found(b"aeinst")) > 1:  # as within most texts
-            return b""
+        if matcher.is_accepting() or len(found(b"aeinst")) > 1:  # as within most texts
+            return b"", b""
         allowed = found(range(256))
-        others = [byte for byte in allowed if byte not in _SPACES]
-        if matcher.is_accepting() or len(allowed) > _FEW or len(others) > 1:
-            return b""
-        wanted = self._spaces.get(before, b"")[len(space) : len(space) + 1]
+        others = bytes(byte for byte in allowed if byte not in SPACES)
+        digit = others[-1:] if others and not others.strip(b"-0123456789") else b""
+        if not digit and (len(allowed) > _FEW or len(others) > 1):
+            return b"", b""
+        wanted = layout.expected(b"" if digit else others)
         if wanted and wanted[0] in allowed:
-            return wanted
-        return bytes(others)
+            return wanted[:1], digit if len(wanted) == 1 else b""
+        return (b"", b"") if digit else (others, b"")
 
     def _as_tokens(self, text: bytes) -> list[int]:
         """The tokens with which the target would go on, as it would tokenize the answer's end together with the text."""

@@ -48,7 +48,7 @@ class ByteVocabulary:
     """Tokens as bytes. Some ids beyond the model's stand for single bytes, with which a matcher reads a part of a token.
 
     n: tokens of the model. tokenizer: for llguidance. byte_ids: a token for each byte. ends: tokens that end an answer.
-    begun: matchers at their beginning, by grammar; lock: guards them.
+    begun: matchers at their beginning, by grammar; lock: guards them. nested: how the model last wrote JSON, as in `Layout`.
     """
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, ByteVocabulary]] = weakref.WeakKeyDictionary()
@@ -59,6 +59,7 @@ class ByteVocabulary:
         self.ends = [t for t in range(self.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]
         self.begun: OrderedDict[str, LLMatcher] = OrderedDict()
         self.lock = threading.Lock()
+        self.nested: dict[bytes, bool] = {}
         self.piece = piece_reader(vocab, special=True)
         tokens = [self._bytes(vocab, token) for token in range(self.n)]
         first: dict[bytes, int] = {}

@@ -1,0 +1,70 @@
+"""Which spaces an answer of JSON is expected to have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.grammar.layout import SPACES, Layout
+
+PARTS = st.recursive(
+    st.integers() | st.text('ab "\\,:{}[]é\n', max_size=4) | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=8,
+)
+VALUES = st.dictionaries(st.sampled_from(["a", "b,", 'c"']), PARTS, min_size=1, max_size=3)
+
+
+def missed(text: bytes, layout: Layout) -> list[bytes]:
+    """What was read where other spaces followed than were expected, and which were no characters of texts."""
+    found = []
+    for at in range(len(text)):
+        char = text[at : at + 1]
+        if char not in SPACES or not layout.expected(b""):
+            following = text[at:].lstrip(SPACES)[:1]
+            spaces = text[at:][: len(text[at:]) - len(text[at:].lstrip(SPACES))]
+            if not layout._quoted and layout.expected(following) != spaces:
+                found.append(text[:at])
+        layout.read(char)
+    return found
+
+
+@pytest.mark.parametrize("indent", [1, 2, 4])
+@given(value=VALUES)
+def test_json_with_lines_is_foreseen_after_its_first(indent: int, value: Any) -> None:
+    """By the first indent, and what came behind it."""
+    text = json.dumps(value, indent=indent).encode()
+    layout = Layout()
+    start = 3 + indent
+    layout.read(text[:start])
+    assert missed(text[start:], layout) == []
+
+
+@given(value=VALUES)
+def test_json_in_one_line_is_foreseen_from_the_start(value: Any) -> None:
+    """As Python writes it."""
+    assert missed(json.dumps(value).encode(), Layout()) == []
+
+
+def test_separators_are_learnt() -> None:
+    """After the first colon and comma."""
+    layout = Layout()
+    layout.read(b'{"a":1,"b":2,')
+    assert layout.expected(b'"') == b""
+    layout.read(b'"c"')
+    assert layout.expected(b":") == b""
+    layout.read(b":")
+    assert layout.expected(b"3") == b""
+
+
+def test_what_the_model_wrote_before_is_expected_at_first() -> None:
+    """Another answer's layout may be given."""
+    layout = Layout()
+    layout.read(b'{\n  "a": [')
+    again = Layout(nested=layout.nested)
+    again.read(b"{")
+    assert again.expected(b'"') == b"\n  "
