@@ -9,7 +9,7 @@ from itertools import accumulate
 from llguidance import LLMatcher
 
 from pyspec.errors import InputError
-from pyspec.grammar.layout import SPACES, Layout
+from pyspec.grammar.spacing import SPACES, Spacing
 from pyspec.grammar.vocabulary import ByteVocabulary
 
 _MOST_BYTES = 96
@@ -31,7 +31,7 @@ class Skeleton:
 
     def __init__(self, vocabulary: ByteVocabulary, tokenize: Callable[..., list[int]]) -> None:
         self._vocabulary, self._tokenize = vocabulary, tokenize
-        self._layout = Layout(nested=dict(vocabulary.nested))
+        self._spacing = Spacing(nested=dict(vocabulary.nested))
         self._ids = list[int]()
         self._drafted, self._hits, self._misses = list[int](), 0, 0
 
@@ -43,8 +43,8 @@ class Skeleton:
             self._hits += right and not self._drafted
             self._drafted = self._drafted if right else []
         self._ids = [*self._ids[-_SHOWN:], token]
-        self._layout.read(self._vocabulary.piece(token))
-        self._vocabulary.nested = self._layout.nested
+        self._spacing.read(self._vocabulary.piece(token))
+        self._vocabulary.nested = self._spacing.nested
 
     def forced(self, matcher: LLMatcher) -> list[int]:
         """Return the tokens of a text that has to come. The last one is left out, since it may end with what comes behind."""
@@ -70,22 +70,22 @@ class Skeleton:
 
     def _foretold(self, matcher: LLMatcher, *, spaces: bool) -> tuple[bytes, int | None, bytes]:
         """The text, the token behind it that is no text, and a digit if a number comes next."""
-        ahead, layout = matcher.deep_copy(), self._layout.copy()
+        ahead, spacing = matcher.deep_copy(), self._spacing.copy()
         text, mark, digit = b"", None, b""
         while len(text) < _MOST_BYTES and mark is None and not digit:
             forced, mark = _forced(ahead)
             if not forced and mark is None and spaces:
-                forced, digit = self._likely(ahead, layout)
+                forced, digit = self._likely(ahead, spacing)
             if not forced or not ahead.consume_tokens(self._bytes(forced)):
                 break
             text += forced
-            layout.read(forced)
+            spacing.read(forced)
         return text, mark, digit if text[-1:] in SPACES else b""
 
     def _bytes(self, text: bytes) -> list[int]:
         return [self._vocabulary.byte_ids[byte] for byte in text]
 
-    def _likely(self, matcher: LLMatcher, layout: Layout) -> tuple[bytes, bytes]:
+    def _likely(self, matcher: LLMatcher, spacing: Spacing) -> tuple[bytes, bytes]:
         """The next bytes, if only spaces are in doubt, and a digit if a number comes behind them; nothing otherwise."""
         mask, ids = matcher.compute_bitmask(), self._vocabulary.byte_ids
 
@@ -99,7 +99,7 @@ class Skeleton:
         digit = others[-1:] if others and not others.strip(b"-0123456789") else b""
         if not digit and (len(allowed) > _FEW or len(others) > 1):
             return b"", b""
-        wanted = layout.expected(b"" if digit else others)
+        wanted = spacing.expected(b"" if digit else others)
         if wanted and wanted[0] in allowed:
             return wanted[:1], digit if len(wanted) == 1 else b""
         return (b"", b"") if digit else (others, b"")

@@ -48,7 +48,7 @@ class ByteVocabulary:
     """Tokens as bytes. Some ids beyond the model's stand for single bytes, with which a matcher reads a part of a token.
 
     n: tokens of the model. tokenizer: for llguidance. byte_ids: a token for each byte. ends: tokens that end an answer.
-    begun: matchers at their beginning, by grammar; lock: guards them. nested: how the model last wrote JSON, as in `Layout`.
+    begun: matchers at their beginning, by grammar; lock: guards them. nested: how the model last wrote JSON, as in `Spacing`.
     """
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, ByteVocabulary]] = weakref.WeakKeyDictionary()

@@ -9,7 +9,7 @@ _OPENED, _CLOSED = b"{[", b"}]"
 
 
 @dataclass(slots=True)
-class Layout:
+class Spacing:
     """Reads an answer's bytes, and says which spaces come behind them.
 
     At first they are those that most models write: one behind colons and commas. An object or list that begins with a new line
@@ -29,7 +29,7 @@ class Layout:
     _quoted: bool = False
     _escaped: bool = False
 
-    def copy(self) -> Layout:
+    def copy(self) -> Spacing:
         """Return one that reads on by itself."""
         return replace(self, lines=[*self.lines], nested={**self.nested})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.grammar.layout import SPACES, Layout
+from pyspec.grammar.spacing import SPACES, Spacing
 
 PARTS = st.recursive(
     st.integers() | st.text('ab "\\,:{}[]é\n', max_size=4) | st.none(),
@@ -19,17 +19,17 @@ PARTS = st.recursive(
 VALUES = st.dictionaries(st.sampled_from(["a", "b,", 'c"']), PARTS, min_size=1, max_size=3)
 
 
-def missed(text: bytes, layout: Layout) -> list[bytes]:
+def missed(text: bytes, spacing: Spacing) -> list[bytes]:
     """What was read where other spaces followed than were expected, and which were no characters of texts."""
     found = []
     for at in range(len(text)):
         char = text[at : at + 1]
-        if char not in SPACES or not layout.expected(b""):
+        if char not in SPACES or not spacing.expected(b""):
             following = text[at:].lstrip(SPACES)[:1]
             spaces = text[at:][: len(text[at:]) - len(text[at:].lstrip(SPACES))]
-            if not layout._quoted and layout.expected(following) != spaces:
+            if not spacing._quoted and spacing.expected(following) != spaces:
                 found.append(text[:at])
-        layout.read(char)
+        spacing.read(char)
     return found
 
 
@@ -38,33 +38,33 @@ def missed(text: bytes, layout: Layout) -> list[bytes]:
 def test_json_with_lines_is_foreseen_after_its_first(indent: int, value: Any) -> None:
     """By the first indent, and what came behind it."""
     text = json.dumps(value, indent=indent).encode()
-    layout = Layout()
+    spacing = Spacing()
     start = 3 + indent
-    layout.read(text[:start])
-    assert missed(text[start:], layout) == []
+    spacing.read(text[:start])
+    assert missed(text[start:], spacing) == []
 
 
 @given(value=VALUES)
 def test_json_in_one_line_is_foreseen_from_the_start(value: Any) -> None:
     """As Python writes it."""
-    assert missed(json.dumps(value).encode(), Layout()) == []
+    assert missed(json.dumps(value).encode(), Spacing()) == []
 
 
 def test_separators_are_learnt() -> None:
     """After the first colon and comma."""
-    layout = Layout()
-    layout.read(b'{"a":1,"b":2,')
-    assert layout.expected(b'"') == b""
-    layout.read(b'"c"')
-    assert layout.expected(b":") == b""
-    layout.read(b":")
-    assert layout.expected(b"3") == b""
+    spacing = Spacing()
+    spacing.read(b'{"a":1,"b":2,')
+    assert spacing.expected(b'"') == b""
+    spacing.read(b'"c"')
+    assert spacing.expected(b":") == b""
+    spacing.read(b":")
+    assert spacing.expected(b"3") == b""
 
 
 def test_what_the_model_wrote_before_is_expected_at_first() -> None:
-    """Another answer's layout may be given."""
-    layout = Layout()
-    layout.read(b'{\n  "a": [')
-    again = Layout(nested=layout.nested)
+    """Another answer's spacing may be given."""
+    spacing = Spacing()
+    spacing.read(b'{\n  "a": [')
+    again = Spacing(nested=spacing.nested)
     again.read(b"{")
     assert again.expected(b'"') == b"\n  "
