@@ -234,6 +234,7 @@ def write(
     n_ctx: int = 4096,
     sampling: Mapping[str, float | str] | None = None,
     n_experts: int = 4,
+    fills: Mapping[str, int] | None = None,
 ) -> Path:
     """Write a model of architecture `arch`: llama, mamba (recurrent), gemma3 (sliding window), lfm2 or qwen35 (hybrids).
 
@@ -242,7 +243,8 @@ def write(
     others. template: the chat template.
     bos: None for no key. adds: whether texts get a BOS and an EOS token. n_ctx: tokens of context that it was trained for.
     noise: 0 for the weights of `seed` alone, 1 for other ones altogether. scale: standard deviation of the logits.
-    sampling: what the file suggests, as `general.sampling.NAME`.
+    sampling: what the file suggests, as `general.sampling.NAME`. fills: tokens for filling in, as
+    `tokenizer.ggml.fim_NAME_token_id`.
     """
     tokens = tokens or TOKENS
     writer = gguf.GGUFWriter(path, "llama" if arch == "mixture" else arch)
@@ -258,6 +260,8 @@ def write(
     _vocabulary(writer, tokens, eos, marks, bos, adds)
     for name, value in (sampling or {}).items():
         writer.add_key_value(f"general.sampling.{name}", value, _KINDS[type(value)])
+    for name, token in (fills or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
     if template:
         writer.add_chat_template(template)
     weights = Weights(seed, noise, noise_seed)

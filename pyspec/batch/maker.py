@@ -21,6 +21,7 @@ from pyspec.sampling.noise import derive_seed
 from pyspec.sampling.verification import MARGIN_NUMBERS, Margin, Strict, Verification, rule_at
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.budget import ReasoningLimit
+from pyspec.text.fill_in import FillIn, OtherFile
 from pyspec.text.forms import TELLING, from_outside
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
@@ -230,6 +231,8 @@ class JobMaker:
         if record.tokens is not None:
             check_tokens(record.tokens, self._target.n_vocab())
             return list(record.tokens)
+        if record.suffix is not None:
+            return self._filling(record, record.suffix)
         if record.messages is None and not self._is_chat(record):
             return self._template.bare(record.prompt or "")
         turns = record.messages
@@ -248,6 +251,15 @@ class JobMaker:
         return self._template.prompt(
             from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on
         )
+
+    def _filling(self, record: Record, suffix: str) -> list[int]:
+        """The prompt of a text between two others; it leaves room for the answer, but no more than a quarter of the context."""
+        fill_in, prompt = FillIn(self._target), record.prompt or ""
+        if record.others is None:
+            return fill_in.tokens(prompt, suffix)
+        wanted = self._settings.max_tokens if record.max_tokens is None else record.max_tokens
+        room = self._n_ctx - min(wanted, self._n_ctx // 4)
+        return fill_in.fitting(prompt, suffix, [OtherFile(*each) for each in record.others], room)
 
     def _system(self, record: Record) -> str | None:
         return self._settings.system if record.system is None else record.system

@@ -43,6 +43,7 @@ from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
 from pyspec.sampling.verification import Verification, as_rule
 from pyspec.screen.notebook import SpeculationBlock
 from pyspec.store.heads import MTP
+from pyspec.text.fill_in import FillIn
 from pyspec.text.tokenizer import check_tokens, piece_reader
 from pyspec.text.tokens import Step
 
@@ -154,6 +155,8 @@ class Generation(Mirror):
         if self._plain:
             refuse(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
+        if (suffix := kwargs.pop("suffix", None)) is not None:
+            kwargs["prompt"] = FillIn(self).tokens(kwargs["prompt"], suffix)
         keep_rows = kwargs.get("logprobs") is not None
         most = kwargs.get("max_tokens")
         if isinstance(most, float) and most.is_integer():

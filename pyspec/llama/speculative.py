@@ -35,8 +35,7 @@ __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
 _STRICT = Strict()
-_PATIENCE_S = 1.0
-"""Seconds of loading after which a terminal shows it."""
+_PATIENCE_S = 1.0  # of loading, after which a terminal shows it
 
 
 def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
@@ -244,6 +243,7 @@ class SpeculativeLlama(Generation):
         """llama-cpp-python's `create_completion`. Arguments not listed are its own or fields of `Sampling`.
 
         Args:
+            suffix: The text behind the gap that is to be filled; InputError for a model without tokens for that.
             logprobs: Needs no `logits_all` here; with `echo` the prompt is read again.
             speculation: How this call speculates; None follows the object.
 

@@ -231,13 +231,14 @@ class ChatBody(Body):
         return shared
 
 
-class CompletionBody(Body):
+class CompletionBody(Body, kw_only=True):
     """The body of a completion."""
 
-    refused = REFUSED
+    refused = tuple(name for name in REFUSED if name != "suffix")
     harmless = ("stream_options.include_obfuscation",)
 
     prompt: str | list[Any]
+    suffix: str | None = None
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
@@ -265,7 +266,9 @@ class CompletionBody(Body):
             given = [given]
         if not given:
             raise InputError("the prompt is empty")
-        shared = {**self._shared(name), "echo": self.echo or None}
+        if self.echo and self.suffix is not None:
+            raise InputError("echo and suffix do not go together", "leave echo out")
+        shared = {**self._shared(name), "echo": self.echo or None, "suffix": self.suffix}
         return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in given]
 
 

@@ -115,6 +115,8 @@ class Record(RecordFields, kw_only=True):
         parallel: Whether several functions may be called at once.
         reasons: False asks the template for no reasoning.
         echo: Whether the answer begins with the prompt.
+        suffix: A text behind the answer, which stands between `prompt` and this; for models with tokens for filling in.
+        others: Other files that may help with that, names and texts. With them, even none, what has no room is left out.
         prediction: A text that the answer may repeat for the most part; lookup drafts it.
         error: Why the record cannot be used.
     """
@@ -132,6 +134,8 @@ class Record(RecordFields, kw_only=True):
     parallel: bool | None = None
     reasons: bool | None = None
     echo: bool | None = None
+    suffix: str | None = None
+    others: list[tuple[str, str]] | None = None
     prediction: str | None = None
     error: Failure | None = None
 
@@ -156,8 +160,10 @@ class Record(RecordFields, kw_only=True):
         given = [x for x in (self.prompt, self.messages, self.tokens) if x is not None]
         if len(given) != 1:
             raise InputError("give either prompt or messages")
-        if not given[0]:
+        if not given[0] and self.suffix is None:
             raise InputError("the prompt is empty")
+        if self.suffix is not None and self.prompt is None:
+            raise InputError("a suffix needs a prompt that is a text", "send it as text")
         standard(self.messages or ())
         if self.messages is not None and self.system is not None:
             raise InputError("system cannot be used with messages")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspec.serve.apis.completions import CHATS, TEXTS
 from pyspec.serve.apis.interface import Interface
-from pyspec.serve.apis.llama_server import COMPLETIONS
+from pyspec.serve.apis.llama_server import COMPLETIONS, INFILL
 from pyspec.serve.apis.messages import COUNTS, MESSAGES
 from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
 from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
@@ -17,6 +17,7 @@ INTERFACES = {
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
     "/completion": COMPLETIONS,
+    "/infill": INFILL,
     "/api/chat": OLLAMA_CHATS,
     "/api/generate": OLLAMA_TEXTS,
 }

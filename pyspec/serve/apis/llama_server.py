@@ -51,6 +51,31 @@ class LlamaBody(Body):
         return asked.records(name)
 
 
+class OtherFileBody(msgspec.Struct):
+    """Another file of an editor's."""
+
+    text: str
+    filename: str = ""
+
+
+class InfillBody(LlamaBody):
+    """A gap between two texts. prompt: what is written in it already. input_extra: other files, the most useful last."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[OtherFileBody] | None = None
+    prompt: str | None = None
+
+    def records(self, name: str) -> list[Record]:
+        """What is asked, as a record."""
+        begun, self.prompt = self.prompt or "", self.input_prefix or "x"
+        (record,) = super().records(name)
+        record.prompt, record.suffix = self.input_prefix + begun, self.input_suffix
+        record.others = [(each.filename, each.text) for each in self.input_extra or ()]
+        self.prompt = record.prompt
+        return [record]
+
+
 _UNDONE = {
     "n_probs": "use logprobs of /v1/completions",
     "return_tokens": "send the content to /tokenize",
@@ -142,4 +167,7 @@ def _broken(_n: int, status: int, code: str | None, message: str) -> bytes:
 
 COMPLETIONS = Interface(
     "completion", "cmpl-", reader(LlamaBody), _whole, _events, openai_refusal, _broken
+)
+INFILL = Interface(
+    "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, _broken
 )

@@ -93,12 +93,13 @@ class OllamaChat(OllamaBody):
 
 
 class OllamaText(OllamaBody):
-    """A prompt; raw: without the template. Without a prompt it only loads the model."""
+    """A prompt; raw: without the template. suffix: what stands behind the answer. Without a prompt it only loads the model."""
 
     prompt: str = ""
     system: str | None = None
     template: str | None = None
     raw: bool = False
+    suffix: str | None = None
     images: list[str] | None = None
     context: list[int] | None = None
 
@@ -115,8 +116,9 @@ class OllamaText(OllamaBody):
         turns = [{"role": "system", "content": self.system}] if self.system else []
         turns.append({"role": "user", "content": self.prompt})
         (record,) = as_chat(self, "text", messages=turns, **self._asked()).records(name)
-        if self.raw:
+        if self.raw or self.suffix:
             record.messages, record.prompt, record.form = None, self.prompt, COMPLETION
+            record.suffix = self.suffix or None
         return [record]
 
 
@@ -124,7 +126,6 @@ _UNDONE = {
     "template": "leave it out, or set another when the server starts (--chat-template)",
     "images": "describe the image in words",
     "context": "send the conversation to /api/chat",
-    "suffix": "send it to /infill or /v1/completions",
 }
 
 

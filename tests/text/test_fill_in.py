@@ -1,0 +1,150 @@
+"""Texts between two others: prompts by the vocabulary's own tokens, and answers at each interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from asking import post
+from serve.conftest import opening
+
+from pyspec.errors import InputError
+from pyspec.requests.bodies import ChatBody, records_of
+from pyspec.text.fill_in import FillIn, OtherFile
+
+MARKS = ("<pre>", "<suf>", "<mid>", "<rep>", "<sep>")
+FIRST = len(tiny.ASCII)
+PRE, SUF, MID, REP, SEP = range(FIRST, FIRST + 5)
+
+
+def ids(text: str) -> list[int]:
+    """A letter a token."""
+    return [tiny.ASCII.index("\u2581" if char == " " else char) for char in text]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Path) -> Path:
+    """A random model with all tokens for filling in."""
+    fills = dict(zip(("pre", "suf", "mid", "rep", "sep"), range(FIRST, FIRST + 5)))
+    return tiny.write(tiny_folder / "fills.gguf", tokens=tiny.ASCII, marks=MARKS, fills=fills)
+
+
+@pytest.fixture
+def llm(model: Path, open_llama: Callable[..., Any]) -> Any:
+    """It, loaded; lookup drafts."""
+    return open_llama(model, trust=True, draft="lookup")
+
+
+def test_a_prompt_is_prefix_suffix_and_the_gap(llm: Any) -> None:
+    """What a user wrote is text, whatever it looks like."""
+    assert FillIn(llm).tokens("ab", "c") == [PRE, *ids("ab"), SUF, *ids("c"), MID]
+    assert FillIn(llm).tokens("<suf>", "") == [PRE, *ids("<suf>"), SUF, MID]
+
+
+def test_the_suffix_comes_first_where_asked_for(
+    model: Path, open_llama: Callable[..., Any]
+) -> None:
+    """As `spm_infill` of a Llama says."""
+    llm = open_llama(model, trust=True, spm_infill=True)
+    assert FillIn(llm).tokens("ab", "c") == [SUF, *ids("c"), PRE, *ids("ab"), MID]
+
+
+def test_other_files_come_in_front(llm: Any) -> None:
+    """With their names, as the family was trained."""
+    made = FillIn(llm).fitting("a", "b", [OtherFile("x.c", "int")], 100, "y.c")
+    front = [REP, *ids("project"), 3, SEP, *ids("x.c"), 3, *ids("int"), SEP, *ids("y.c"), 3]
+    assert made == [*front, PRE, *ids("a"), SUF, *ids("b"), MID]
+
+
+@pytest.mark.parametrize(
+    ("room", "before", "after"), [(103, 60, 40), (43, 30, 10), (23, 15, 5), (3, 0, 0)]
+)
+def test_what_is_near_the_gap_stays(llm: Any, room: int, before: int, after: int) -> None:
+    """The prefix's end, and the suffix's beginning; at least a quarter for the suffix."""
+    prefix, suffix = "a" * 59 + "b", "c" + "d" * 39
+    made = FillIn(llm).fitting(prefix, suffix, [OtherFile("x", "y" * 500)], room)
+    at, end = made.index(PRE), made.index(SUF)
+    assert len(made) == room
+    assert made[at + 1 : end] == ids(prefix[60 - before :])
+    assert made[end + 1 : -1] == ids(suffix[:after])
+
+
+def test_the_class_fills_in(llm: Any) -> None:
+    """A `Llama` would put token 0 there (it has no ids of these tokens)."""
+    made = llm.create_completion("ab", suffix="c", max_tokens=12, temperature=0)
+    same = llm.create_completion(FillIn(llm).tokens("ab", "c"), max_tokens=12, temperature=0)
+    assert made["choices"][0]["text"] == same["choices"][0]["text"] != ""
+    assert made["usage"]["prompt_tokens"] == 6
+
+
+def test_a_model_without_such_tokens_refuses(
+    open_llama: Callable[..., Any], tiny_ascii: Path
+) -> None:
+    """By name."""
+    with pytest.raises(InputError, match="no tokens for filling in"):
+        open_llama(tiny_ascii).create_completion("ab", suffix="c")
+
+
+def test_a_chat_has_no_suffix() -> None:
+    """It is refused there."""
+    with pytest.raises(InputError, match="suffix is not supported"):
+        records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"), "x")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
+    """A server over it."""
+    with opening(tiny_ascii) as start:
+        yield start(model)
+
+
+def ask(server: Any, path: str, status: int = 200, **body: Any) -> Any:
+    """The answer to a request."""
+    found, told = post(server, json.dumps(body).encode(), path)
+    assert found == status, told
+    return told
+
+
+def test_three_doors_say_the_same(server: Any, llm: Any) -> None:
+    """/v1/completions, /infill and ollama's; drafts of lookup stand in the prompt."""
+    text = llm.create_completion("ab", suffix="c", max_tokens=8, temperature=0)["choices"][0][
+        "text"
+    ]
+    plain = ask(server, "/v1/completions", prompt="ab", suffix="c", max_tokens=8)
+    infill = ask(server, "/infill", input_prefix="a", prompt="b", input_suffix="c", n_predict=8)
+    options = {"num_predict": 8}
+    ollama = ask(server, "/api/generate", prompt="ab", suffix="c", options=options, stream=False)
+    assert plain["choices"][0]["text"] == infill["content"] == ollama["response"] == text
+
+
+def test_infill_takes_files_and_more_than_fits(server: Any) -> None:
+    """What is refused of a completion."""
+    extra = [{"filename": "x.c", "text": "y" * 3000}]
+    told = ask(
+        server, "/infill", input_prefix="a" * 2000, input_suffix="c", input_extra=extra, n_predict=4
+    )
+    assert 1000 < told["tokens_evaluated"] <= 1020
+    told = ask(server, "/v1/completions", 400, prompt="a" * 2000, suffix="c")
+    assert told["error"]["code"] == "context_length_exceeded"
+
+
+def test_an_empty_prefix_is_a_gap_too(server: Any) -> None:
+    """At the beginning of a file."""
+    assert ask(server, "/infill", input_suffix="c", n_predict=2)["tokens_evaluated"] == 4
+    assert (
+        ask(server, "/v1/completions", prompt="", suffix="c", max_tokens=2)["usage"][
+            "prompt_tokens"
+        ]
+        == 4
+    )
+
+
+def test_a_server_of_another_model_refuses(tiny_ascii: Path) -> None:
+    """With the sentence."""
+    with opening(tiny_ascii) as start:
+        told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
+    assert "no tokens for filling in" in told["error"]["message"]
