@@ -98,6 +98,7 @@ class Tab:
         self.until("!window.old && document.readyState === 'complete'")
 
     def close(self):
-        """Let go of it."""
+        """Close it in the browser too."""
+        self.call("Page.close")
         self._file.close()
         self._socket.close()

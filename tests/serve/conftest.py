@@ -136,27 +136,33 @@ def script_all(monkeypatch):
     )
 
 
-@pytest.fixture
-def browser(tmp_path):
-    """Opens a page; everything ends with the test."""
-    opened = []
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """The port of a browser's debugging protocol. Each server's pages are another site to it: no test meets another's storage."""
+    user = tmp_path_factory.mktemp("chromium")
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     process = subprocess.Popen(
-        [CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={tmp_path / 'user'}"],
+        [CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={user}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    chosen = tmp_path / "user" / "DevToolsActivePort"
+    chosen = user / "DevToolsActivePort"
     wait(lambda: chosen.exists() and chosen.read_text().count("\n"))
-    port = int(chosen.read_text().split("\n")[0])
+    yield int(chosen.read_text().split("\n")[0])
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def browser(chromium):
+    """Opens a page; it is closed after the test."""
+    opened = []
 
     def open_(url):
-        opened.append(Tab(port, url))
+        opened.append(Tab(chromium, url))
         opened[-1].until("location.protocol === 'http:' && document.readyState === 'complete'")
         return opened[-1]
 
     yield open_
     for tab in opened:
         tab.close()
-    process.terminate()
-    process.wait()
