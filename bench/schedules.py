@@ -8,8 +8,7 @@ nothing is timed here. There are no drafts: a server whose KV cache has a stream
 answers.
 
 - `prompts first` is llama-server's way: a decode takes all prompt tokens that wait, at most 2,048, next to the answers' rows.
-- `ours, idle N` is the server's own Composer with BASES_IDLE = N: how much more of a decode prompts get while sequences are idle.
-  With 0 they get no more.
+- `ours, N ms` is the server's own Composer: no answer waits longer than N ms for its next token while prompts are read.
 - `bound`: all prompts in passes of 512, and every decode of answers full. No schedule can exceed it.
 
 Times are seconds. A gap is the longest wait for a token within an answer.
@@ -30,8 +29,7 @@ import msgspec
 from common import Replayed, arguments, command_line, keep, page_of
 from serve import kinds_in_turn, p95
 
-from pyspec.batch.composing import BASES_IDLE, Composer
-from pyspec.batch.contexts import FILL_ROWS
+from pyspec.batch.composing import GAP_MS, Composer
 from pyspec.engine.target import TargetLlama
 from pyspec.measure.records import commit
 from pyspec.measure.report import table
@@ -40,7 +38,7 @@ from pyspec.profiling.questions import load_questions
 PASS = 512
 OPTIONS = {
     "clients": "4,16", "requests": 208, "tokens": 48, "base": 7.0, "answer": 1.65, "reading": 9.0, "row": 1.15,
-    "idle": f"0,4,{BASES_IDLE:g},16", "out": None,
+    "gap": f"100,{GAP_MS:g},500", "out": None,
 }  # fmt: skip
 HEAD = ("clients", "schedule", "tokens/s", "of prompts first", "first p50", "first p95", "gap p95")
 
@@ -159,21 +157,21 @@ def prompts_first(load: Load) -> None:
         load.decode(answers, reading)
 
 
-def composed(load: Load, idle: float) -> None:
+def composed(load: Load, gap: float) -> None:
     """Compose decodes as the server does over streams: it starts a prompt when the one before it is read."""
     n_batch = max(PASS, 72 * load.n)
     contexts: Any = SimpleNamespace(
         layout=SimpleNamespace(each=2048), n_slots=load.n, n_batch=n_batch, answering_rows=n_batch,
-        fill_rows=lambda answering: FILL_ROWS if answering else n_batch,
+        fill_rows=lambda answering: PASS - answering if answering else n_batch,
     )  # fmt: skip
     known = [load.costs.decode(n, 0) for n in range(65)]
     curve: Any = SimpleNamespace(target=SimpleNamespace(table=lambda: known))
     active: Any = load.active
-    composer = Composer(contexts, active, curve, interactive=True, exact=False, idle=idle)
+    composer = Composer(contexts, active, curve, interactive=True, exact=False, gap=gap)
     while load.going_on:
         while load.waiting and len(load.active) < load.n and not composer.in_turn:
             load.start()
-        chosen: Any = composer.next(len(load.waiting))
+        chosen: Any = composer.next()
         answers, reading = chosen
         filled = sum(request.missing for request in answers) + sum(n for _, n in reading)
         composer.took(filled, len(answers), load.decode(answers, reading))
@@ -189,7 +187,7 @@ def bound(load: Load, prompts: Sequence[int], tokens: int) -> float:
 def lines(prompts: Sequence[int], options: Namespace, clients: int) -> Iterator[list[str]]:
     """Yield a line for each schedule."""
     ways = {"prompts first": prompts_first}
-    ways |= {f"ours, idle {n}": partial(composed, idle=float(n)) for n in options.idle.split(",")}
+    ways |= {f"ours, {n} ms": partial(composed, gap=float(n)) for n in options.gap.split(",")}
     first = 0.0
     for name, play in ways.items():
         load = Load(prompts, options, clients)

@@ -11,36 +11,24 @@ from pyspec.engine.handle import Role
 from pyspec.engine.rows import read_one, read_piece, share_rows
 from pyspec.policy.cost import CostCurve
 
-MOST_MS = 100.0
-"""Rough limit of a decode's time while people read answers: prompts get what the answers' rows leave of it."""
+GAP_MS = 250.0
+"""How long people who read an answer may wait for its next token while prompts are read beside it, unless they say so."""
 
-MOST_BASES = 3.0
-"""The limit is at least this many times what the answers' rows take."""
-
-MOST_MS_IDLE = 200.0
-"""The limit while sequences are idle because their prompts wait to be read."""
-
-MOST_BASES_IDLE = 5.0
-"""That limit is at least this many times what the answers' rows take. On slow machines it is the larger one."""
-
-BASES_IDLE = 8.0
-"""How much the limit grows with the share of idle sequences, in times of the answers' rows. bench/schedules.py compares."""
-
-LEAST_ROWS = 16
-"""Prompt tokens of a decode that are read in any case."""
-
-_OLD = 0.9  # weight of a decode beside the next one's
+_LEAST_SHARE = 0.5  # of a decode's time that is its prompt rows', at least, however long the answers' rows take
+_ALIKE = 1.1  # times as long that a row may take in a larger decode to count as equally fast
+_HOPE = (
+    0.9  # what a row is hoped to take in a larger decode than any before, in times of what is known
+)
 _MOST_TIMES = 3.0  # what was expected: a decode that took longer counts as one that took so long
-_LEAST_SHARE = 0.2  # of a decode's time that is its prompt rows', at least
+_NEWEST = 0.3  # weight of the last decode
 
 
 class Composer:
     """Composes decodes of `active`, answers by sequence.
 
-    interactive: people wait. Every running answer then has a row in each decode, and prompts are read in pieces that keep
-    decodes under a time limit (see `_limit`). Otherwise the answers of streams wait while many prompts are read: a prompt's row
-    is cheapest next to other rows of the same prompt. exact: see `Scheduler`. curve: costs of answers' rows. idle: replaces
-    BASES_IDLE.
+    interactive: people wait. Every running answer then has a row in each decode, and prompts are read in pieces for which no
+    answer waits longer than `gap` ms. Otherwise the answers of streams wait while many prompts are read: a prompt's row is
+    cheapest next to other rows of the same prompt. exact: see `Scheduler`. curve: costs of answers' rows.
     """
 
     def __init__(
@@ -51,15 +39,15 @@ class Composer:
         *,
         interactive: bool,
         exact: bool,
-        idle: float = BASES_IDLE,
+        gap: float = GAP_MS,
     ) -> None:
         self._contexts, self._active, self._curve = contexts, active, curve
-        self._bases_idle = idle
+        self._gap = gap
         self._interactive, self._exact = interactive, exact
         self._streams = contexts.layout.each > 0
         self._many = False
-        self._idle = 0.0  # share of the sequences whose prompts wait behind another's
-        self._time = ReadingTime()
+        self._answers = dict[int, float]()  # ms of decodes of so many answers alone
+        self._reading_time = ReadingTime()
 
     @property
     def in_turn(self) -> bool:
@@ -70,30 +58,24 @@ class Composer:
         reading = any(answer.run.missing for answer in self._active.values())
         return reading and self._interactive and self._streams
 
-    def next(self, waiting: int = 0) -> tuple[list[ActiveJob], list[tuple[ActiveJob, int]]]:
+    def next(self) -> tuple[list[ActiveJob], list[tuple[ActiveJob, int]]]:
         """Answers that have a row in the next decode, and those of which n prompt tokens, (answer, n), are read beside them.
 
-        Whose prompt is read to its last token gives the first token of its answer in the same decode. waiting: how many have
-        not begun.
+        Whose prompt is read to its last token gives the first token of its answer in the same decode.
         """
-        answers = self._answering(waiting)
+        answers = self._answering()
         reading = self._reading(len(answers))
         answers += [answer for answer, n in reading if n > answer.run.missing]
         return answers, [(answer, n) for answer, n in reading if n <= answer.run.missing]
 
-    def _answering(self, waiting: int) -> list[ActiveJob]:
+    def _answering(self) -> list[ActiveJob]:
         read = [answer for answer in self._active.values() if not answer.run.missing]
         answers = [answer for answer in read if answer.ready]
         reading = len(self._active) - len(read)
         if self._exact:
             return [] if reading or len(answers) < len(read) else answers
-        slots = self._contexts.n_slots
-        most = slots // 4
-        if self._interactive:
-            self._many = reading + waiting > most
-            self._idle = max(0, min(reading + waiting, slots - len(read)) - 1) / slots
-            return answers
-        self._many = self._streams and reading > (0 if self._many else most)
+        most = 0 if self._many else self._contexts.n_slots // 4
+        self._many = self._streams and not self._interactive and reading > most
         return [] if self._many else answers
 
     def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
@@ -111,71 +93,69 @@ class Composer:
 
     def _room(self, n_answering: int) -> int:
         """Prompt tokens that the next decode takes."""
-        if not self._interactive or not self._running:
-            return self._contexts.fill_rows(n_answering)
-        most = self._contexts.fill_rows(max(1, n_answering))
-        if self._many and self._time.known:  # as many as there is known to be time for
-            most = max(most, self._contexts.answering_rows - n_answering)
-        return self.piece(most)
+        running = self._interactive and self._running
+        return self.piece(self._contexts.fill_rows(max(1, n_answering) if running else n_answering))
 
     @property
     def _running(self) -> int:
         return sum(not a.run.missing and a.scored is None for a in self._active.values())
 
     def piece(self, most: int) -> int:
-        """Of `most` prompt tokens, how many may be read at once beside the answers that run, where people wait for these."""
-        if not self._interactive or self._exact or not self._running:
-            return most
-        base, row = self._time.line if self._time.known else self._assumed
-        return min(most, max(LEAST_ROWS, int((self._limit(base) - base) / row)))
+        """Of `most` prompt tokens, how many may be read at once beside the answers that run, where people wait for these.
 
-    def _limit(self, base: float) -> float:
-        """Return how many milliseconds a decode may take, of which the answers' rows take `base`.
-
-        Reading a prompt takes the same total time in small pieces as in large ones. But the sequences that wait for it answer
-        nothing meanwhile, so decodes are less full. The more sequences wait, the larger the pieces.
+        As many as the gap allows, in decodes of a size in which a row is as cheap as in any.
         """
-        most = max(MOST_MS_IDLE, MOST_BASES_IDLE * base)
-        idle = min(most, (MOST_BASES + self._bases_idle * self._idle) * base)
-        return max(MOST_MS, MOST_BASES * base, idle)
+        n = self._running
+        if not self._interactive or self._exact or not n:
+            return most
+        base, row = self._base(n)
+        left = max(self._gap - base, base * _LEAST_SHARE / (1.0 - _LEAST_SHARE))
+        return self._reading_time.best(n, most, left, row)
 
-    @property
-    def _assumed(self) -> tuple[float, float]:
-        """Milliseconds of a decode of the answers, and of a prompt's row, by the curve."""
+    def _base(self, n: int) -> tuple[float, float]:
+        """Milliseconds of a decode of so many answers, and of a prompt's row by the curve, to begin with."""
         table = self._curve.target.table()
         last = len(table) - 1
-        return table[min(self._running, last)], table[last] / last
+        return self._answers.get(n) or table[min(n, last)], table[last] / last
 
     def took(self, filled: int, n_answers: int, ms: float) -> None:
         """Hear how long a decode took that read so many prompt tokens beside answers."""
         if filled and n_answers:
-            self._time.learn(filled, ms)
+            self._reading_time.learn(n_answers, filled, ms - self._base(n_answers)[0])
+        elif n_answers:
+            before = self._answers.get(n_answers, ms)
+            self._answers[n_answers] = before + _NEWEST * (min(ms, _MOST_TIMES * before) - before)
 
 
 class ReadingTime:
-    """What decodes take that read prompts beside answers: base + row * rows milliseconds, by least squares over those of late."""
+    """What a prompt's row takes beside answers, in milliseconds, by the octave of the decode's rows.
+
+    Kernels work in tiles of rows: 64 may take less time than 48.
+    """
 
     def __init__(self) -> None:
-        self._sums = [0.0] * 5
+        self._row: dict[int, float] = {}
 
-    @property
-    def known(self) -> bool:
-        """Whether there was any."""
-        return self._sums[0] > 0.0
+    def learn(self, n_answers: int, rows: int, ms: float) -> None:
+        """Hear of a decode whose prompt rows took so long; that the machine did something else once changes little."""
+        octave, row = (n_answers + rows).bit_length(), max(ms, 0.0) / rows
+        before = self._row.get(octave, row)
+        self._row[octave] = before + _NEWEST * (min(row, _MOST_TIMES * before) - before)
 
-    def learn(self, rows: int, ms: float) -> None:
-        """Hear of one; that the machine did something else once changes little."""
-        if self.known:
-            base, row = self.line
-            ms = min(ms, _MOST_TIMES * (base + row * rows))
-        new = (1.0, rows, ms, rows * rows, rows * ms)
-        self._sums = [_OLD * old + each for old, each in zip(self._sums, new)]
+    def best(self, n_answers: int, most: int, ms: float, assumed: float) -> int:
+        """Of `most` prompt rows, as many as take so long where rows are cheapest. assumed: what one takes if none is known."""
+        found = []
+        for octave in range((n_answers + 1).bit_length(), (n_answers + most).bit_length() + 1):
+            row = self._expected(octave, assumed)
+            n = min(most, (1 << octave) - 1 - n_answers, int(ms / row) if row > 0.0 else most)
+            if n_answers + n >= 1 << octave - 1:
+                found.append((row, n))
+        cheap = _ALIKE * min((row for row, _ in found), default=0.0)
+        return max((n for row, n in found if row <= cheap), default=min(1, most))
 
-    @property
-    def line(self) -> tuple[float, float]:
-        """`base` and `row`; rows that hardly differ say nothing of what is not theirs."""
-        n, x, y, xx, xy = self._sums
-        even, spread = y / x, n * xx - x * x
-        slope = (n * xy - x * y) / spread if spread > n * n else even
-        row = min(max(slope, _LEAST_SHARE * even), even)
-        return (y - row * x) / n, row
+    def _expected(self, octave: int, assumed: float) -> float:
+        """What a row takes; in a decode smaller than any yet as in the smallest, in a larger one hopefully less."""
+        if not self._row or octave in self._row:
+            return self._row.get(octave, assumed)
+        nearest = min(self._row, key=lambda known: (abs(known - octave), known))
+        return self._row[nearest] * (_HOPE if octave > nearest else 1.0)

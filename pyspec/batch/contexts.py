@@ -88,9 +88,6 @@ def best_parallel(times: Sequence[float]) -> int:
 
 # -- models and contexts ---------------------------------------------------------------------------
 
-FILL_ROWS = 128
-"""Prompt tokens that ride in a batch with answers: enough for the matrix kernels, few enough that answers go on."""
-
 _ROWS_A_SEQUENCE = 72
 # the engine gives each sequence n_batch / n rows for its draft, the longest draft aside
 
@@ -219,15 +216,16 @@ class Contexts:
         attention = models.attention(n_slots, n_ctx, unified=not layout.each)
         own = self._replace_context(models.rows_asked, flash=attention.flash)
         self.n_batch = int(llama_cpp.llama_n_batch(own.ctx))
+        self._n_ubatch = int(llama_cpp.llama_n_ubatch(own.ctx))
         fewer = attention.below_tile and n_slots < TILE - 1
         self.answering_rows = min(TILE - 1, self.n_batch) if fewer else self.n_batch
         self.assembly = Assembly(self.target, models.parts, placement, n_seq=n_slots, n_ctx=n_ctx)
         self.engine, self.loop = self.assembly.engine, self.assembly.loop
 
     def fill_rows(self, n_answering: int) -> int:
-        """Prompt tokens that the next decode takes."""
+        """Prompt tokens that the next decode takes: beside answers, as many as go through in one pass with them."""
         if n_answering:
-            return min(FILL_ROWS, self.answering_rows - n_answering)
+            return min(self._n_ubatch, self.answering_rows) - n_answering
         return self.n_batch
 
     def draft_rows(self, n_answering: int, n_running: int, filled: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import llama_cpp
 
+from pyspec.batch.composing import GAP_MS
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
@@ -67,6 +68,7 @@ class Batch:
             every decode of answers has `parallel` rows.
         interactive: People wait for the answers: first come, first served, each may use n_ctx positions at once, and
             what free sequences hold is kept for prompts that begin alike.
+        token_gap: Milliseconds that people may wait for an answer's next token while prompts are read beside it.
         prompt_cache: A file that keeps the longest beginning that prompts share, for the next `Batch`.
         memory: Whether lookup drafts what other records said; a folder keeps it for the next `Batch`.
 
@@ -99,6 +101,7 @@ class Batch:
         draft_override_tensor: Overrides | None = None,
         exact: bool = False,
         interactive: bool = False,
+        token_gap: float = GAP_MS,
         prompt_cache: str | Path | None = None,
         memory: MemoryChoice = True,
         **kwargs: Any,
@@ -111,7 +114,8 @@ class Batch:
         self._placement = Placement.of(*beside, draft_n_cpu_moe, draft_override_tensor)
         own = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options = own | changing_texts(kwargs)
-        self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
+        self._exact, self._interactive, self._gap = exact, interactive, token_gap
+        self._prompt_cache = prompt_cache
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MOST_UNASKED}  # fmt: skip
@@ -134,10 +138,8 @@ class Batch:
             self._models.target.adapts_threads = False  # others may round otherwise
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
-        self._queue: deque[Job] = deque()
-        self._noted: set[str] = set()
-        self._cancelled = False
-        self._total, self._seconds = Tally(), 0.0
+        self._queue, self._noted = deque[Job](), set[str]()
+        self._cancelled, self._total, self._seconds = False, Tally(), 0.0
         self._decode_us = [0] * len(Role)
 
     def _at_once(self, curve: CostCurve) -> int:
@@ -308,7 +310,7 @@ class Batch:
                 log.warning("%s", note)
         self._scheduler = Scheduler(
             made, self._policies, self._draft_max, self._window, self._total,
-            interactive=self._interactive, exact=self._exact, public=lambda: self.jobs.public,
+            interactive=self._interactive, exact=self._exact, gap=self._gap, public=lambda: self.jobs.public,
         )  # fmt: skip
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))

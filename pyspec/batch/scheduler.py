@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from pyspec.batch.composing import Composer
+from pyspec.batch.composing import GAP_MS, Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
 from pyspec.batch.kept import KeptTexts, common
@@ -47,7 +47,7 @@ class Scheduler:
     window: how many jobs wait to be chosen from. total: what is emitted is added there. interactive: who
     came first is served first, and free sequences keep all of their text for prompts to come; else the
     longest job goes first, and what waiting prompts begin with is kept. exact: texts do not depend on
-    neighbours. public: see `KeptTexts`. outgrown: none of the jobs that wait fits a stream, and none runs.
+    neighbours. gap: see `Composer`. public: see `KeptTexts`. outgrown: none of the jobs that wait fits a stream, and none runs.
     waiting, active, kept: jobs that wait, answers by sequence, and what free sequences hold.
     """
 
@@ -61,6 +61,7 @@ class Scheduler:
         *,
         interactive: bool = False,
         exact: bool = False,
+        gap: float = GAP_MS,
         public: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
@@ -74,7 +75,7 @@ class Scheduler:
         self._slots = set(range(contexts.n_slots))
         self.outgrown = False
         self._composer = Composer(
-            contexts, self.active, policies.curve, interactive=interactive, exact=exact
+            contexts, self.active, policies.curve, interactive=interactive, exact=exact, gap=gap
         )
 
     def _start_all(self) -> list[RecordResult]:
@@ -193,7 +194,7 @@ class Scheduler:
             raise
         except EngineError as error:
             return [*ended, *self._isolate(error)]
-        answering, reading = self._composer.next(len(self.waiting))
+        answering, reading = self._composer.next()
         try:
             ended += self._step(answering, reading)  # those before a failure stay
         except Cancelled:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from pyspec.batch import Batch, Settings
+from pyspec.batch.composing import GAP_MS
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.batch.room import expected_bytes, room_of_models
 from pyspec.batch.run import FEWEST
@@ -102,6 +103,9 @@ class ServerOptions:
         help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
         help="How long one decode may take while answers run or wait; after that /health and /health/live report a hang.")
+    token_gap: float = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1), default=GAP_MS,
+        help="How long a running answer may wait for its next token while prompts of others are read. Longer gaps bring their "
+        "first tokens sooner; where the answers alone take over half of it, a gap takes twice as long as they do.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
@@ -251,6 +255,7 @@ class Loader:
             ),
             parallel=server.parallel,
             interactive=True,
+            token_gap=server.token_gap,
             prompt_cache=self.cache.prompt_cache,
             memory=memory,
             **{**arguments, **self.engine.arguments},

@@ -183,8 +183,7 @@ def test_longest_record_starts_first(open_batch):
 
 def test_long_prompt_does_not_stall_others(open_batch, monkeypatch):
     """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
-    monkeypatch.setattr("pyspec.batch.contexts.FILL_ROWS", 16)
-    batch = open_batch(parallel=2, max_tokens=12)
+    batch = open_batch(parallel=2, max_tokens=12, n_ubatch=16)
     widths = []
     verify = Engine.verify
     monkeypatch.setattr(

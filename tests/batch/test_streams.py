@@ -5,7 +5,7 @@ from __future__ import annotations
 import devices
 import pytest
 
-from pyspec.batch.composing import MOST_MS, ReadingTime
+from pyspec.batch.composing import Composer, ReadingTime
 from pyspec.batch.contexts import FEW
 from pyspec.engine.handle import Engine
 from pyspec.policy.goodput import GoodputPolicy
@@ -150,13 +150,13 @@ def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
 @pytest.mark.parametrize("parallel", [4, 16])
 def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, parallel):
     """Where people wait: in every decode, beside no more of prompts than there is time for, as it has been learned."""
-    monkeypatch.setattr(ReadingTime, "known", True)
-    monkeypatch.setattr(ReadingTime, "line", (0.0, 4.0))
+    monkeypatch.setattr(Composer, "_base", lambda *_: (0.0, 4.0))
+    monkeypatch.setattr(ReadingTime, "learn", lambda *_: None)
     wanted = [
         Record(id=str(i), prompt=chr(97 + i) * (960 // parallel + i), max_tokens=150)
         for i in range(parallel)
     ]
-    answers(open_batch(parallel=parallel, interactive=True, n_ctx=512), wanted)
+    answers(open_batch(parallel=parallel, interactive=True, n_ctx=512, token_gap=100.0), wanted)
     begun, beside = set(), []
     for decode in work:
         rows = {seq for seq, _, drafted in decode if drafted >= 0}
@@ -166,4 +166,4 @@ def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, par
         if len(begun) == parallel:
             break
     assert len(beside) > parallel
-    assert max(beside) <= MOST_MS / 4.0
+    assert max(beside) <= 100.0 / 4.0

@@ -61,8 +61,17 @@ def test_a_gap_is_the_longest_wait_within_an_answer(schedules):
 
 def test_the_page_has_a_row_for_each_schedule(schedules, tiny_ascii: Path, questions, tmp_path):
     """And says what was played."""
-    options = ["--clients", "2", "--requests", "6", "--idle", "0,8", "--out", str(tmp_path / "out")]
+    options = [
+        "--clients",
+        "2",
+        "--requests",
+        "6",
+        "--gap",
+        "100,250",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     schedules.main([str(tiny_ascii), str(questions), *options])
     page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    for name in ("prompts first", "ours, idle 0", "ours, idle 8", "bound"):
+    for name in ("prompts first", "ours, 100 ms", "ours, 250 ms", "bound"):
         assert f"| 2 | {name} |" in page
