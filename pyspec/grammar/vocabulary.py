@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from pyspec.text.tokenizer import piece_reader
+from pyspec.text.splits import tokens_with
+from pyspec.text.tokenizer import all_pieces, piece_reader
 
 log = logging.getLogger("pyspec")
 
@@ -61,7 +62,10 @@ class ByteVocabulary:
         self.lock = threading.Lock()
         self.nested: dict[bytes, bool] = {}
         self.piece = piece_reader(vocab, special=True)
-        tokens = [self._bytes(vocab, token) for token in range(self.n)]
+        tokens = all_pieces(vocab)
+        silent = {*tokens_with(vocab, _NO_TEXT), *self.ends}
+        for token in silent | {t for t, text in enumerate(tokens) if not text}:
+            tokens[token] = _named(token, tokens[token])
         first: dict[bytes, int] = {}
         for token, data in enumerate(tokens):
             first.setdefault(data, token)
@@ -92,14 +96,6 @@ class ByteVocabulary:
                 log.log(level, "prepared %d tokens for grammars in %.1f s", found.n, took)
             return found
 
-    def _bytes(self, vocab: Any, token: int) -> bytes:
-        """A token's text; one that is no text gets a name that is its own."""
-        text = self.piece(token)
-        kind = llama_cpp.llama_vocab_get_attr(vocab, token)
-        if text and not kind & _NO_TEXT and token not in self.ends:
-            return text
-        return _SPECIAL + (text if text[:1] + text[-1:] == b"<>" else b"<[%d]>" % token)
-
     def read(self, token: int) -> int:
         """Return the id under which llguidance knows a token: of several with one text, and of all ends, it knows the first."""
         return self._same.get(token, token)
@@ -110,3 +106,8 @@ class ByteVocabulary:
         twins, firsts = self._twins
         bits[twins] = bits[firsts]
         return bits[: self.n]
+
+
+def _named(token: int, text: bytes) -> bytes:
+    """What stands for a token that is no text: a name of its own."""
+    return _SPECIAL + (text if text[:1] + text[-1:] == b"<>" else b"<[%d]>" % token)

@@ -112,7 +112,11 @@ _NO_MATTER = frozenset(
 
 
 def settings_behind(target: Any) -> dict[str, Any]:
-    """Return the settings of a `llama_cpp.Llama` that a state depends on besides file and tokens."""
+    """Return the settings of a `llama_cpp.Llama` that a state depends on besides file and tokens.
+
+    `logits_all` is none of these. With it the last layer's rows are multiplied together, not one alone, which rounds its
+    logits otherwise, in the seventh digit; what goes into the state was computed before.
+    """
     context, model = target.context_params, target.model_params
     told = {
         f"{kind}.{name}": _plain(getattr(params, name))

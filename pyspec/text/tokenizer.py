@@ -70,6 +70,16 @@ class _Pieces(dict[int, bytes]):
         return piece
 
 
+def all_pieces(vocab: Any) -> list[bytes]:
+    """Return the bytes of all tokens, those of control tokens as well."""
+    buffer: Any = ctypes.create_string_buffer(_PIECE_BYTES)
+    read, pieces = llama_cpp.llama_token_to_piece, list[bytes]()
+    for token in range(llama_cpp.llama_vocab_n_tokens(vocab)):
+        n = read(vocab, token, buffer, _PIECE_BYTES, 0, True)
+        pieces.append(buffer[:n] if n >= 0 else _piece(vocab, token, special=True))
+    return pieces
+
+
 def _piece(vocab: Any, token: int, special: bool) -> bytes:
     """Return the bytes of a token; a control token has some only with `special`."""
     buffer, room = ctypes.create_string_buffer(_PIECE_BYTES), _PIECE_BYTES

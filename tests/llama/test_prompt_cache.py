@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import pytest
 import tiny
 from answers import GREEDY, ask
@@ -156,6 +158,22 @@ def test_a_cache_outlives_other_changes(
     """Those of time and room."""
     llm = open_llama(tiny_target, **changed)
     assert PromptCache(llm, kept[0]).restore(PROMPT) == len(PROMPT)
+
+
+def state_of(llm: Any) -> bytes:
+    """The state of PROMPT in a context."""
+    llm.eval(PROMPT)
+    buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(llm._ctx.ctx, 0))()
+    n = llama_cpp.llama_state_seq_get_data(llm._ctx.ctx, buffer, len(buffer), 0)
+    return bytes(buffer)[:n]
+
+
+@pytest.mark.parametrize("other", [{"logits_all": True}, {"last_n_tokens_size": 8}])
+def test_a_state_does_not_depend_on_which_logits_are_read(
+    other: dict[str, Any], open_plain: Callable[..., Any], tiny_target: Path
+) -> None:
+    """Logits of other rows are rounded in other batches, behind the last layer's keys and values."""
+    assert state_of(open_plain(tiny_target, **other)) == state_of(open_plain(tiny_target))
 
 
 def test_an_adapter_and_its_scale_belong_to_a_cache(
