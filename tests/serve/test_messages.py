@@ -307,6 +307,16 @@ def test_a_call_that_was_cut_is_not_made(client, script_all):
     assert ([b.type for b in answer.content], answer.stop_reason) == (["text"], "max_tokens")
 
 
+def test_a_call_that_was_cut_while_it_was_streamed_says_so(client, script_all):
+    """As Anthropic's own streams do: its block has begun, has a part of the input, and the message came to its limit."""
+    how = asked(says=CALL, tools=[TOOL], tool_choice={"type": "any"}, max_tokens=45)
+    with client.messages.stream(**how) as stream:
+        answer = stream.get_final_message()
+    (block,) = answer.content
+    assert (block.type, block.input, answer.stop_reason) == ("tool_use", {}, "max_tokens")
+    assert client.messages.create(**how).content == []
+
+
 def test_json_of_a_schema(serve):
     """Whatever a random model would say."""
     form = {"type": "json_schema", "schema": SCHEMA}

@@ -304,7 +304,8 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     """A message's events, from `message_start` to `message_stop`.
 
-    Nothing but comments goes out before there is something of the answer: until then another server could give it.
+    Nothing but comments goes out before there is something of the answer: until then another server could give it. A call that is
+    cut has begun by then, as in Anthropic's own streams: clients know by `max_tokens` that its input is a part.
     """
     blocks, choices = AnswerBlocks(), asked.choices()
     message = _message(asked, len(asked.jobs[0].tokens))
