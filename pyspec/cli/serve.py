@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,12 +31,16 @@ from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import MOST_TOKENS
+from pyspec.screen.progress import store_progress
 from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings, served_name
 from pyspec.store.files import read_named
-from pyspec.store.locate import found_here
+from pyspec.store.locate import found_here, resolve
 from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
+
+if TYPE_CHECKING:
+    from pyspec.serve.embedding import Embedder
 
 _BACKLOG = 2048
 """Backlog of connections waiting to be accepted."""
@@ -88,6 +92,9 @@ class ServerOptions:
     origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
         help="Another web origin whose pages may use the server; * for any.")
     alias: str | None = option("Server", "--alias", help="The model's name for clients; if not given, the file's name.")
+    embed: tuple[str, ...] = option("Server", "--embed", metavar="NAME|FILE", multiple=True, shell_complete=model_names,
+        help="A model that makes embeddings (/v1/embeddings) or ranks texts (/v1/rerank), beside the one that answers; may be "
+        "repeated.")
     parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
         help="Answers at once, each with its own context; if not given, chosen from profile and memory.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
@@ -269,6 +276,21 @@ class Loader:
         own = name or load_manifest().default_target
         return batch, server.serving(own if several else _called(own, path))
 
+    def embedders(self) -> list[Embedder]:
+        """Load the models of --embed."""
+        from pyspec.serve.embedding import Embedder  # noqa: PLC0415 - takes a moment, and few need it
+
+        models, engine, found = self.models, self.engine, []
+        for word in self.server.embed:
+            with store_progress() as progress:
+                path = resolve(word, progress, models.n_gpu_layers, models.devices)
+            how = {
+                "n_gpu_layers": models.n_gpu_layers, "devices": models.devices, "n_threads": models.threads,
+                "trust": models.trust_model, "extra_buffers": models.extra_buffers, "n_batch": engine.n_batch,
+            }  # fmt: skip
+            found.append(Embedder(served_name(word), path, self.server.queue, **how))
+        return found
+
 
 def _called(word: str, path: Path) -> str:
     """Return the name of the only model: its file's known name, or for ollama's files the name asked for."""
@@ -315,7 +337,8 @@ def serve(
         _announce(server, serving.model, batch.facts, listener.getsockname()[1])
         if batch.placed:
             tell(batch.placed, err=True)
-        app = make_app(batch, serving, others if loader.several else None)
+        embedders = loader.embedders()
+        app = make_app(batch, serving, others if loader.several else None, embedders)
         config = uvicorn.Config(
             app,
             http=GuardedProtocol,
@@ -329,6 +352,8 @@ def serve(
         draining = DrainingServer(config, app.state.fleet, server.drain, _BACKLOG)
         draining.run(sockets=[listener])
         leave_hung(app.state.fleet)
+        for each in embedders:
+            each.close()
     draining.repeat_signal()
 
 

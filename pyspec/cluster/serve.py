@@ -36,8 +36,9 @@ from pyspec.errors import OptionError
 from pyspec.requests.records import MOST_TOKENS
 from pyspec.serve.apis.interface import PING, Interface, openai_refusal
 from pyspec.serve.apis.messages import NOTE
-from pyspec.serve.app import make_app, whole_body
+from pyspec.serve.app import make_app
 from pyspec.serve.paths import interface_at
+from pyspec.serve.patience import whole_body
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
 
 log = logging.getLogger("pyspec")

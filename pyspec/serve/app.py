@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive
@@ -35,6 +35,7 @@ from pyspec.serve import about, tokenizing
 from pyspec.serve.access import ASKED, AccessLog, Spans
 from pyspec.serve.apis.interface import Interface, openai_refusal, told_of
 from pyspec.serve.apis.messages import MESSAGES
+from pyspec.serve.embedding import Embedder, EmbeddingHandlers
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.keys import Keys
@@ -47,15 +48,12 @@ from pyspec.serve.paths import (
     interface_at,
     whole_path,
 )
-from pyspec.serve.patience import Admission, EventStream
+from pyspec.serve.patience import Admission, EventStream, whole_body
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
 log = logging.getLogger("pyspec")
-
-_BODY_S = 30.0
-# a request whose body takes longer to come is given up
 
 _SCRIPTS = ("page.css", "page.js", "answer.js", "markdown.js")
 _PAGE = {"/": "page.html"} | {f"/{name}": name for name in _SCRIPTS}
@@ -66,7 +64,12 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(batch: Batch, serving: ServerSettings, others: OtherModels | None = None) -> Starlette:
+def make_app(
+    batch: Batch,
+    serving: ServerSettings,
+    others: OtherModels | None = None,
+    embedders: Sequence[Embedder] = (),
+) -> Starlette:
     """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
     told = Metrics(lambda: [service.batch for service in fleet.services])
     fleet = Fleet(batch, serving, told.answered, others)
@@ -78,7 +81,10 @@ def make_app(batch: Batch, serving: ServerSettings, others: OtherModels | None =
         await fleet.stop()
 
     app = Starlette(
-        routes=[*(Route(path, _page) for path in _PAGE), *Handlers(fleet, serving, told).routes()],
+        routes=[
+            *(Route(path, _page) for path in _PAGE),
+            *Handlers(fleet, serving, told, embedders).routes(),
+        ],
         middleware=_middleware(serving),
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
@@ -90,8 +96,11 @@ def make_app(batch: Batch, serving: ServerSettings, others: OtherModels | None =
 class Handlers:
     """What each path answers. All but health ask for the key, where there is one."""
 
-    def __init__(self, fleet: Fleet, serving: ServerSettings, told: Metrics) -> None:
+    def __init__(
+        self, fleet: Fleet, serving: ServerSettings, told: Metrics, embedders: Sequence[Embedder]
+    ) -> None:
         self._fleet, self._serving, self._told = fleet, serving, told
+        self._embedders = embedders
         self._keys = Keys(serving.api_key)
         self._tokenizing = asyncio.Semaphore()
 
@@ -101,7 +110,6 @@ class Handlers:
         posted |= dict.fromkeys(TOKEN_COUNTS, self.count_tokens)
         posted |= dict.fromkeys(("/tokenize", "/detokenize", "/apply-template"), self.tokenize)
         posted["/api/show"] = self.show
-        posted["/v1/embeddings"] = self.embeddings
         posted |= {path: posted[f"/v1{path}"] for path in SHORT}
         got = {
             "/v1/models": self.models,
@@ -120,6 +128,7 @@ class Handlers:
             "/tokenizer_info": self.tokenizer_info,
         }
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
+        routes += EmbeddingHandlers(self._embedders, self._data).routes()
         return [*routes, *(Route(path, answer) for path, answer in got.items())]
 
     async def complete(self, request: Request) -> Any:
@@ -175,15 +184,11 @@ class Handlers:
         async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
             return _json(await asyncio.to_thread(work, service.batch, data))
 
-    async def embeddings(self, request: Request) -> Response:
-        """None are made here."""
-        await self._data(request)
-        raise HTTPException(501, tokenizing.NO_EMBEDDINGS)
-
     async def models(self, request: Request) -> Response:
         """The models there are."""
         self._keys.holder(request.headers)
-        entries = [self._entry(name) for name in await self._fleet.names()]
+        names = [*await self._fleet.names(), *(each.name for each in self._embedders)]
+        entries = [self._entry(name) for name in names]
         return _json({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
@@ -286,28 +291,6 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
             Middleware(CORSMiddleware, allow_origins=list(serving.origins), **allowed)  # type: ignore[arg-type]
         )
     return stack
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
-async def whole_body(request: Request, most: int) -> bytes:
-    """The whole body of a request, of at most so many bytes. Raises HTTPException for one that is too long or too slow."""
-
-    async def read() -> bytes:
-        data = bytearray()
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > most:
-                raise HTTPException(413, f"the body is longer than {most} bytes")
-        return bytes(data)
-
-    try:
-        return await asyncio.wait_for(read(), _BODY_S)
-    except ClientDisconnect:
-        raise HTTPException(499, "the client has gone") from None
-    except asyncio.TimeoutError:
-        raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -29,11 +29,14 @@ TOKEN_COUNTS: dict[str, tuple[Any, dict[str, str]]] = {
 """Where tokens of a request are counted: how it is read, and what stands beside their number."""
 
 _CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
-SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens", "/embeddings")
+SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens")
 """What is answered without /v1, too."""
 
 SERVED = (
-    *(f"POST {path}" for path in (*INTERFACES, *TOKEN_COUNTS, "/tokenize", "/detokenize")),
+    *(
+        f"POST {path}"
+        for path in (*INTERFACES, *TOKEN_COUNTS, "/tokenize", "/detokenize", "/v1/embeddings")
+    ),
     *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/props", "/api/tags")),
 )
 """What is named to clients who ask for something else."""

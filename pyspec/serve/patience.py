@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from starlette.requests import ClientDisconnect
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from pyspec.serve.apis.interface import Interface
 from pyspec.serve.pending import PendingRequest
+
+_BODY_S = 30.0
+# a request whose body takes longer to come is given up
 
 READER_S = 120.0
 """How long a reader may leave the connection full before it is given up."""
@@ -116,3 +120,22 @@ class EventStream(StreamingResponse):
 def _end(begun: asyncio.Future[Admission]) -> None:
     if not begun.cancelled() and begun.exception() is None:
         begun.result()[1]()
+
+
+async def whole_body(request: Request, most: int) -> bytes:
+    """The whole body of a request, of at most so many bytes. Raises HTTPException for one that is too long or too slow."""
+
+    async def read() -> bytes:
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > most:
+                raise HTTPException(413, f"the body is longer than {most} bytes")
+        return bytes(data)
+
+    try:
+        return await asyncio.wait_for(read(), _BODY_S)
+    except ClientDisconnect:
+        raise HTTPException(499, "the client has gone") from None
+    except asyncio.TimeoutError:
+        raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None

@@ -13,11 +13,6 @@ from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.template import ChatTemplate
 
-NO_EMBEDDINGS = (
-    "this server answers in text and makes no embeddings: serve an embedding model by "
-    "`llama-server --embeddings` or sentence-transformers, and send them there"
-)
-
 
 class TokenizeBody(msgspec.Struct):
     """A text under llama-server's name (content) or vLLM's (prompt), or messages of a chat.

@@ -19,7 +19,7 @@ from pyspec.sampling.chain import Sampling
 class Running:
     """A server in a thread of this process."""
 
-    def __init__(self, batch, serving, send_buffer, others):
+    def __init__(self, batch, serving, send_buffer, others, embedders=()):
         import uvicorn
 
         from pyspec.serve.app import make_app
@@ -31,7 +31,7 @@ class Running:
             self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.app = make_app(batch, serving, others)
+        self.app = make_app(batch, serving, others, embedders)
         config = uvicorn.Config(
             self.app, http=GuardedProtocol, log_level="error", timeout_graceful_shutdown=1
         )
@@ -76,6 +76,7 @@ def opening(tiny_ascii):
         log=None,
         others=None,
         ping=15.0,
+        embedders=(),
         **options,
     ):
         settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
@@ -94,7 +95,7 @@ def opening(tiny_ascii):
             log=log,
             ping=ping,
         )
-        running.append(Running(batch, serving, send_buffer, others))
+        running.append(Running(batch, serving, send_buffer, others, embedders))
         return running[-1]
 
     yield serve_

@@ -16,6 +16,7 @@ from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
 from pyspec.requests.fields import REFUSED, UNDONE
 from pyspec.serve.apis.messages import CountBody, MessagesBody
 from pyspec.serve.apis.responses import ResponseCountBody, ResponsesBody
+from pyspec.serve.embedding import EmbeddingBody
 
 pytest.importorskip("openai", reason="the extra [test] is not installed")
 pytest.importorskip("anthropic", reason="the extra [test] is not installed")
@@ -123,10 +124,11 @@ def test_settings_are_found():
     )
 
 
-def test_no_embeddings_are_made_with_any_field():
-    """The whole of this API is refused with 501, so that its fields need no list."""
+def test_each_field_of_embeddings_is_honoured():
+    """But the user's name: nothing of theirs is kept."""
     fields = inspect.signature(method_of("openai.resources.embeddings", "Embeddings.create"))
-    assert not fields.parameters.keys() & ChatBody.harmless
+    known = {*EmbeddingBody.__struct_fields__, "user", *OF_THE_CLIENT}
+    assert fields.parameters.keys() <= known
 
 
 SAMPLES = {

@@ -69,12 +69,6 @@ def test_what_a_server_tells_of_its_model(server):
     assert info["eos_token"] == props["eos_token"]
 
 
-def test_embeddings_are_not_made(server):
-    """501, and where to go."""
-    status, found = post(server, b'{"input": "a"}', "/v1/embeddings")
-    assert (status, "llama-server --embeddings" in found["error"]["message"]) == (501, True)
-
-
 def scores(path, ids):
     """The log-probability of each token but the first, by llama_cpp alone."""
     llm = llama_cpp.Llama(
