@@ -27,8 +27,8 @@ from pyspec.engine.parts import MemoryChoice
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
+from pyspec.llama.arguments import file_of
 from pyspec.llama.prompt_cache import PromptFile
-from pyspec.llama.speculative import file_of
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies

@@ -3,65 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import wraps
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, overload
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
 from llama_cpp.llama_speculative import LlamaDraftModel
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
+from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
 from pyspec.engine.parts import MemoryChoice
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError
+from pyspec.llama.arguments import file_of, given_to, more_samplers, signed_like
 from pyspec.llama.generation import Generation
-from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
+from pyspec.llama.options import OFF, Speculation, refuse_unknown
+from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
 from pyspec.sampling.chain import LEAST_P, Sampling
 from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
-from pyspec.screen.progress import busy, store_progress
-from pyspec.store.devices import AUTO, parse_devices
-from pyspec.store.locate import resolve
+from pyspec.screen.progress import busy
+from pyspec.store.devices import AUTO
 from pyspec.store.others import name_of
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-_NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
-_STRICT = Strict()
-_PATIENCE_S = 1.0  # of loading, after which a terminal shows it
-
-
-def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
-    """The file for a path or a name, for loading with these options; raises ModelNotFound if it is neither."""
-    if Path(model).exists():
-        return str(model)
-    with store_progress() as progress:
-        layers, devices = loading.get("n_gpu_layers", 0), parse_devices(loading.get("devices"))
-        return str(resolve(model, progress, layers, devices))
-
-
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
-    return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
-
-
-def _more(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
-    given = {name: arguments[name] for name in MORE_SAMPLERS}
-    return {name: each for name, each in given.items() if each != getattr(Sampling, name)}
-
-
-def _like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
-    """Give a function the signature of `method`, for editors, type checkers and `inspect`."""
-    like: Any = wraps(method, assigned=(), updated=())
-    return cast("Callable[[Callable[..., Any]], _Method]", like)
 
 
 class SpeculativeLlama(Generation):
@@ -163,7 +133,7 @@ class SpeculativeLlama(Generation):
         verbose: bool = False,
         draft: Any = "auto",
         companion: str = "none",
-        verification: Verification | Literal["auto"] = _STRICT,
+        verification: Verification | Literal["auto"] = Strict(),  # noqa: B008 - frozen
         length: str = "auto",
         sampling: Noise | None = None,
         draft_n_gpu_layers: int | str | None = None,
@@ -183,16 +153,15 @@ class SpeculativeLlama(Generation):
         template_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        given = _given(locals())
+        given = given_to(locals())
         given |= given.pop("kwargs")
         if type(self) is SpeculativeLlama:  # libraries pass what they like to an `InstalledLlama`
             refuse_unknown(SpeculativeLlama, kwargs)
-        foreign = given.pop("draft_model")
-        if foreign is not None and draft == "auto":
+        if (foreign := given.pop("draft_model")) is not None and draft == "auto":
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path, n_gpu_layers=n_gpu_layers, devices=devices)
-        with busy(f"loading {name_of(Path(file))}", after_s=_PATIENCE_S):
+        with busy(f"loading {name_of(Path(file))}", after_s=1.0):
             super().__init__(**given | {"model_path": file})
 
     @property
@@ -200,6 +169,23 @@ class SpeculativeLlama(Generation):
         """What lies on which devices, in one line; empty if everything is on the CPU."""
         sides = self.assembly.placed if self._session is not None else []
         return placed(self, sides)
+
+    @overload
+    def create_completion(
+        self, prompt: str | list[int], *, stream: Literal[True], **options: Unpack[TextOptions]
+    ) -> Iterator[TextAnswer]: ...
+    @overload
+    def create_completion(
+        self, prompt: str | list[int], *, stream: bool, **options: Unpack[TextOptions]
+    ) -> TextAnswer | Iterator[TextAnswer]: ...
+    @overload
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        *,
+        stream: Literal[False] = ...,
+        **options: Unpack[TextOptions],
+    ) -> TextAnswer: ...
 
     def create_completion(
         self,
@@ -251,15 +237,28 @@ class SpeculativeLlama(Generation):
             OpenAI's completion, or an iterator of its chunks with `stream`. It has a `speculation` block, and its finish_reason
             is "cancelled" after `cancel()`.
         """
-        given, more = _given(locals()), _more(locals())
+        given, more = given_to(locals()), more_samplers(locals())
         with self.binding(speculation, more):
             chunks = self._create_completion(**given)
             return chunks if stream else shown_as(next(chunks))
 
-    @_like(create_completion)
+    @signed_like(create_completion)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The same as `create_completion`."""
         return self.create_completion(*args, **kwargs)
+
+    @overload
+    def create_chat_completion(
+        self, messages: list[Any], *, stream: Literal[True], **options: Unpack[ChatOptions]
+    ) -> Iterator[ChatChunk]: ...
+    @overload
+    def create_chat_completion(
+        self, messages: list[Any], *, stream: bool, **options: Unpack[ChatOptions]
+    ) -> ChatAnswer | Iterator[ChatChunk]: ...
+    @overload
+    def create_chat_completion(
+        self, messages: list[Any], *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
+    ) -> ChatAnswer: ...
 
     def create_chat_completion(
         self,
@@ -314,7 +313,7 @@ class SpeculativeLlama(Generation):
         Returns:
             OpenAI's chat completion, or an iterator of its chunks with `stream`; it has a `speculation` block.
         """
-        given, more = _given(locals()), _more(locals())
+        given, more = given_to(locals()), more_samplers(locals())
         with self.binding(speculation, more), self.templating(chat_template_kwargs):
             result = super().create_chat_completion(**given)
         if isinstance(result, dict):
@@ -362,7 +361,7 @@ class SpeculativeLlama(Generation):
         Yields:
             Token ids, up to an end-of-generation token (the last one), or to the end of the context.
         """
-        given, more = _given(locals()), _more(locals())
+        given, more = given_to(locals()), more_samplers(locals())
         if self.model_params.vocab_only:
             raise EngineError("the model was loaded with vocab_only", "load it with its weights")
         if self._plain:

@@ -1,0 +1,44 @@
+"""The arguments of methods that llama-cpp-python's `Llama` has too: which go there, which it lacks, and which file is meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pyspec.llama.options import MORE_SAMPLERS
+from pyspec.sampling.chain import Sampling
+from pyspec.screen.progress import store_progress
+from pyspec.store.devices import parse_devices
+from pyspec.store.locate import resolve
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
+
+
+def given_to(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
+    return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
+
+
+def more_samplers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
+    given = {name: arguments[name] for name in MORE_SAMPLERS}
+    return {name: each for name, each in given.items() if each != getattr(Sampling, name)}
+
+
+def signed_like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
+    """Give a function the signature of `method`, for editors, type checkers and `inspect`."""
+    like: Any = wraps(method, assigned=(), updated=())
+    return cast("Callable[[Callable[..., Any]], _Method]", like)
+
+
+def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
+    """The file for a path or a name, for loading with these options; raises ModelNotFound if it is neither."""
+    if Path(model).exists():
+        return str(model)
+    with store_progress() as progress:
+        layers, devices = loading.get("n_gpu_layers", 0), parse_devices(loading.get("devices"))
+        return str(resolve(model, progress, layers, devices))

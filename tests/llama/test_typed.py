@@ -1,0 +1,69 @@
+"""What a type checker reads: README's example has types, and a slip in it is found."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from sources import ROOT
+
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+REVEALED = """
+reveal_type(chunk["choices"][0]["delta"].get("content"))
+reveal_type(llm.create_chat_completion(messages)["choices"][0]["message"]["content"])
+reveal_type(llm.create_chat_completion(messages)["speculation"].sentence)
+reveal_type(llm.create_completion("a", max_tokens=4)["choices"][0]["text"])
+reveal_type(next(llm.create_completion("a", stream=True))["choices"][0]["finish_reason"])
+reveal_type(llm.last_speculation.sentence)
+llm.create_chat_completion(messages)["choice"]
+llm.create_chat_completion(messages)["choices"][0]["message"]["contents"]
+"""
+
+
+CONFIG = """
+[mypy]
+strict = True
+follow_imports = silent
+[mypy-numpy.*,llama_cpp.*,llguidance.*,rich.*,msgspec.*,huggingface_hub.*,jinja2.*,psutil.*,pyspec.batch.*,pyspec.engine.*]
+follow_imports = skip
+ignore_missing_imports = True
+[mypy-pyspec.store.*,pyspec.lookup.*,pyspec.text.*,pyspec.grammar.*,pyspec.policy.*]
+follow_imports = skip
+"""
+"""As a user's project is checked; what the example's types do not need is left out, since reading it takes long."""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What mypy says of README's example and of what is added to it, as a user's project has it."""
+    pytest.importorskip("mypy", reason="the extra [dev] is not installed")
+    found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found is not None
+    script = tmp_path_factory.mktemp("typed") / "example.py"
+    script.write_text(found[1] + REVEALED, encoding="utf-8")
+    (script.parent / "mypy.ini").write_text(CONFIG)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", os.devnull, script.name],
+        cwd=script.parent, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def test_answers_have_types(said: list[str]) -> None:
+    """None of them is Any."""
+    types = [line.partition("Revealed type is ")[2] for line in said if "Revealed type" in line]
+    assert [each.strip('"').replace("builtins.", "") for each in types] == [
+        "str | None", "str | None", "str", "str", "str | None", "str",
+    ]  # fmt: skip
+
+
+def test_only_slips_are_errors(said: list[str]) -> None:
+    """Keys that there are not."""
+    errors = [line for line in said if ": error:" in line]
+    assert len(errors) == 2, said
+    assert 'no key "choice"' in errors[0]
+    assert 'no key "contents"' in errors[1]
