@@ -6,6 +6,8 @@ import errno
 import ipaddress
 import os
 import socket
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -115,6 +117,8 @@ class ServerOptions:
         "first tokens sooner; where the answers alone take over half of it, a gap takes twice as long as they do.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
+    quiet: bool = option("Server", "-q", "--quiet", is_flag=True,
+        help="Print no line for each request, as a terminal otherwise gets. Texts are never printed.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
         help="Most models in memory at once; the least recently used is unloaded. 0: as many as -m names. If higher than that, "
         "clients may ask for any model that `pyspec models` lists as here.")
@@ -154,8 +158,19 @@ class ServerOptions:
             hosts=(*_LOCAL, self.host, *self.allow_host) if self.is_local else None,
             origins=self.origin,
             stall=self.stall,
-            log=partial(print, flush=True) if self.log_json else None,
+            log=self._log,
         )
+
+    @property
+    def _log(self) -> Callable[[str], object] | None:
+        """What is called with a line of JSON for each request."""
+        if self.log_json:
+            return partial(print, flush=True)
+        if self.quiet or not sys.stderr.isatty():
+            return None
+        from pyspec.serve.access import in_words  # noqa: PLC0415 - brings the server's packages
+
+        return lambda line: tell(in_words(line), err=True)
 
 
 @dataclass(frozen=True)

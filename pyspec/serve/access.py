@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pyspec.screen.display import safe
 from pyspec.serve.pending import PendingRequest
 
 ASKED = "pyspec.asked"
@@ -45,6 +46,28 @@ class AccessLog:
                 **facts(scope.get(ASKED)),
             }
             self._write(msgspec.json.encode(line).decode())
+
+
+_LONGEST_PATH = 60
+
+
+def in_words(line: str) -> str:
+    """What `AccessLog` writes, for people: method, path, model, tokens, time, and whether the answer was cancelled."""
+    told = msgspec.json.decode(line)
+    path, seconds = safe(told["path"])[:_LONGEST_PATH], told["ms"] / 1e3
+    words = [f"{told['time'][11:19]} {told['method']} {path} {told['status'] or 'no answer'}"]
+    if "prompt_tokens" in told:
+        words.append(
+            f"{told['model']}, {told['prompt_tokens']} + {told['completion_tokens']} tokens"
+        )
+    cancelled = told["status"] == _GONE or "cancelled" in told.get("finish_reasons", ())
+    unfinished = len(told.get("finish_reasons", ())) < told.get("answers", 0)
+    words.append(f"{seconds:.2f} s" + (", cancelled" if cancelled or unfinished else ""))
+    return ", ".join(words)
+
+
+_GONE = 499
+"""Status of a request whose client has left."""
 
 
 class Spans:

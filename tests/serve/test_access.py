@@ -1,0 +1,48 @@
+"""The line of each request: for people on a terminal, without its text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from asking import body, post, raw
+from waiting import wait
+
+from pyspec.cli.serve import ServerOptions
+from pyspec.serve.access import in_words
+
+
+def test_a_request_is_told_in_words(serve):
+    """With its model, tokens and time; never its text."""
+    lines = []
+    server = serve(log=lines.append)
+    post(server, body("hello", max_tokens=3))
+    post(server, b"{}", "/v1/nothing")
+    wait(lambda: len(lines) == 2)
+    first, second = map(in_words, lines)
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d POST /v1/chat/completions 200, tiny, \d+ \+ 3 tokens, \d+\.\d\d s", first
+    )
+    assert re.fullmatch(r"\d\d:\d\d:\d\d POST /v1/nothing 404, \d+\.\d\d s", second)
+    assert "hello" not in first
+
+
+def test_a_cancelled_one_is_told_so(serve):
+    """Where its reader has gone."""
+    lines = []
+    server = serve(log=lines.append)
+    connection = raw(server, body("hello", max_tokens=900))
+    wait(lambda: server.batch.load[0] == 1)
+    connection.close()
+    wait(lambda: len(lines) == 1)
+    assert in_words(lines[0]).endswith(" s, cancelled")
+
+
+@pytest.mark.parametrize(
+    ("options", "terminal", "told"),
+    [({}, True, True), ({"quiet": True}, True, False), ({}, False, False), ({"quiet": True, "log_json": True}, True, True)],
+)  # fmt: skip
+def test_a_terminal_gets_lines_unless_quiet(monkeypatch, options, terminal, told):
+    """JSON is asked for by itself."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    assert (ServerOptions(**options).serving("x").log is not None) == told
