@@ -47,13 +47,13 @@ static bool ids_valid(const ps_engine *engine, const int32_t *tokens, int32_t n)
     return true;
 }
 
-/* Others may have used the target's context: what its memory holds beyond `keep`, or beyond our count, is not ours. */
-static void settle_target(ps_engine *engine, int32_t seq, int32_t keep) {
-    ps_ctx *const ctx = &engine->role[PS_TARGET];
+/* Others may have used a role's context: what its memory holds beyond `keep`, or beyond our count, is not ours. */
+static void settle(ps_engine *engine, int32_t role, int32_t seq, int32_t keep) {
+    ps_ctx *const ctx = &engine->role[role];
     if (!ctx->ctx) return;
     ctx->n_kv[seq] = ps_api.memory_seq_pos_max(ps_api.get_memory(ctx->ctx), seq) + 1;
     ctx->tail[seq] = -1; /* what they decoded last is unknown */
-    ps_ctx_roll_back(engine, PS_TARGET, seq, keep);
+    ps_ctx_roll_back(engine, role, seq, keep);
 }
 
 static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens, int32_t n, int32_t n_held,
@@ -66,7 +66,7 @@ static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens
     const int32_t keep = least(common, most);
     ps_ctx *const target = &engine->role[PS_TARGET];
     const int32_t known = n_held < 0 ? least(keep, target->n_kv[index]) : least(n_held, most);
-    settle_target(engine, index, known);
+    settle(engine, PS_TARGET, index, known);
     if (n_held >= 0 && target->ctx) ps_api.set_embeddings(target->ctx, false); /* they may have switched them on */
     for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) ps_ctx_roll_back(engine, r, index, keep);
     ps_states_cut(&seq->states, keep);
@@ -85,6 +85,15 @@ ps_status ps_seq_set(ps_engine *engine, int32_t seq, const int32_t *tokens, int3
     const ps_status status = seq_set(engine, seq, tokens, n, n_held, n_kept);
     ps_unlock(engine);
     return status;
+}
+
+ps_status ps_seq_put_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n) {
+    PS_FAIL_IF(!engine || role <= PS_TARGET || role >= PS_N_ROLES || !ps_seq_valid(engine, seq), PS_E_ARG);
+    PS_FAIL_IF(n < 0 || (role == PS_DRAFT && ps_reads_states(engine)), PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    settle(engine, role, seq, least(n, engine->seq[seq].n));
+    ps_unlock(engine);
+    return PS_OK;
 }
 
 static ps_status seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n) {

@@ -233,6 +233,9 @@ ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how);
 /* Give sequence `to` the first n committed tokens of `from`, KV included, without decoding. */
 ps_status ps_seq_copy(ps_engine *engine, int32_t from, int32_t to, int32_t n);
 
+/* Others put back what a role's KV, not the target's, held of a sequence: at most its first n committed tokens stay. */
+ps_status ps_seq_put_back(ps_engine *engine, int32_t role, int32_t seq, int32_t n);
+
 /* One llama_decode on a role's context that brings its KV up to `upto` committed tokens, at most `chunk` tokens. *n_kv is
  * where it stands afterwards. */
 ps_status ps_prefill(ps_engine *engine, int32_t role, int32_t seq, int32_t upto, int32_t chunk, int32_t *n_kv);

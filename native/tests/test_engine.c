@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../ps_internal.h"
 #include "check.h"
 #include "fixture.h"
 
@@ -249,6 +250,24 @@ static void test_shared_prefix(void) {
     end(&w);
 }
 
+/* What a draft's memory held is put back by others: it counts as far as it is the sequence's text. */
+static void test_a_memory_put_back(void) {
+    fixture w = make(200);
+    begin(&w);
+    int32_t text[N_TEXT + PS_MAX_DRAFT], n, held;
+    CHECK(answer(&w, 0, &(mode){.length = 5}, text, &n) == PS_OK);
+    CHECK(ps_seq_set(w.engine, 1, text, 40, -1, NULL) == PS_OK);
+    struct llama_memory_i *const memory = ps_api.get_memory((struct llama_context *)w.ctx[PS_DRAFT]);
+    ps_api.memory_seq_cp(memory, 0, 1, -1, -1);
+    CHECK(ps_seq_state(w.engine, PS_DRAFT, 1, &held, NULL) == PS_OK && held == 0);
+    CHECK(ps_seq_put_back(w.engine, PS_DRAFT, 1, 30) == PS_OK);
+    CHECK(ps_seq_state(w.engine, PS_DRAFT, 1, &held, NULL) == PS_OK && held == 30);
+    CHECK(ps_api.memory_seq_pos_max(memory, 1) == 29);
+    CHECK(ps_seq_put_back(w.engine, PS_TARGET, 1, 30) == PS_E_ARG && ps_seq_put_back(w.engine, PS_DRAFT, 1, -1) == PS_E_ARG);
+    CHECK(ps_seq_put_back(w.engine, PS_DRAFT, N_SEQ, 3) == PS_E_ARG && ps_seq_put_back(w.engine, PS_N_ROLES, 1, 3) == PS_E_ARG);
+    end(&w);
+}
+
 /* ---------------------------------------------------------- other memories */
 
 static void test_sliding_window(void) {
@@ -388,6 +407,7 @@ int main(void) {
     RUN(test_sequences_in_one_batch);
     RUN(test_rows_of_a_prompt);
     RUN(test_shared_prefix);
+    RUN(test_a_memory_put_back);
     RUN(test_sliding_window);
     RUN(test_memories_that_drop_nothing);
     RUN(test_recurrent_memory);

@@ -18,6 +18,7 @@ from llama_cpp import _internals as internals
 
 from pyspec.batch.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.assembly import Assembly
+from pyspec.engine.handle import Role
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
 from pyspec.engine.profiles import Side, beginnings, gpu_layers
@@ -221,6 +222,13 @@ class Contexts:
         self.answering_rows = min(TILE - 1, self.n_batch) if fewer else self.n_batch
         self.assembly = Assembly(self.target, models.parts, placement, n_seq=n_slots, n_ctx=n_ctx)
         self.engine, self.loop = self.assembly.engine, self.assembly.loop
+
+    @property
+    def copied(self) -> dict[Role, Any]:
+        """The contexts whose KV is worth keeping: a draft that reads the target's states needs only those of the last tokens."""
+        sides = zip((Role.DRAFT, Role.COMPANION), self.assembly.models)
+        found = {role: side.context for role, side in sides if not side.reads_states}
+        return {Role.TARGET: self.target.ctx, **found}
 
     def fill_rows(self, n_answering: int) -> int:
         """Prompt tokens that the next decode takes: beside answers, as many as go through in one pass with them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pyspec.batch.parked import ParkedText, ParkedTexts
 from pyspec.engine.handle import Engine, Role
 from pyspec.llama.prompt_cache import PromptFile
 from pyspec.text.tokens import common_prefix
@@ -20,12 +21,18 @@ class KeptTexts:
 
     A text is taken over by its owner alone: how soon an answer comes would tell others what it says. each: cells of a stream,
     0 in a pool, where a copy costs nothing. public: gives the beginning of prompts that no owner wrote, which is everybody's.
+    parked: keeps texts whose sequence another one takes.
     """
 
     def __init__(
-        self, engine: Engine, n_slots: int, each: int, public: Callable[[], Sequence[int]]
+        self,
+        engine: Engine,
+        n_slots: int,
+        each: int,
+        public: Callable[[], Sequence[int]],
+        parked: ParkedTexts | None = None,
     ) -> None:
-        self._engine, self._public = engine, public
+        self._engine, self._public, self.parked = engine, public, parked
         # of what each sequence holds, active ones too
         self._owners = dict.fromkeys(range(n_slots), "")
         self.least = max(LEAST, each // _CELLS_A_TOKEN)
@@ -76,6 +83,7 @@ class KeptTexts:
 
     def take(self, seq: int, prompt: Sequence[int], owner: str, source: int | None, n: int) -> None:
         """Take a free sequence for an owner's text, whose first n tokens come from `source`."""
+        self._park(seq, n if source in (None, seq) else 0)
         if owner != self._owners[seq] and source in (None, seq):
             self.keep(seq, self.texts[seq], n)  # no more of it is the owner's
         self.texts.pop(seq)
@@ -85,6 +93,16 @@ class KeptTexts:
                 self.shared = list(prompt[:n])
             if source != seq:
                 self._engine.copy_prefix(source, seq, n)
+
+    def _park(self, seq: int, n: int) -> None:
+        """Keep a free sequence's text elsewhere, if more of it is about to be lost than the first n tokens that stay."""
+        lost = len(self.texts[seq]) - 1 - n
+        if self.parked is not None and lost >= max(self.least, n):
+            self.parked.park(seq, self.texts[seq], self._owners[seq])
+
+    def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
+        """Take out a text that is kept elsewhere and begins like an owner's prompt, in at least so many tokens."""
+        return self.parked.fetch(prompt, owner, least) if self.parked is not None else None
 
     def move(self, high: int, gap: int, n: int) -> None:
         """Let a free sequence hold the n tokens of another, which is free from now on."""
@@ -115,6 +133,7 @@ class KeptTexts:
         for seq in sorted(self.texts, key=lambda seq: seq == spare):
             if sum(map(len, self.texts.values())) <= most:
                 return
+            self._park(seq, 0)
             self.keep(seq, (), 0)
 
 

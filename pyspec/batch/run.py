@@ -18,6 +18,7 @@ from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_paralle
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
+from pyspec.batch.parked import room_for_parked
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
@@ -69,6 +70,8 @@ class Batch:
         interactive: People wait for the answers: first come, first served, each may use n_ctx positions at once, and
             what free sequences hold is kept for prompts that begin alike.
         token_gap: Milliseconds that people may wait for an answer's next token while prompts are read beside it.
+        cache_ram: MiB of this machine's memory for conversations whose sequence others took, where `interactive`; 0 for none,
+            None for an eighth of what is free.
         prompt_cache: A file that keeps the longest beginning that prompts share, for the next `Batch`.
         memory: Whether lookup drafts what other records said; a folder keeps it for the next `Batch`.
 
@@ -102,20 +105,20 @@ class Batch:
         exact: bool = False,
         interactive: bool = False,
         token_gap: float = GAP_MS,
+        cache_ram: int | None = None,
         prompt_cache: str | Path | None = None,
         memory: MemoryChoice = True,
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max)
         chosen = parse_length(length)
-        self._needs: list[int] = []
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
         self._placement = Placement.of(*beside, draft_n_cpu_moe, draft_override_tensor)
         own = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options = own | changing_texts(kwargs)
-        self._exact, self._interactive, self._gap = exact, interactive, token_gap
-        self._prompt_cache = prompt_cache
+        self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
+        self._gap, self._cache_ram = token_gap, cache_ram
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # with as many sequences as may run at once; where none were asked for, the memory says how many
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MOST_UNASKED}  # fmt: skip
@@ -132,8 +135,7 @@ class Batch:
         self._policies = Policies(chosen, curve, learned, companion=scored, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(curve)
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it
-        if interactive:
-            self._needs = [n_ctx] * self.parallel
+        self._needs = [n_ctx] * self.parallel if interactive else []
         if exact:  # kernels take rows by fours, and the rest one by one
             self._models.target.adapts_threads = False  # others may round otherwise
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
@@ -310,7 +312,8 @@ class Batch:
                 log.warning("%s", note)
         self._scheduler = Scheduler(
             made, self._policies, self._draft_max, self._window, self._total,
-            interactive=self._interactive, exact=self._exact, gap=self._gap, public=lambda: self.jobs.public,
+            interactive=self._interactive, exact=self._exact, gap=self._gap,
+            cache=room_for_parked(self._cache_ram), public=lambda: self.jobs.public,
         )  # fmt: skip
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))

@@ -27,6 +27,7 @@ from pyspec.batch.composing import GAP_MS, Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
 from pyspec.batch.kept import KeptTexts, common
+from pyspec.batch.parked import ParkedText, ParkedTexts
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.scoring import PIECE, score_piece
 from pyspec.engine.rows import PREFILL_CHUNK
@@ -47,7 +48,9 @@ class Scheduler:
     window: how many jobs wait to be chosen from. total: what is emitted is added there. interactive: who
     came first is served first, and free sequences keep all of their text for prompts to come; else the
     longest job goes first, and what waiting prompts begin with is kept. exact: texts do not depend on
-    neighbours. gap: see `Composer`. public: see `KeptTexts`. outgrown: none of the jobs that wait fits a stream, and none runs.
+    neighbours. gap: see `Composer`. cache: bytes of memory for texts whose
+    sequence others took, where people wait. public: see `KeptTexts`.
+    outgrown: none of the jobs that wait fits a stream, and none runs.
     waiting, active, kept: jobs that wait, answers by sequence, and what free sequences hold.
     """
 
@@ -62,13 +65,17 @@ class Scheduler:
         interactive: bool = False,
         exact: bool = False,
         gap: float = GAP_MS,
+        cache: int = 0,
         public: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
-        self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each, public)
+        parked = (
+            ParkedTexts(self._engine, contexts.copied, cache) if interactive and cache else None
+        )
+        self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each, public, parked)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
         self._layout, self._streams = contexts.layout, contexts.layout.each > 0
@@ -136,6 +143,9 @@ class Scheduler:
             source, n = seq, left
         if answer.scored is not None:  # every row of it is wanted
             source, n = None, 0
+        parked = self._parked(answer, n)
+        if parked is not None:
+            source, n = None, 0
         if self._exact:
             n -= n % PREFILL_CHUNK  # pieces have to begin where they would alone
         if not self._streams:  # in a pool, what free sequences hold gives way
@@ -147,6 +157,8 @@ class Scheduler:
         job.begun = None
         self.kept.take(seq, text, job.owner, source, n)
         answer.run.seq = seq
+        if parked is not None and self.kept.parked is not None:
+            self.kept.parked.restore(parked, seq, text)
         if answer.scored is None:
             self._loop.begin(answer.run)
             answer.kept = answer.kept or len(text) - 1 - answer.run.missing
@@ -154,6 +166,12 @@ class Scheduler:
             answer.scored = [None]
         self.active[seq] = answer
         self._forget(seq)
+
+    def _parked(self, answer: ActiveJob, n: int) -> ParkedText | None:
+        """A text in memory that begins more like an answer's prompt than what sequences hold, of which n tokens can be used."""
+        if answer.scored is not None:
+            return None
+        return self.kept.fetch(answer.run.tokens, answer.job.owner, n + self.kept.least)
 
     def _place(self, source: int | None, n: int, owner: str) -> int:
         """A free sequence: the owner's that the prompt goes on with, or the one free for longest; beside others over streams.

@@ -115,6 +115,9 @@ class ServerOptions:
     token_gap: float = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1), default=GAP_MS,
         help="How long a running answer may wait for its next token while prompts of others are read. Longer gaps bring their "
         "first tokens sooner; where the answers alone take over half of it, a gap takes twice as long as they do.")
+    cache_ram: int | None = option("Server", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
+        help="Memory for conversations beyond --parallel: one that comes back is not read again. 0 for none; if not given, an "
+        "eighth of what is free.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     quiet: bool = option("Server", "-q", "--quiet", is_flag=True,
@@ -278,6 +281,7 @@ class Loader:
             parallel=server.parallel,
             interactive=True,
             token_gap=server.token_gap,
+            cache_ram=server.cache_ram,
             prompt_cache=self.cache.prompt_cache,
             memory=memory,
             **{**arguments, **self.engine.arguments},

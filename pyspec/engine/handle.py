@@ -141,6 +141,10 @@ class Engine:
         """Give sequence `to` the first n committed tokens of `source`, KV included, without decoding."""
         check(lib.ps_seq_copy(self._engine, source, to, n), "sharing a prefix")
 
+    def put_back(self, role: Role, seq: int, n: int) -> None:
+        """Say that the KV of a role other than the target's was put back; at most n of the sequence's tokens stay."""
+        check(lib.ps_seq_put_back(self._engine, role, seq, n), "putting a text back")
+
     def prefill(self, role: Role, seq: int, upto: int, chunk: int) -> int:
         """Decode at most `chunk` committed tokens towards `upto`; returns how many the KV then holds."""
         check(

@@ -12,6 +12,7 @@ from typing import Any
 import llama_cpp
 import msgspec
 
+from pyspec.engine.states import put_state, state_of
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.files import file_sha256, write_whole
 from pyspec.text.tokens import common_prefix
@@ -70,15 +71,11 @@ class PromptFile:
         if not head.tokens or head.sha256 != self._hash(head.tokens, state):
             return False
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        context = self._target._ctx.ctx  # noqa: SLF001 - llama_cpp has no public way
-        return bool(llama_cpp.llama_state_seq_set_data(context, buffer, len(state), seq))
+        return put_state(self._target.ctx, seq, buffer)
 
     def save(self, seq: int, tokens: Sequence[int]) -> None:
         """Write the state of a sequence, which holds these tokens; a failure is logged and raises nothing."""
-        context = self._target._ctx.ctx  # noqa: SLF001 - as above
-        buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, seq))()
-        size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), seq)
-        state, held = ctypes.string_at(buffer, size), list(tokens)
+        state, held = bytes(state_of(self._target.ctx, seq)), list(tokens)
         try:
             head = _Head(held, self._hash(held, state))
             write_whole(self.path, [_MAGIC, msgspec.json.encode(head), b"\n", state])

@@ -1,0 +1,80 @@
+"""Conversations that lost their sequence to others, kept in this machine's memory: one that comes back is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+
+from pyspec.engine.handle import Engine, Role
+from pyspec.engine.states import State, put_state, state_of
+from pyspec.text.tokens import common_prefix
+
+MIB = 1 << 20
+_SHARE = 0.125  # of the memory that is free, where nobody said how much
+
+
+def room_for_parked(asked: int | None) -> int:
+    """Return the bytes that conversations may take; asked: MiB, None for a share of what is free now."""
+    return int(_SHARE * psutil.virtual_memory().available) if asked is None else asked * MIB
+
+
+class ParkedText(NamedTuple):
+    """A text of an owner, and what each context held of it."""
+
+    owner: str
+    tokens: list[int]
+    states: Mapping[Role, State]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all states."""
+        return sum(map(len, self.states.values()))
+
+
+class ParkedTexts:
+    """What sequences held, by owner: nobody else's prompt is continued with it. Least recently parked texts go first.
+
+    contexts: addresses of the contexts whose KV can be copied, by role. most: bytes of all texts.
+    """
+
+    def __init__(self, engine: Engine, contexts: Mapping[Role, Any], most: int) -> None:
+        self._engine, self._contexts, self._most = engine, contexts, most
+        self._texts: list[ParkedText] = []
+
+    def park(self, seq: int, text: Sequence[int], owner: str) -> None:
+        """Keep what a sequence holds of an owner's text, unless a longer one that begins like that is kept."""
+        tokens = list(text[: self._engine.held(Role.TARGET, seq)])
+        if not tokens or self._most <= 0:
+            return
+        mine = [each for each in self._texts if each.owner == owner]
+        if any(common_prefix(each.tokens, tokens) == len(tokens) for each in mine):
+            return
+        states = {role: state_of(context, seq) for role, context in self._contexts.items()}
+        grown = [e for e in mine if common_prefix(e.tokens, tokens) == len(e.tokens)]
+        self._texts = [each for each in self._texts if all(each is not e for e in grown)]
+        self._texts.append(ParkedText(owner, tokens, states))
+        while sum(each.nbytes for each in self._texts) > self._most:
+            self._texts.pop(0)
+
+    def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
+        """Take out the owner's text that begins most like a prompt, in at least so many tokens."""
+        texts = enumerate(self._texts)
+        found = [(_common(each, prompt), i) for i, each in texts if each.owner == owner]
+        most, i = max(found, default=(0, 0))
+        return self._texts.pop(i) if found and most >= least else None
+
+    def restore(self, parked: ParkedText, seq: int, prompt: Sequence[int]) -> None:
+        """Put a text back into a free sequence, as far as a prompt begins like it and there is room."""
+        n = _common(parked, prompt)
+        if not put_state(self._contexts[Role.TARGET], seq, parked.states[Role.TARGET]):
+            return
+        self._engine.set_tokens(seq, prompt, held=n)
+        for role, state in parked.states.items():
+            if role != Role.TARGET and put_state(self._contexts[role], seq, state):
+                self._engine.put_back(role, seq, n)
+
+
+def _common(parked: ParkedText, prompt: Sequence[int]) -> int:
+    return min(common_prefix(parked.tokens, prompt), len(prompt) - 1)
