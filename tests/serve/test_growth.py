@@ -37,7 +37,7 @@ KINDS = {
 @pytest.fixture
 def server(serve):
     """One without a memory of texts, which grows until it is full."""
-    return serve(memory=False, log=lambda _line: None)
+    return serve(memory=False, cache_ram=0, log=lambda _line: None)
 
 
 @pytest.fixture

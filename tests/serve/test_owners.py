@@ -128,8 +128,8 @@ def test_what_the_server_says_to_all_is_read_once(read, parallel):
     assert cached(TEXT, user="one") == 0
     assert cached(TEXT, user="two") == public > len(system)
     assert cached("another", user="three") == public
-    # where there is room, the owners' own texts stay whole meanwhile
-    assert (cached(TEXT + "x", user="one") >= public + len(TEXT)) == (parallel > 1)
+    # the owners' own texts stay whole meanwhile, in memory where there is no other place
+    assert cached(TEXT + "x", user="one") >= public + len(TEXT)
 
 
 def test_prompts_of_two_owners_that_come_at_once_wait_for_each_other_no_more(read):
