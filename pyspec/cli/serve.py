@@ -113,11 +113,9 @@ class ServerOptions:
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
         help="How long one decode may take while answers run or wait; after that /health and /health/live report a hang.")
     token_gap: float = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1), default=GAP_MS,
-        help="How long a running answer may wait for its next token while prompts of others are read. Longer gaps bring their "
-        "first tokens sooner; where the answers alone take over half of it, a gap takes twice as long as they do.")
+        help="How long an answer may wait for its next token while prompts are read; longer gaps bring first tokens sooner.")
     cache_ram: int | None = option("Server", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
-        help="Memory for conversations beyond --parallel: one that comes back is not read again. 0 for none; if not given, an "
-        "eighth of what is free.")
+        help="Memory for conversations beyond --parallel, not read again; if not given, an eighth of the free one.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     quiet: bool = option("Server", "-q", "--quiet", is_flag=True,
@@ -267,17 +265,15 @@ class Loader:
             memory = memory / path.stem
         rule, word = self.drafts.rule, self.models.of(name).model
         sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
+        most = server.max_tokens or MOST_TOKENS
+        settings = Settings(
+            sampling, rule, most, self.told.system, reasoning_budget=server.reasoning_budget
+        )
         batch = Batch(
             str(path),
             length=self.drafts.length,
             draft_max=self.drafts.draft_max,
-            settings=Settings(
-                sampling,
-                rule,
-                server.max_tokens or MOST_TOKENS,
-                self.told.system,
-                reasoning_budget=server.reasoning_budget,
-            ),
+            settings=settings,
             parallel=server.parallel,
             interactive=True,
             token_gap=server.token_gap,
