@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from pyspec.cli.command import Subcommand, help_all, model_names, tell
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
-from pyspec.errors import ModelNotFound
+from pyspec.errors import FetchError, ModelNotFound
 from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.tables import print_table
+from pyspec.store.catalogue import find_chat, search, search_hub
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -36,11 +39,20 @@ from pyspec.store.fetch import (
 from pyspec.store.files import file_sha256
 from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import facts_of, read_header
-from pyspec.store.locate import add, found_here, remove, resolve
+from pyspec.store.locate import add, find_here, found_here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
 from pyspec.store.machine import default_threads
 from pyspec.store.others import LocalModel
-from pyspec.store.sources import Entry, Manifest, PypiWheel, ShippedFile, hub_repo, load_manifest
+from pyspec.store.sources import (
+    PREFIX,
+    ChatModel,
+    Entry,
+    Manifest,
+    PypiWheel,
+    ShippedFile,
+    hub_repo,
+    load_manifest,
+)
 from pyspec.text.sources import KEY
 
 _ELSEWHERE = {"ls": "list", "show": "info", "remove": "rm", "delete": "rm", "get": "pull"}
@@ -96,6 +108,7 @@ def list_models(as_json: bool, only_here: bool) -> None:
     first = ("name", "GB", "role", "origin", "type", "what", "licence", "architecture")
     print_listing(head, map(_cells, rows), first, 4)
     tell(f"* the default when -m is not given: {manifest.default_target}", err=True)
+    tell("`pyspec models search` lists chat models to fetch by short names", err=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -132,12 +145,21 @@ def _row(
     help="Convert one of pyspec's known models to this tensor type as NAME-TYPE, and keep the original. "
     "auto measures every type on this machine; original converts nothing.",
 )  # fmt: skip
+@click.option(
+    "--draft/--no-draft", default=None,
+    help="Fetch the suggested draft of a model of `pyspec models search` too; if not given, a terminal is asked.",
+)  # fmt: skip
 @_AS_JSON
-def pull(name: str, kind: str | None, as_json: bool) -> None:
+def pull(name: str, kind: str | None, draft: bool | None, as_json: bool) -> None:
     """Fetch a model into the cache, verify it and print its path.
 
-    NAME is a known name, OWNER/REPO[:TYPE], hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
+    NAME is a known name, a short one of `pyspec models search` such as qwen3:4b, OWNER/REPO[:TYPE],
+    hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
     """
+    chat = find_chat(name) if kind is None and find_here(name) is None else None
+    if chat is not None:
+        _pull_chat(chat, draft, as_json)
+        return
     if kind == "auto":
         kind = _measured_type(convertible(name, "--as"))
     with store_progress() as show:
@@ -145,6 +167,81 @@ def pull(name: str, kind: str | None, as_json: bool) -> None:
     if kind is not None and (record := read_provenance(made)) is not None:
         tell(f"{made.stem}: {record.note}", err=True)
     _echo_path(made, as_json)
+
+
+def _pull_chat(chat: ChatModel, wanted: bool | None, as_json: bool) -> None:
+    """Fetch a model of the catalogue and, if that is wanted, its draft. Both are named with size and licence first."""
+    tell(f"{chat.full}: {chat.model}, {chat.size / 1e9:.2f} GB, {chat.licence}", err=True)
+    with store_progress() as show:
+        made = resolve(chat.model, show)
+    also = _draft_of(chat)
+    if also is not None and wanted is None and sys.stdin.isatty() and sys.stderr.isatty():
+        wanted = click.confirm(f"fetch its draft too, {also}?", default=True, err=True)
+    if chat.draft and wanted:
+        with store_progress() as show:
+            resolve(chat.draft, show)
+    elif also is not None:
+        tell(f"its draft: {also}; `pyspec models pull {chat.draft}` fetches it", err=True)
+    tell(f"next: `pyspec chat -m {chat.full}`", err=True)
+    _echo_path(made, as_json)
+
+
+def _draft_of(chat: ChatModel) -> str | None:
+    """Describe the draft of a model by name, size and licence; None if there is none, or it is here already."""
+    if not chat.draft or find_here(chat.draft.removeprefix(PREFIX)) is not None:
+        return None
+    drafts = (each for family in load_manifest().family for each in family.drafts)
+    known = next((each for each in drafts if each.model == chat.draft), None)
+    if known is None:
+        return chat.draft
+    size = f"{known.size / 1e9:.2f} GB, " if known.size else ""
+    return f"{chat.draft} ({size}{known.licence})"
+
+
+@models.command("search", cls=Subcommand)
+@click.argument("words", nargs=-1)
+@click.option(
+    "--hub/--no-hub", default=True, help="Ask the Hugging Face hub too, if there are words."
+)
+@_AS_JSON
+def search_models(words: tuple[str, ...], hub: bool, as_json: bool) -> None:
+    """List chat models to fetch, those with all WORDS in name, repository or licence; then what the hub has.
+
+    `pyspec models pull NAME` fetches one, with its draft if you like.
+    """
+    found = search(words)
+    there, why = [], ""
+    if words and hub:
+        try:
+            with busy("asking the hub"):
+                there = search_hub(words)
+        except FetchError as error:
+            why = str(error)
+    if as_json:
+        told = [{**msgspec.to_builtins(each), "name": each.full} for each in found]
+        tell(json.dumps({"models": told, "hub": there}, indent=1))
+        return
+    if found:
+        head = ("name", "GB", "GB in memory", "licence", "draft", "repository", "what")
+        first = ("name", "GB", "GB in memory", "what", "licence", "draft", "repository")
+        print_listing(head, map(_chat_cells, found), first, 3)
+    if there:
+        columns = ("on the hub", "downloads")
+        cells = [[each["model"], str(each["downloads"])] for each in there]
+        print_listing(columns, cells, columns, 2)
+    if why:
+        tell(f"the hub was not searched: {why}", err=True)
+    if not found and not there:
+        raise ModelNotFound(
+            f"no chat model has {' '.join(words)}", "`pyspec models search` lists all"
+        )
+    tell("`pyspec models pull NAME` fetches one", err=True)
+
+
+def _chat_cells(chat: ChatModel) -> list[str]:
+    draft = chat.draft.removeprefix(PREFIX).rpartition("/")[2] or "-"
+    sizes = [f"{nbytes / 1e9:.2f}" for nbytes in (chat.size, chat.memory)]
+    return [chat.full, *sizes, chat.licence, draft, chat.model, chat.note or "-"]
 
 
 def _measured_type(entry: Entry) -> str:

