@@ -80,7 +80,7 @@ def test_without_a_terminal_the_draft_is_named(hub: ThreadingHTTPServer, tmp_pat
 
 def test_a_search_asks_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     """What it has stands behind the catalogue; one that does not answer is named, and is no error."""
-    assert "Qwen/Qwen3-4B-GGUF      0" in pyspec(hub, tmp_path, "search", "Qwen3-4B").stdout
+    assert "Qwen/Qwen3-4B-GGUF    0\n" in pyspec(hub, tmp_path, "search", "Qwen3-4B").stdout
     done = pyspec(hub, tmp_path, "search", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 0
     assert "the hub was not searched: cannot get a list of models" in done.stderr
