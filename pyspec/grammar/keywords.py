@@ -109,6 +109,24 @@ def _kind(value: Any) -> str:
     return next((name for kind, name in known if isinstance(value, kind)), "number")
 
 
+def are_apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether no value satisfies two schemas, as far as their types and listed values say so."""
+    kinds, values = zip(*map(_told, (a, b)))
+    if kinds[0].isdisjoint(kinds[1]):
+        return True
+    return None not in values and all(_kind(x) != _kind(y) or x != y for x, y in product(*values))
+
+
+def _told(schema: Mapping[str, Any]) -> tuple[set[str], Sequence[Any] | None]:
+    """The types of a schema's values, and these if they are listed."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if values is not None:
+        return {*map(_kind, values)}, values
+    given = schema.get("type", _TYPES)
+    kinds = [given] if isinstance(given, str) else given
+    return {"number" if kind == "integer" else kind for kind in kinds}, None
+
+
 def other_values(values: Sequence[Any]) -> Schema:
     """Return a schema of all but these values."""
     kinds = {kind: [value for value in values if _kind(value) == kind] for kind in _TYPES}

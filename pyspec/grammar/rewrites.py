@@ -175,8 +175,8 @@ class _Rewriting:
             yield [way for taken in few(chain.from_iterable(some)) for way in self._joint(taken)]
         elif key == "oneOf":
             yield [
-                _Way((self._none(value[:n] + value[n + 1 :]),)) + way
-                for n, part in enumerate(value)
+                _Way((self._no_other(value, n),)) + way
+                for n, part in enumerate(few(value))
                 for way in self._ways(part)
             ]
         elif key == "if":
@@ -245,10 +245,33 @@ class _Rewriting:
         """Exactly one; None where that cannot be written, since llguidance knows some of these."""
         parts = schema["oneOf"]
         try:
-            wrong = [self._opposite(part) for part in few(parts)]
+            ways = [all_of([part, self._no_other(parts, n)]) for n, part in enumerate(few(parts))]
         except InputError:
             return None
-        return any_of(all_of([part, *wrong[:n], *wrong[n + 1 :]]) for n, part in enumerate(parts))
+        return any_of(ways)
+
+    def _no_other(self, parts: Sequence[Schema], n: int) -> Schema:
+        """What is not one of the parts but the n-th."""
+        return self._none(
+            part for m, part in enumerate(parts) if m != n and not self._apart(parts[n], part)
+        )
+
+    def _apart(self, a: Schema, b: Schema) -> bool:
+        """Whether it is plain to see that nothing satisfies both: by their types, their values, or those of one property."""
+        self._step()
+        a, b = self._named(a), self._named(b)
+        if keywords.are_apart(a, b):
+            return True
+        shared = {*a.get("required", ())} & {*b.get("required", ())}
+        objects = "object" in (a.get("type"), b.get("type"))
+        found = ((each.get("properties", {}).get(name, True) for each in (a, b)) for name in shared)
+        return objects and any(self._apart(*pair) for pair in found)
+
+    def _named(self, schema: Schema) -> dict[str, Any]:
+        """The schema that a sole reference names, or the schema itself."""
+        if isinstance(schema, dict) and schema.keys() - NOTES == {"$ref"}:
+            schema = self._defs[schema["$ref"].rpartition("/")[2]]
+        return schema if isinstance(schema, dict) else {}
 
     def _if(self, schema: Mapping[str, Any]) -> Schema:
         asked, then, other = (schema.get(key, True) for key in ("if", "then", "else"))

@@ -58,6 +58,8 @@ _SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
 _CONDITIONS = {"not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"}
 """Keywords whose schemas are about what others allow."""
 
+_NANOSECONDS = r"^[^.]*(\.\d{1,9}([^\d][^.]*)?)?$"
+
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -157,11 +159,14 @@ def _rebuilt(schema: Any, change: Change) -> Any:
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what demands nothing and llguidance does not take: formats that it does not know, and `uniqueItems` false.
 
-    A count such as 2.0 becomes 2. Some patterns that look around are written without that.
+    A count such as 2.0 becomes 2. Some patterns that look around are written without that. Seconds have at most nine digits
+    behind their point: small models write zeros for ever.
     """
     made = dict(schema)
     if isinstance(form := made.get("format"), str) and form not in _FORMATS:
         del made["format"]
+    if made.get("format") in ("time", "date-time"):
+        made["allOf"] = [*made.get("allOf", ()), {"pattern": _NANOSECONDS}]
     if made.get("uniqueItems") is False:
         del made["uniqueItems"]
     if isinstance(pattern := made.get("pattern"), str):

@@ -57,6 +57,11 @@ def when(value: str) -> dict[str, Any]:
     return {"properties": {"a": {"const": value}}, "required": ["a"]}
 
 
+def tagged(value: str) -> dict[str, Any]:
+    """A closed object that one property tells apart."""
+    return {"type": "object", **when(value), "additionalProperties": False}
+
+
 def schemas(inner: Any) -> Any:
     """Schemas that hold others: one keyword or two, beside a bound of lists."""
     several = st.lists(inner, min_size=1, max_size=2)
@@ -81,6 +86,8 @@ def schemas(inner: Any) -> Any:
     )
     case = st.fixed_dictionaries({"if": st.sampled_from(["a", "b"]).map(when), "then": inner})
     switch = st.fixed_dictionaries({"allOf": st.lists(case | inner, min_size=2, max_size=3)})
+    either = st.lists(inner | st.sampled_from(["a", "b"]).map(tagged), min_size=2, max_size=3)
+    kinds["oneOf"] = either
     parts = st.lists(one | one | tested | contained | switch, min_size=1, max_size=3)
     return parts.map(lambda found: {key: value for part in found for key, value in part.items()})
 

@@ -78,6 +78,9 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "not both": ({**of(a=INT, b=INT), "not": {"required": ["a", "b"]}}, ['{"a":1}', "{}"], ['{"a":1,"b":1}']),
     "one of two that overlap": (
         {**of(a=INT, b=INT), "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, ['{"b":1}'], ["{}", '{"a":1,"b":1}']),
+    "one of two closed objects": (
+        {"oneOf": [{**of("k", k={"const": k}, v=INT), "additionalProperties": False} for k in "xy"] + [{"type": "null"}]},
+        ['{"k":"x"}', '{"k":"y","v":1}', "null"], ['{"k":"z"}', '{"k":"x","w":1}']),
     "a condition": (
         {**of("k", k={"enum": ["x", "y"]}, v=INT), "if": of("k", k={"const": "x"}), "then": {"required": ["v"]}},
         ['{"k":"y"}', '{"k":"x","v":1}'], ['{"k":"x"}']),
@@ -104,6 +107,12 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a decimal number of pydantic's": (
         {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}, ['"1.5"', '"-.5"', '"1."'], ['"."', '"-"', '"a"']),
     # and the rest
+    "a time": (
+        {"type": "string", "format": "time", "pattern": "^1"}, ['"12:30:00.123456789Z"', '"12:30:00+02:00"'],
+        ['"12:30:00.1234567890Z"', '"02:30:00Z"', '"12:30"']),
+    "a date with a time": (
+        {"type": ["string", "null"], "format": "date-time"}, ['"2024-01-02T12:30:00Z"', "null"],
+        ['"2024-01-02T12:30:00.1234567890Z"']),
     "a format of no standard": ({"type": "string", "format": "color"}, ['"a"'], ["1"]),
     "a count that is no integer": ({"type": "string", "maxLength": 2.0, "uniqueItems": False}, ['"ab"'], ['"abc"']),
     "a property named format": (of(format=INT), ['{"format":1}'], ['{"format":"x"}']),
