@@ -39,6 +39,8 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
     "a pattern of two": ({"type": "string", "pattern": "^yes|no$"}, ['"yes"', '"yes!"', '"oh no"'], ['"yes', '"y"']),
     # what is not constrained
     "null among values": ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"Tom"', '"null"']),
+    "one of some or null": (
+        {"anyOf": [{"enum": ["a", "b"], "type": "string"}, {"type": "null"}]}, ['"a"', "null"], ['"c"', '"null"']),
     "a list or null": ({"type": ["array", "null"], "items": {"type": "integer"}}, ["[1]", "null"], ['["a"]']),
     "an object or null": ({**A, "type": ["object", "null"]}, ['{"a":1}', "null"], ['{"a":"x"}']),
     "a short text or null": ({"type": ["string", "null"], "maxLength": 2}, ['"ab"', "null"], ['"abc"']),

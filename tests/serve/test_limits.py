@@ -52,6 +52,10 @@ def test_a_grammar_that_never_ends_keeps_nobody_waiting(serve):
     [
         {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
         {"messages": [{"role": "assistant", "tool_calls": 5}]},
+        {"messages": "hello"},
+        {"messages": {"role": "user", "content": "hello"}},
+        {"messages": ["hello"]},
+        {"messages": [{"content": "hello"}]},
         {"messages": [{"role": "assistant", "tool_calls": ["x"]}]},
         {"tools": [{"function": {"name": "f"}}], "tool_choice": {"function": "x"}},
         {"tools": [{"function": {"name": "f"}}], "tool_choice": "f"},

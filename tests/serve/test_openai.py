@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import tiny
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -20,6 +21,14 @@ def server(serve_all):
 @pytest.fixture
 def client(server):
     """A client of it."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def real(serve_all, smollm2):
+    """A client of a real model."""
+    server = serve_all(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
@@ -143,6 +152,58 @@ def test_logprobs(client):
     assert [e.logprob for e in streamed] == pytest.approx([e.logprob for e in told], abs=1e-5)
     plain = client.completions.create(model="tiny", prompt="abc", max_tokens=4, logprobs=2)
     assert len(plain.choices[0].logprobs.token_logprobs) == 4
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_no_draft_makes_an_answer_longer_than_it_may_be(client, n):
+    """Lookup finds much in such a prompt."""
+    answer = ask(client, "abcabcabcabcabcabc", max_tokens=n)
+    assert answer.usage.completion_tokens == n
+
+
+def test_a_banned_token_does_not_come(client):
+    """Though the model would have begun with it."""
+    first = ask(client, logprobs=True, max_tokens=1).choices[0].message.content
+    banned = {str(tiny.ASCII.index(first)): -100}
+    assert first not in ask(client, logit_bias=banned, max_tokens=24).choices[0].message.content
+
+
+def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
+    """The second time nothing but the last token is read."""
+    first, second = (ask(client, "once more", seed=3, temperature=1.0) for _ in range(2))
+    assert second.usage.prompt_tokens_details.cached_tokens > 0
+    assert first.choices[0].message.content == second.choices[0].message.content
+
+
+def test_ids_and_descriptions_may_be_null(client):
+    """Some programs write what they do not know so."""
+    function = {"name": "add", "description": None, "parameters": None}
+    call = {"id": None, "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": None, "content": "1"},
+    ]
+    tools = [{"type": "function", "function": function}]
+    answer = client.chat.completions.create(
+        model="tiny", messages=turns, tools=tools, tool_choice="none", max_tokens=4
+    )
+    assert answer.usage.completion_tokens == 4
+
+
+JOINED = "a👩‍👧é👍🏽."
+
+
+def test_characters_over_several_tokens_come_whole(real):
+    """Joined emoji too, in streams as in whole answers; each token's bytes are its own."""
+    how = {"extra_body": {"grammar": f'root ::= "{JOINED}"'}, "logprobs": True, "max_tokens": 64}
+    whole = ask(real, **how).choices[0]
+    chunks = [c.choices[0] for c in ask(real, **how, stream=True) if c.choices]
+    assert whole.message.content == JOINED
+    assert "".join(c.delta.content or "" for c in chunks) == JOINED
+    assert all("\ufffd" not in (c.delta.content or "") for c in chunks)
+    data = [byte for entry in whole.logprobs.content for byte in entry.bytes or ()]
+    assert bytes(data).decode() == JOINED
 
 
 SCHEMA = {
@@ -291,13 +352,9 @@ def test_speculation_by_request(client):
 # -- as clients of all kinds send it -------------------------------------------------------------------------------------
 
 
-def test_completions_are_raw(serve, smollm2):
+def test_completions_are_raw(real):
     """The prompt as it is, without a chat around it."""
-    server = serve(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None)
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        found = client.completions.create(
-            model="x", prompt="The capital of France is", max_tokens=4
-        )
+    found = real.completions.create(model="x", prompt="The capital of France is", max_tokens=4)
     assert found.usage.prompt_tokens == 5
     assert found.choices[0].text.startswith(" Paris")
 

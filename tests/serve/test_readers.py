@@ -108,6 +108,22 @@ def test_waiting_request_leaves_too(serve):
     server.wait_idle()
 
 
+def test_those_who_leave_the_queue_end_no_answer_but_their_own(serve):
+    """The one that runs comes to its end."""
+    server = serve(draft="none", n_ctx=4096, parallel=1)
+    running = raw(server, body(stream=True, max_tokens=1000, logit_bias={"2": -100}))
+    waiting = [raw(server, body(f"other {n}", stream=True)) for n in range(3)]
+    wait(lambda: server.batch.load == (1, 3))
+    for each in waiting:
+        each.close()
+    said = b""
+    while b"[DONE]" not in said:
+        said += (more := running.recv(1 << 16))
+        assert more
+    running.close()
+    server.wait_idle()
+
+
 def test_slow_reader_holds_up_nobody(serve):
     """While one reads nothing at all, others are answered, and its answer is made to the end."""
     server = serve(draft="none", parallel=2, send_buffer=1)

@@ -24,6 +24,15 @@ def test_path_is_itself(tiny: Path) -> None:
     assert (resolve(str(tiny)), resolve(tiny)) == (tiny, tiny)
 
 
+@pytest.mark.parametrize(
+    "name", ["模型.gguf", "a b [1].gguf", "model", "MODEL.GGUF", "a:b.gguf", "é-ü.gguf"]
+)
+def test_any_name_of_a_file_will_do(name: str, tmp_path: Path) -> None:
+    """Whatever characters it has."""
+    (tmp_path / name).write_bytes(b"x")
+    assert resolve(str(tmp_path / name)) == tmp_path / name
+
+
 def test_home_is_expanded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """~ stands for the home folder."""
     monkeypatch.setenv("HOME", str(tiny.parent))
