@@ -26,7 +26,7 @@ CHAT, COMPLETION = "chat", "completion"
 MOST_TOKENS = 2**31 - 1
 
 
-class SpeculationBody(msgspec.Struct):
+class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
     """How one request speculates. length: as `--length` has it. tokens: whether each token's source and gap are told."""
 
     enabled: bool | None = None

@@ -286,7 +286,7 @@ def test_tool_that_may_be_called(client):
         {"extra_body": {"speculation": {"verify": "margin", "theta": 7}}},
         {"extra_body": {"speculation": {"theta": 0.5}}},
         {"extra_body": {"speculation": {"gap": -1}}},
-        {"extra_body": {"speculation": {"verify": "strict", "window": [1, 32]}}},
+        {"extra_body": {"speculation": {"window": [1, 32]}}},
     ],
 )
 def test_what_cannot_be_done_is_refused(client, server, options):
