@@ -10,8 +10,10 @@ _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # most tokens that a trial may lose
-_SHARE_LEFT = 0.125  # share of the remaining tokens that a trial or a first look may lose
-_SHARE_NEW = 0.03  # the same for a look at any new sequence: keeps 0.97 of plain speed
+_SHARE_LEFT = (
+    0.125  # share of the remaining tokens that a trial may lose, for which earlier tokens have paid
+)
+_SHARE_NEW = 0.01  # the same for a look at a new sequence, for which nobody has
 _OWN = 0.55  # share of rounds that a lookup leaves to the model, as in recorded everyday answers
 _OWN_WEIGHT = 32.0  # rounds that this counts for
 _FEW = 2.0  # how much more than _SPREAD the second sequence may differ from the first
@@ -100,10 +102,9 @@ class UseSwitch:
         """Tokens that a look at a new sequence may lose: after few sequences, the next may well suit the model better."""
         if seq in self._trial:
             return 0.0
-        share = max(_SHARE_NEW, _SHARE_LEFT / (1.0 + self._texts))
         # before the first sequence only the prior is known, which comes from many
         better = gain + more * (1.0 + (_FEW / self._texts if self._texts else 0.0))
-        return min(promise(gain, better) * rounds, share * left)
+        return min(promise(gain, better) * rounds, _SHARE_NEW * left)
 
     def _pace(self, gain: float) -> float:
         """Tokens per round with the model; before any round, the target's own and the expected gain."""

@@ -317,7 +317,7 @@ def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
 
 
 def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> None:
-    """Recorded answers of a good draft, on a curve where the first one wins nothing: the others gain what there is to gain."""
+    """Recorded answers of a good draft, where the first one wins nothing: others gain what there is, less looks at them."""
     answers = load_rounds(ROUNDS / "good.gz")
     side = Times(TINY, 1.6)
     truth = Costs(Times(SHAPES["BF16"], 10.0), side, side)
@@ -325,7 +325,7 @@ def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> 
     player = Player(GoodputPolicy(truth.curve(), greedy), truth)
     assert player.play(answers[:1]).speed < 1.02 * fixed_speed(answers[:1], truth, 0)
     player.play(answers[1:])
-    assert player.speed > max(fixed_speed(answers, truth, k) for k in range(17))
+    assert player.speed > 0.99 * max(fixed_speed(answers, truth, k) for k in range(17))
 
 
 def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:

@@ -105,7 +105,7 @@ def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
     switch = UseSwitch()
     play(switch, -0.05, 300)
     switch.begin(0)
-    tried = [switch.on(0, 0.0, 2.0, 200.0, more=0.5) for _ in range(40)]
+    tried = [switch.on(0, 0.0, 1.5, 200.0, more=0.5) for _ in range(40)]
     assert tried[0]
     assert not any(tried[10:])
 
@@ -118,14 +118,14 @@ def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
     assert not switch.on(0, 0.0, 2.0, 200.0)
 
 
-def test_a_look_at_a_new_text_loses_three_percent_at_most() -> None:
+def test_a_look_at_a_new_text_loses_one_percent_at_most() -> None:
     """Where the prompt is long for what is left of the answer, nothing is read only to see."""
     switch = UseSwitch()
     for _ in range(8):
         play(switch, -0.05, 40)
         switch.begin(0)
-    assert not switch.on(0, 0.0, 7.0, 200.0, more=0.5)
-    assert switch.on(0, 0.0, 5.0, 200.0, more=0.5)
+    assert not switch.on(0, 0.0, 2.5, 200.0, more=0.5)
+    assert switch.on(0, 0.0, 1.5, 200.0, more=0.5)
 
 
 def test_a_look_outlasts_a_bad_start() -> None:
@@ -144,7 +144,7 @@ def test_one_text_tells_little_of_the_next() -> None:
         for _ in range(texts):
             play(switch, -0.05, 40)
             switch.begin(0)
-        looked.append(switch.on(0, 0.0, 7.0, 200.0, more=0.2))
+        looked.append(switch.on(0, 0.0, 1.5, 200.0, more=0.05))
     assert looked == [True, False]
 
 
@@ -154,7 +154,7 @@ def test_a_look_spends_nothing_that_was_saved_up() -> None:
     play(switch, -0.05, 40)
     switch.earn(4000.0)
     switch.begin(0)
-    assert switch.on(0, 0.0, 5.0, 200.0, more=0.5)
+    assert switch.on(0, 0.0, 1.5, 200.0, more=0.5)
     for _ in range(300):
         switch.used(-0.5)
     switch.begin(0)
