@@ -1,4 +1,7 @@
-"""References of a JSON schema: each points into `$defs` of the root afterwards, and no part has an identity of its own."""
+"""References of a JSON schema: each points into `$defs` of the root afterwards, and no part has an identity of its own.
+
+What older drafts say otherwise is said as in draft 2020-12.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pyspec.errors import InputError
 
 ONE = {
     "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",
-    "unevaluatedItems", "unevaluatedProperties",
+    "unevaluatedItems", "unevaluatedProperties", "additionalItems",
 }  # fmt: skip
 MANY = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
 NAMED = {
@@ -47,10 +50,13 @@ def pointed(whole: Any, fragment: str) -> Any:
 
 
 class Document:
-    """A schema with what its parts are called. Raises InputError for a reference to what is not in it."""
+    """A schema with what its parts are called. Raises InputError for a reference to what is not in it.
+
+    old: whether it is of a draft before 2019-09. defs: what is referred to.
+    """
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self._root, self._old = root, any(old in str(root.get("$schema")) for old in _OLD)
+        self._root, self.old = root, any(old in str(root.get("$schema")) for old in _OLD)
         self._bases: dict[int, str] = {}
         self._known: dict[str, Any] = {"": root}
         self._dynamic: set[str] = set()
@@ -65,14 +71,16 @@ class Document:
     def _learn(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
             return
-        if isinstance(given := schema.get("$id"), str):
-            base = urldefrag(urljoin(base, given))[0]
+        name, anchor = urldefrag(str(schema.get("$id", "")))  # older drafts have anchors there
+        if name:
+            base = urljoin(base, name)
             self._known[base] = schema
         self._bases[id(schema)] = base
-        for key in ("$anchor", "$dynamicAnchor"):
-            if isinstance(name := schema.get(key), str):
-                self._known[f"{base}#{name}"] = schema
-                self._dynamic |= {f"{base}#{name}"} if key == "$dynamicAnchor" else set()
+        for each in (anchor, schema.get("$anchor"), schema.get("$dynamicAnchor")):
+            if each and not str(each).startswith("/"):
+                self._known[f"{base}#{each}"] = schema
+        if "$dynamicAnchor" in schema:
+            self._dynamic.add(f"{base}#{schema['$dynamicAnchor']}")
         with_parts(schema, lambda part: self._learn(part, base))
 
     def _find(self, ref: str, base: str) -> tuple[str, Any]:
@@ -109,11 +117,12 @@ class Document:
             return False
         made = {key: value for key, value in schema.items() if key not in _IDENTITY}
         made = with_parts(made, self._flat)
-        if self._old and isinstance(needs := made.pop("dependencies", None), dict):
+        if self.old and isinstance(needs := made.pop("dependencies", None), dict):
             for key, kind in (("dependentRequired", list), ("dependentSchemas", (dict, bool))):
                 made[key] = {name: need for name, need in needs.items() if isinstance(need, kind)}
         if isinstance(made.get("items"), list):
-            raise InputError("items")
+            made["prefixItems"] = made.pop("items")
+            made |= {"items": made.pop("additionalItems")} if "additionalItems" in made else {}
         found = [each for each in referred if each is not True]
         if len(found) > 1:
             made["allOf"] = [*made.get("allOf", []), found.pop()]

@@ -32,7 +32,7 @@ def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
     if made is False:
         raise InputError("nothing is valid")
     defs = {name: maker.held(part) for name, part in document.defs.items()}
-    kept = {"$schema": schema["$schema"]} if "$schema" in schema else {}
+    kept = {"$schema": schema["$schema"]} if "$schema" in schema and not document.old else {}
     return {**kept, **({} if made is True else made), **({"$defs": defs} if defs else {})}
 
 

@@ -77,6 +77,10 @@ def of_schema(schema: Any) -> Language:
 def _strict(schema: str) -> str:
     """A schema as llguidance takes it. Raises InputError."""
     plain = _rebuilt(json.loads(schema), _plain)
+    if isinstance(draft := plain.get("$schema"), str):
+        plain["$schema"] = draft.replace(
+            "http://json-schema.org/draft/20", "https://json-schema.org/draft/20"
+        )
     text = _written(plain)
     if not (why := _problem(text)):
         return text

@@ -158,12 +158,18 @@ REFERRED: dict[str, tuple[dict[str, Any], Any, Any]] = {
         {"$id": "https://e.invalid/a", "not": {"$ref": "b"}, "$defs": {"d": {"$id": "b", "const": 1}}}, 2, 1),
     "a name in an identity": (
         {"items": {"$ref": "urn:x#/$defs/y"}, "$defs": {"d": {"$id": "urn:x", "$defs": {"y": {"not": {"const": 1}}}}}}, [2], [1]),
+    "an anchor of draft 7": (
+        {"items": {"$ref": "#x"}, "definitions": {"d": {"$id": "#x", "not": {"const": 1}}, "e": {"$id": "#/definitions/e"}}},
+        [2], [1]),
     "itself": ({"not": {"const": 1}, "items": {"$ref": "#"}}, [[2]], [[1]]),
     "the root, dynamically": ({**ROOT, "$ref": "list", "$defs": {"l": LIST}}, [[]], [1]),
     "an escaped name": ({"not": {"$ref": "#/$defs/a~1b%25"}, "$defs": {"a/b%": {"const": 1}}}, 2, 1),
     "draft 7's dependencies": (
         {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": ["b"], "b": {"not": {"required": ["c"]}}}},
         {"a": 1, "b": 1}, {"b": 1, "c": 1}),
+    "draft 7's lists": (
+        {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"not": {"const": 1}}], "additionalItems": {"const": 3}},
+        [2, 3], [2, 4]),
 }  # fmt: skip
 
 
@@ -189,7 +195,6 @@ UNWRITABLE: dict[str, dict[str, Any]] = {
     "what no pattern matches": {"not": {"pattern": "a"}},
     "lists of any length": {"contains": {"const": 1}},
     "different texts": {"type": "array", "uniqueItems": True},
-    "a list as items": {"items": [{"not": {"const": 1}}]},
     "thousands of ways": {"oneOf": [{"anyOf": [{"required": [f"{n}{m}"]} for n in range(70)]} for m in range(70)]},
     "no form of values": {"not": {"const": {"a": 1}}},
 }  # fmt: skip

@@ -116,6 +116,8 @@ HELD: dict[str, tuple[Any, list[str], list[str]]] = {
         {"type": ["string", "null"], "format": "date-time"}, ['"2024-01-02T12:30:00Z"', "null"],
         ['"2024-01-02T12:30:00.1234567890Z"']),
     "a format of no standard": ({"type": "string", "format": "color"}, ['"a"'], ["1"]),
+    "a draft by another address": (
+        {"$schema": "http://json-schema.org/draft/2020-12/schema", "type": "integer"}, ["1"], ['"a"']),
     "a count that is no integer": ({"type": "string", "maxLength": 2.0, "uniqueItems": False}, ['"ab"'], ['"abc"']),
     "a property named format": (of(format=INT), ['{"format":1}'], ['{"format":"x"}']),
     "a tuple": ({"type": "array", "prefixItems": [TEXT, INT], "items": False}, ['["a",1]'], ['[1,"a"]', '["a",1,2]']),
