@@ -266,9 +266,10 @@ class CompletionBody(Body, kw_only=True):
             given = [given]
         if not given:
             raise InputError("the prompt is empty")
-        if self.echo and self.suffix is not None:
+        suffix = self.suffix or None  # editors that build a prompt of their own for filling in send "" beside it
+        if self.echo and suffix is not None:
             raise InputError("echo and suffix do not go together", "leave echo out")
-        shared = {**self._shared(name), "echo": self.echo or None, "suffix": self.suffix}
+        shared = {**self._shared(name), "echo": self.echo or None, "suffix": suffix}
         return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in given]
 
 

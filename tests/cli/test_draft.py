@@ -282,7 +282,7 @@ def test_auto_goes_on_without_a_draft_that_does_not_load(
 ) -> None:
     """A file that nobody named is no reason to fail."""
     spoil(pair[1])
-    llm = open_llama(pair[0], draft="auto")
+    llm = open_llama(pair[0], draft="auto", trust=False)
     list(llm.steps([5, 6, 7], max_tokens=4))
     assert llm.last_speculation["draft"] == "lookup"
     assert "not used as drafts for this model: small.gguf (" in caplog.text

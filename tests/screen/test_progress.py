@@ -79,12 +79,13 @@ def test_a_class_that_fetches_shows_it(
     monkeypatch: pytest.MonkeyPatch, tiny_ascii: Any, capsys: Any
 ) -> None:
     """By a name that is not here yet."""
+    import pyspec.llama.arguments
     import pyspec.llama.speculative
 
     def fetched(_name: str, show: Any, *_place: Any) -> Any:
         show("fetching some-model", 1, 2)
         return tiny_ascii
 
-    monkeypatch.setattr(pyspec.llama.speculative, "resolve", fetched)
+    monkeypatch.setattr(pyspec.llama.arguments, "resolve", fetched)
     with pyspec.llama.speculative.SpeculativeLlama("some-model", draft="none", n_threads=1):
         assert "fetching some-model ..." in capsys.readouterr().err

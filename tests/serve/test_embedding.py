@@ -12,7 +12,7 @@ import openai
 import pytest
 import tiny_positions
 from asking import post
-from serve.conftest import opening
+from server_here import opening
 from store.make_gguf import U32
 
 from pyspec.serve.embedding import Embedder

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny
 from asking import post
-from serve.conftest import opening
+from server_here import opening
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, records_of
