@@ -266,7 +266,8 @@ class CompletionBody(Body, kw_only=True):
             given = [given]
         if not given:
             raise InputError("the prompt is empty")
-        suffix = self.suffix or None  # editors that build a prompt of their own for filling in send "" beside it
+        # "" is none: editors that build a prompt of their own for filling in send it
+        suffix = self.suffix or None
         if self.echo and suffix is not None:
             raise InputError("echo and suffix do not go together", "leave echo out")
         shared = {**self._shared(name), "echo": self.echo or None, "suffix": suffix}

@@ -94,8 +94,16 @@ def test_what_a_row_costs_is_learned():
     made.took(50, 2, 20 * 127.0)
     assert 16 <= rows(made) < 60
     before = rows(made)
-    made.took(512, 0, 1.0)
+    made.took(50, 0, 1.0)
     assert rows(made) == before
+
+
+def test_a_decode_in_which_rows_cost_more_is_not_made():
+    """Though more of them would fit into the time."""
+    time = ReadingTime()
+    time.learn(2, 50, 50.0)
+    time.learn(2, 100, 400.0)
+    assert time.best(2, 512, 400.0, 1.0) == 61
 
 
 @pytest.mark.parametrize("row_ms", [0.3, 1.0, 3.0])

@@ -233,7 +233,7 @@ def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
         talk.exchanges.append(Exchange(question, None if answer is None else Result(text=answer)))
     model = LlamaChat.__new__(LlamaChat)
     model.thinking = True
-    model.llm, model.template, model._begun, model.budget = llm, ChatTemplate.of(llm), None, None
+    model.llm, model.template, model._begun, model.budget = llm, ChatTemplate.of(llm), None, -1
     return model.prompt(talk.messages())
 
 
