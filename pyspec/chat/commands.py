@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.settings import FIELDS, ChatSettings, apply, changed, unknown, values
+from pyspec.chat.settings import FIELDS, USUAL, ChatSettings, apply, changed, unknown, values
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
 from pyspec.screen.display import counted, stats_table
@@ -164,6 +165,51 @@ def _load(chat: Chat, argument: str) -> None:
     show_last(chat)
 
 
+_LISTED = 15
+"""Logged chats that /chats lists."""
+
+
+def _chats(chat: Chat, argument: str) -> None:
+    """List the logged chats, or go on with one of them."""
+    found = files.logged(_LISTED)
+    if not found:
+        raise InputError("no chats are logged", "/save FILE keeps this one")
+    if argument:
+        path = found[_number_of(argument, len(found)) - 1][0]
+        _load(chat, str(path))
+        chat.log, chat.file = (path if chat.log is not None else None), None
+        return
+    rows = []
+    for number, (path, saved) in enumerate(found, start=1):
+        moment = (
+            datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M")
+        )
+        first = next((each.content for each in saved.messages if each.role == "user"), "")
+        rows.append((str(number), f"{moment}  {saved.model.name}  {' '.join(first.split())[:60]}"))
+    chat.screen.table(rows)
+    chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {files.log_folder()}")
+
+
+def _number_of(argument: str, most: int) -> int:
+    if not argument.isdecimal() or not 1 <= int(argument) <= most:
+        raise InputError(f"{argument[:40]} is not a number from 1 to {most}", "/chats lists them")
+    return int(argument)
+
+
+def _forget(chat: Chat, argument: str) -> None:
+    """Delete what the log has of this chat, or with `all` of every chat; nothing more of this one is kept."""
+    if argument and _choice(argument, "all"):
+        if chat.confirm is not None and not chat.confirm("Delete every logged chat?"):
+            raise InputError("nothing was deleted")
+        gone = files.forget_all()
+        chat.screen.note(f"deleted {counted(gone, 'logged chat')}; this one is not kept any more")
+    else:
+        if chat.log is not None:
+            chat.log.unlink(missing_ok=True)
+        chat.screen.note("this chat is forgotten, and not kept any more")
+    chat.log, chat.kept = None, False
+
+
 _REMINDER = 12
 """Lines of the last answer to show as a reminder."""
 
@@ -203,6 +249,11 @@ def _set(chat: Chat, argument: str) -> None:
     name, _, value = argument.partition(" ")
     if not name:
         _SHOWS["settings"](chat)
+        hidden = len(FIELDS) - len(USUAL)
+        chat.screen.note(f"/set all shows {hidden} more")
+        return
+    if name == "all" and not value:
+        chat.screen.table(values(chat.settings).items())
         return
     if value.strip():
         chat.settings = changed(chat.settings, name, value.strip())
@@ -273,7 +324,9 @@ def _show_tokens(chat: Chat) -> None:
 
 
 _SHOWS: dict[str, Callable[[Chat], None]] = {
-    "settings": lambda chat: chat.screen.table(values(chat.settings).items()),
+    "settings": lambda chat: chat.screen.table(
+        (name, value) for name, value in values(chat.settings).items() if name in USUAL
+    ),
     "stats": _show_stats,
     "tokens": _show_tokens,
     "model": lambda chat: chat.screen.table(chat.model.describe()),
@@ -290,12 +343,15 @@ COMMANDS = (
     Command("bye", _exit, "quit"),
     Command("clear", _clear, "start a new conversation with the same system prompt"),
     Command("regen", lambda chat, _: chat.regen(), "answer the last question again"),
+    Command("continue", lambda chat, _: chat.go_on(), "go on with an answer that was cut"),
     Command("undo", _undo, "remove the last question and its answer"),
     Command("save", _save, "save conversation and settings", "FILE", takes_file=True),
     Command("load", _load, "continue a saved conversation", "FILE", takes_file=True),
+    Command("chats", _chats, "list earlier chats, or open one of them", "[N]"),
+    Command("forget", _forget, "delete what is kept of this chat, or of all", "[all]", ("all",)),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system prompt; - removes it, no text shows it", "TEXT"),
-    Command("set", _set, "change a setting; without a value, show it, without a name, all", "NAME VALUE", tuple(FIELDS)),
+    Command("set", _set, "change a setting, or show it; without a name, the usual ones", "NAME VALUE", (*FIELDS, "all")),
     Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
     Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),

@@ -209,13 +209,15 @@ class LlamaChat:
         """Whether an id is in range and not a control token."""
         return 0 <= token < self.llm.n_vocab() and bool(self.llm.piece(token))
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Tokenize the messages as a prompt for the next answer."""
+    def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
+        """Tokenize the messages as a prompt for the next answer. goes_on: it goes on with the last message."""
         speech, limit = self.llm.speech, self.limit
         arguments = speech.arguments({}, None if limit is None else limit.tokens)
         if not self.thinking:
             arguments |= speech.quiet
-        return self.template.prompt(messages, arguments=arguments or None, now=self._begun)
+        return self.template.prompt(
+            messages, arguments=arguments or None, now=self._begun, goes_on=goes_on
+        )
 
     @property
     def limit(self) -> ReasoningLimit | None:

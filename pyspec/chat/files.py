@@ -254,6 +254,27 @@ def _all(folder: Path | None) -> list[Path]:
     return [path for _, path in sorted(dated)]
 
 
+def logged(most: int) -> list[tuple[Path, SavedChat]]:
+    """Return so many of the logged chats, the newest first; those that cannot be read are left out."""
+    found = []
+    for path in reversed(_all(log_folder())):
+        with suppress(InputError):
+            found.append((path, load(path)))
+        if len(found) == most:
+            break
+    return found
+
+
+def forget_all() -> int:
+    """Delete every logged chat, and return how many there were."""
+    gone = 0
+    for path in _all(log_folder()):
+        with suppress(OSError):
+            path.unlink()
+            gone += 1
+    return gone
+
+
 def _prune(folder: Path) -> None:
     for path in _all(folder)[: -MOST + 1]:
         with suppress(OSError):

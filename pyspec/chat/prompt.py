@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import BinaryIO
@@ -19,6 +19,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from pyspec.chat import TWICE_S
+from pyspec.chat.ahead import TypeAhead
 from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT, state_path
 from pyspec.chat.talk import Chat
@@ -129,12 +130,17 @@ def _beginning(start: str, words: Iterable[str]) -> Iterator[Completion]:
 
 
 class TerminalReader:
-    """Reads entries with a line editor that has history, completion, multi-line input and $EDITOR."""
+    """Reads entries with a line editor that has history, completion, multi-line input and $EDITOR.
 
-    def __init__(self) -> None:
+    What is typed while an entry is handled (`away`) waits in the next prompt, unseen until then. keeps: whether a file keeps
+    what is typed for later chats.
+    """
+
+    def __init__(self, *, keeps: bool = True) -> None:
+        self._ahead, self._collecting = TypeAhead(), ExitStack()
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
-            history=_history(),
+            history=_history() if keeps else InMemoryHistory(),
             completer=CommandCompleter(),
             complete_while_typing=False,
             multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
@@ -146,10 +152,24 @@ class TerminalReader:
 
     def read(self) -> TypedText:
         """Return the next entry, which may be empty. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
-        return typed(self._session.prompt())
+        return typed(self._session.prompt(default=self._ahead.taken()))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Handle an entry in the block: what is typed meanwhile is for the next prompt."""
+        with ExitStack() as self._collecting:
+            self._collecting.enter_context(self._ahead.collecting())
+            yield
 
     def confirm(self, question: str) -> bool:
         """Ask a question and return whether the answer is yes; Ctrl-C and Ctrl-D mean no."""
+        self._collecting.close()
+        try:
+            return self._asked(question)
+        finally:
+            self._collecting.enter_context(self._ahead.collecting())
+
+    def _asked(self, question: str) -> bool:
         try:
             asked: PromptSession[str] = PromptSession(
                 f"{question} [y/N] ", history=InMemoryHistory()
@@ -207,15 +227,23 @@ def terminal_kept() -> Iterator[None]:
 _INTERRUPTED = 130
 
 
-def run(chat: Chat, entries: Iterator[TypedText], *, interactive: bool = False) -> int:
-    """Answer entries until they end or a command quits, and return the exit code.
+def run(
+    chat: Chat,
+    entries: Iterator[TypedText],
+    *,
+    interactive: bool = False,
+    away: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> int:
+    """Answer entries until they end or a command quits, and return the exit code. away: around the handling of each.
 
     0 after Ctrl-D or /exit on a terminal; for a script, the code of the last entry that failed. 130
     after Ctrl-C twice, or once if not interactive. Raises InputError for unreadable input.
     """
     while not chat.leaving:
         try:
-            _handle(chat, next(entries))
+            entered = next(entries)
+            with away():
+                _handle(chat, entered)
         except (EOFError, StopIteration):
             break
         except KeyboardInterrupt:

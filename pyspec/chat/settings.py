@@ -150,6 +150,12 @@ FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}
 """The metadata of each setting."""
 
 
+USUAL = (
+    "temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "max_tokens", "verify", "draft_max", "trim", "reasoning",
+    "reasoning_budget", "stats", "wrap", "tokens",
+)  # fmt: skip
+"""Settings that `/set` shows; `/set all` shows every one."""
+
 _OTHER_NAMES = {"temperature": "temp"}
 
 

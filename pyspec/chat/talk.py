@@ -9,6 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace as replace_fields
+
 from pyspec.chat import files
 from pyspec.chat.conversation import (
     FULL_HINT,
@@ -48,6 +50,9 @@ Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
 
 Confirm = Callable[[str], bool]
 """Asks a yes-or-no question."""
+
+_CUT = ("length", "context", "cancelled")
+"""Ends of answers that can go on."""
 
 TERMINATED = 143
 _SIGTERM = 15
@@ -130,6 +135,24 @@ class Chat:
         finally:
             if not done:
                 self.conversation.exchanges.append(old)
+
+    def go_on(self) -> None:
+        """Go on with the last answer where it was cut. If nothing comes, it stays as it is."""
+        old = self._answered("nothing was answered yet")
+        if old.finish_reason not in _CUT or old.reasoning_cut:
+            where = "inside its reasoning" if old.reasoning_cut else "by itself"
+            raise InputError(f"the last answer ended {where}", "/regen answers again")
+        exchange = self.conversation.exchanges[-1]
+        prompt = self.model.prompt(self.conversation.messages(), goes_on=True)
+        options = self._options(exchange.seed, self.settings.rule)
+        more = self._stream(prompt, options)
+        tokens = (*old.tokens, *more.tokens) if old.tokens else ()
+        exchange.answer = replace_fields(
+            more, text=old.text + more.text, tokens=tokens, reasoning=old.reasoning
+        )
+        self._explain(exchange.answer)
+        self._show_stats(exchange.answer)
+        self.keep()
 
     def undo(self) -> Exchange:
         """Remove the last exchange and return it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -44,6 +46,8 @@ class TalkOptions(CacheOptions, DialogueOptions):
     """The conversation and how to show it."""
 
     # fmt: off
+    history: bool = option("Conversation", "--history/--no-history", default=True,
+        help="Keep this chat and the lines typed in it, or nothing of it.")
     saved: Path | None = option("Chat", "--load", type=click.Path(path_type=Path), help="Continue a saved chat.")
     script: bool = option("Chat", "--script", is_flag=True,
         help="Treat each line of stdin as typed, commands included; otherwise all of stdin is one message.")
@@ -68,7 +72,7 @@ class TalkOptions(CacheOptions, DialogueOptions):
 
 
 FIRST = (
-    "system going_on saved script max_tokens trim model draft ctx threads "
+    "system going_on history saved script max_tokens trim model draft ctx threads "
     "n_gpu_layers verify temperature top_p seed stats color log"
 )
 """Options that `--help` lists."""
@@ -102,9 +106,10 @@ def chat(
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
     talk.given |= {"temp" if name == "temperature" else name for name in sampler.given}
+    away: Callable[[], AbstractContextManager[None]] = nullcontext
     if on_terminal:
-        editor = TerminalReader()
-        talk.confirm, entries = editor.confirm, iter(editor.read, None)
+        editor = TerminalReader(keeps=asked.history)
+        talk.confirm, entries, away = editor.confirm, iter(editor.read, None), editor.away
     else:
         entries = (script_entries if asked.script else whole_entry)(sys.stdin.buffer)
         if sys.stdin.isatty() and not asked.script:
@@ -115,11 +120,13 @@ def chat(
         talk.suggest()
         if (path := asked.saved or resumed) is not None:
             execute(talk, f"/load {path}")
-        if asked.log:
+        if asked.log and asked.history:
             talk.log = resumed or new_path()
-        code = run(talk, entries, interactive=on_terminal)
+        code = run(talk, entries, interactive=on_terminal, away=away)
         if on_terminal and talk.kept:
-            talk.screen.note("this chat is saved; `pyspec chat -c` continues it")
+            talk.screen.note(
+                "this chat is saved; `pyspec chat -c` continues it, /chats lists others"
+            )
     model.close()
     return code
 

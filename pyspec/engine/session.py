@@ -106,9 +106,11 @@ class Session:
     def _read(
         self, turn: int, run: Run, policy: Policy, progress: Callable[[int, int], None] | None
     ) -> None:
-        """Read the prompt in chunks; `progress` is called at least once."""
+        """Read the prompt in chunks; `progress` is called before the first of several, and after each."""
         total = len(run.tokens) - 1
         most = min(PREFILL_CHUNK, self.loop.n_batch)
+        if progress is not None and run.missing > most:
+            progress(total - run.missing, total)
         while True:
             if run.missing:
                 with self._alone(turn):

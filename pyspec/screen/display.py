@@ -194,7 +194,8 @@ class PromptStatus:
 
     def __call__(self, done: int, total: int) -> None:
         """Tokens read so far, and the total."""
-        if total < _LONG_PROMPT or not self._console.is_terminal:
+        short = total - done < _LONG_PROMPT and self._status is None  # the rest was read before
+        if short or not self._console.is_terminal:
             return
         message = f"reading the prompt, {done} of {total} tokens"
         if self._status is None:

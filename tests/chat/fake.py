@@ -64,7 +64,7 @@ class FakeModel:
     stats: dict[str, Any] | None = None
     suggested: SuggestedSampling = SuggestedSampling()
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
+    def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
         """Turns as ids."""
         ids: list[int] = []
         self.turns.append([*messages])
@@ -72,7 +72,7 @@ class FakeModel:
             ids += [ord(message["role"][0].upper()), ord(":")]
             ids += message.get("tokens") or [ord(c) for c in message["content"]]
             ids.append(END)
-        return [*ids, ord("A"), ord(":")]
+        return ids[:-1] if goes_on else [*ids, ord("A"), ord(":")]
 
     def is_text(self, token: int) -> bool:
         """Whether an id is a printable code point."""

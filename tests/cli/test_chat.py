@@ -55,16 +55,16 @@ class Terminal:
             arguments,
             env=ENVIRONMENT,
             encoding="utf-8",
-            timeout=60,
+            timeout=30,
             dimensions=(50, 200),
         )
         self.wait_for_prompt()
 
     def wait_for_prompt(self) -> str:
         """Everything shown until the line editor is ready, without escapes."""
-        self.child.expect_exact("\x1b[?2004h")  # the editor asks for bracketed paste
+        self.child.expect_exact("\x1b[0m>>>")
         shown = ANSI.sub("", self.child.before)
-        self.child.expect_exact("\x1b[?25h")  # and shows its cursor
+        self.child.expect_exact("\x1b[?25h")  # it shows its cursor
         return shown
 
     def say(self, text: str) -> str:
@@ -160,6 +160,20 @@ def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
     shown = terminal.say("/compare rule")
     assert "--- as loaded" in shown
     assert "--- strict: the " in shown  # and no speed: it was drafted from the first answer
+
+
+def test_a_paste_while_answering_is_one_message(tiny_terminal: Terminal, tmp_path: Path) -> None:
+    """It is not shown in the answer, runs no command, and waits in the next prompt until it is sent."""
+    tiny_terminal.say("/set max_tokens 300")
+    tiny_terminal.type("hello")
+    tiny_terminal.child.send("\x1b[200~one\n/exit\nthree\x1b[201~")
+    answer = tiny_terminal.wait_for_prompt()
+    assert "/exit" not in answer
+    tiny_terminal.say("")
+    path = tmp_path / "talk.json"
+    tiny_terminal.say(f"/save {path}")
+    said = [each["content"] for each in json.loads(path.read_text())["messages"]]
+    assert said[::2] == ["hello", "one\n/exit\nthree"]
 
 
 def test_ctrl_c_twice(tiny_terminal: Terminal) -> None:

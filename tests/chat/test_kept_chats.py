@@ -1,0 +1,110 @@
+"""Chats that are kept: listed, opened, forgotten; and answers that go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chat.fake import QUIET, FakeModel, session, talk
+
+from pyspec.chat import files
+from pyspec.chat.commands import execute
+from pyspec.chat.settings import FIELDS, USUAL
+from pyspec.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the log."""
+    monkeypatch.setenv("PYSPEC_CHATS", str(tmp_path))
+    return tmp_path
+
+
+def keep(question: str) -> Path:
+    """A chat of one question, logged."""
+    chat, _ = talk(FakeModel(["fine"]), QUIET)
+    chat.log = files.new_path()
+    chat.send(question)
+    assert chat.log is not None
+    return chat.log
+
+
+def test_chats_are_listed_newest_first_with_their_folder(folder: Path) -> None:
+    """By their first question."""
+    keep("how are you?")
+    keep("and\nyou?")
+    chat, text = talk(FakeModel(["x"]), QUIET)
+    execute(chat, "/chats")
+    first, second, where = text.getvalue().splitlines()
+    assert first.startswith("1 ")
+    assert first.endswith("fake  and you?")
+    assert second.endswith("fake  how are you?")
+    assert str(folder) in where
+
+
+def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> None:
+    """As after `pyspec chat -c`."""
+    older, _ = keep("first"), keep("second")
+    chat, _ = talk(FakeModel(["more"]), QUIET)
+    chat.log = files.new_path()
+    execute(chat, "/chats 2")
+    chat.send("third")
+    assert chat.log == older
+    assert [m.content for m in files.load(older).messages] == ["first", "fine", "third", "more"]
+    with pytest.raises(InputError, match="3 is not a number from 1 to 2"):
+        execute(chat, "/chats 3")
+
+
+def test_a_chat_is_forgotten_and_not_kept_any_more(folder: Path) -> None:
+    """Others stay."""
+    other = keep("other")
+    chat, _ = talk(FakeModel(["x"]), QUIET)
+    chat.log = files.new_path()
+    chat.send("secret")
+    execute(chat, "/forget")
+    chat.send("more")
+    assert list(folder.iterdir()) == [other]
+
+
+def test_all_are_forgotten_if_the_user_agrees(folder: Path) -> None:
+    """Or none."""
+    keep("one")
+    chat, _ = talk(FakeModel(["x"]), QUIET)
+    chat.confirm = lambda _: False
+    with pytest.raises(InputError, match="nothing was deleted"):
+        execute(chat, "/forget all")
+    chat.confirm = lambda _: True
+    execute(chat, "/forget all")
+    assert list(folder.iterdir()) == []
+
+
+def test_an_answer_that_was_cut_goes_on() -> None:
+    """Its text and tokens are one answer, made behind what there was."""
+    model = FakeModel(["one", " two"], finish="length")
+    _, text = session(model, "hi\n/continue\n")
+    assert text == "one\n two\n"
+    chat, _ = talk(model := FakeModel(["one", " two"], finish="length"), QUIET)
+    chat.send("hi")
+    chat.go_on()
+    (exchange,) = chat.conversation.exchanges
+    assert exchange.answer is not None
+    assert exchange.answer.text == "one two"
+    assert len(exchange.answer.tokens) == 7
+    assert "".join(map(chr, model.asked[1].prompt[-3:])) == "one"
+
+
+def test_an_answer_that_ended_does_not_go_on() -> None:
+    """It says so."""
+    _, text = session(FakeModel(["one"]), "hi\n/continue\n")
+    assert "the last answer ended by itself" in text
+
+
+def test_set_shows_the_usual_settings_and_all_of_them() -> None:
+    """The margin's and the samplers' rarer ones only where asked for."""
+    chat, text = talk(FakeModel(["x"]), QUIET)
+    execute(chat, "/set")
+    few = text.getvalue().splitlines()
+    assert [line.split()[0] for line in few[:-1]] == [name for name in FIELDS if name in USUAL]
+    assert few[-1] == f"/set all shows {len(FIELDS) - len(USUAL)} more"
+    execute(chat, "/set all")
+    assert len(text.getvalue().splitlines()) == len(few) + len(FIELDS)
