@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -81,9 +81,8 @@ def _strict(schema: str) -> str:
         plain["$schema"] = draft.replace(
             "http://json-schema.org/draft/20", "https://json-schema.org/draft/20"
         )
-    text = _written(plain)
-    if not (why := _problem(text)):
-        return text
+    if not (why := _problem(plain)):
+        return _written(plain)
     try:
         return _written(_otherwise(plain))
     except InputError as error:
@@ -97,7 +96,7 @@ def _otherwise(schema: dict[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = rewritten(schema)
     except _NO_SCHEMA as error:
         raise InputError(f"{type(error).__name__}, {error}") from None
-    if why := _problem(_written(made)):
+    if why := _problem(made):
         raise InputError(why)
     return made
 
@@ -136,21 +135,26 @@ def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     return text
 
 
-@lru_cache(maxsize=512)
-def _problem(text: str) -> str:
+def _problem(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """Why llguidance does not take a schema; empty if it does."""
+    return _read(_written(schema, lenient=lenient))[0]
 
-    def read() -> str:
+
+@lru_cache(maxsize=512)
+def _read(text: str) -> tuple[str, list[str]]:
+    """Why llguidance does not take a schema, or nothing and what it leaves out."""
+
+    def read() -> tuple[bool, list[str]]:
         grammar = LLMatcher.grammar_from_json_schema(text)
-        return LLMatcher.validate_grammar(grammar, limits=LIMITS)
+        return LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
 
     try:
-        said = call_deep(read, STACK)
+        failed, said = call_deep(read, STACK)
     except ValueError as error:
-        said = str(error)
-    if said.startswith("WARNING"):
-        return ""
-    return " ".join(line.strip() for line in said.splitlines()[:4])[:200]
+        failed, said = True, [str(error)]
+    if not failed:
+        return "", said
+    return " ".join(line.strip() for line in said[-1].splitlines()[:4])[:200], []
 
 
 def _rebuilt(schema: Any, change: Change) -> Any:
@@ -207,16 +211,17 @@ def _tool_schema(text: str) -> dict[str, Any]:
     if not _merges(made):
         made = _rebuilt(made, _closed)
     made = dict(made, type="object")
-    if _problem(_written(made)):
+    why, left_out = _read(_written(made, lenient=True))
+    if why or left_out:
         with suppress(InputError):
             other = _otherwise(made)
             # families that write arguments one by one need them at the root
             if other.get("properties", {}).keys() == made.get("properties", {}).keys():
-                made = dict(other, type="object")
-        made = made if _holds(made) else _loosened(made)
-    grammar = LLMatcher.grammar_from_json_schema(_written(made, lenient=True))
-    read = partial(LLMatcher.validate_grammar_with_warnings, grammar, limits=LIMITS)
-    for said in call_deep(read, STACK)[1]:
+                return dict(other, type="object")
+    if why:
+        made = _loosened(made)
+        _, left_out = _read(_written(made, lenient=True))
+    for said in left_out:
         log.info("left out of a tool's schema: %s", said)
     return made
 
@@ -231,7 +236,7 @@ def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
 
 
 def _holds(schema: Mapping[str, Any]) -> bool:
-    return not _problem(_written(schema, lenient=True))
+    return not _problem(schema, lenient=True)
 
 
 def _referred(whole: Mapping[str, Any], ref: Any) -> dict[str, Any] | None:
