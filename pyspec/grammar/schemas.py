@@ -58,6 +58,7 @@ _SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
 _CONDITIONS = {"not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"}
 """Keywords whose schemas are about what others allow."""
 
+_MOST_PARTS = 1000
 _NANOSECONDS = r"^[^.]*(\.\d{1,9}([^\d][^.]*)?)?$"
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -204,7 +205,10 @@ def tool_schema(schema: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)  # an agent sends the same tools with each request
 def _tool_schema(text: str) -> dict[str, Any]:
-    schema = json.loads(text)
+    return call_deep(lambda: _holdable(json.loads(text)), STACK)
+
+
+def _holdable(schema: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = _rebuilt(schema, _usual)
     if (found := _referred(made, made.get("$ref"))) is not None:
         made = {**{key: value for key, value in made.items() if key != "$ref"}, **found}
@@ -284,7 +288,12 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loosened(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the keywords that cannot be held; any object if it cannot be held even so."""
+    """Return a schema without the keywords that cannot be held; any object if it cannot be held even so.
+
+    Each part is tried by itself, so there must not be too many.
+    """
+    if json.dumps(schema).count("{") > _MOST_PARTS:
+        return ANY_OBJECT
     made = _rebuilt(schema, lambda part: _holding(part, schema))
     return made if _holds(made) else ANY_OBJECT
 

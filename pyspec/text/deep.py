@@ -15,13 +15,26 @@ _STARTING = threading.Lock()
 """Guards `threading.stack_size`, which applies to the whole process."""
 
 
+_HERE = threading.local()
+"""`stack`: the stack of a thread that was started here."""
+
+
 def call_deep(work: Callable[[], _Result], stack: int) -> _Result:
     """Call `work` on a thread with `stack` bytes of stack, and return its result. Unused stack is only address space.
+
+    That is the calling thread if it was started here.
 
     An interrupt is raised only once the work is done, because its data must not be freed earlier. Raises EngineError if
     there is no memory for the stack.
     """
-    future = _started(work, stack)
+    if getattr(_HERE, "stack", 0) >= stack:
+        return work()
+
+    def begun() -> _Result:
+        _HERE.stack = stack
+        return work()
+
+    future = _started(begun, stack)
     interrupt: BaseException | None = None
     while not future.done():
         try:

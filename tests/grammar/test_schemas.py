@@ -298,6 +298,12 @@ def test_a_schema_too_deep_is_any_object() -> None:
     assert tool_schema({"type": "object", "properties": {"v": schema}}) == ANY_OBJECT
 
 
+def test_a_schema_of_thousands_of_parts_is_not_tried_part_by_part() -> None:
+    """It is any object if it cannot be held as it is."""
+    parts = {f"a{n}": {"pattern": "(?=b)"} for n in range(1200)}
+    assert tool_schema({"type": "object", "properties": parts}) == ANY_OBJECT
+
+
 @pytest.fixture
 def read_again() -> Iterator[None]:
     """What is known of the llguidance that is installed."""

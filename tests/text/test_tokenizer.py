@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -118,6 +119,19 @@ def test_what_a_deep_call_raises_reaches_the_caller() -> None:
         call_deep(lambda: 1 // 0, 1 << 20)
     with pytest.raises(EngineError, match="memory"):
         call_deep(lambda: 1, 1 << 46)
+
+
+def test_a_thread_with_such_a_stack_is_not_started_twice() -> None:
+    """A schema's parts are tried one by one: each by a thread of its own would take a hundred times as long."""
+    outer, inner, more = call_deep(
+        lambda: (
+            threading.get_ident(),
+            call_deep(threading.get_ident, 1 << 20),
+            call_deep(threading.get_ident, 1 << 22),
+        ),
+        1 << 20,
+    )
+    assert outer == inner != more
 
 
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from(RUNS), max_size=30).map("".join))
