@@ -16,7 +16,9 @@ from itertools import groupby
 from typing import Any, Literal
 
 import llm
-from pydantic import Field, Json
+from pydantic import Field, Json, create_model
+
+from pyspec.sampling.options import SamplerNumbers, numbers
 
 _Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
 """llm's type for reasoning; None in an older llm, which shows only text."""
@@ -25,28 +27,23 @@ _DEFAULT = "pyspec"
 _ROLES = ("system", "user", "assistant")
 
 
-class _Options(llm.Options):  # type: ignore[misc]  # llm's types are not followed
+def pydantic_numbers(kind: type[SamplerNumbers] = SamplerNumbers) -> dict[str, Any]:
+    """A pydantic field for each number of sampling."""
+    return {
+        each.name: (each.kind, Field(each.default, ge=each.usual[0], le=each.usual[1], description=each.help))
+        for each in numbers(kind) if each.offered
+    }  # fmt: skip
+
+
+class _Options(create_model("_Numbers", __base__=llm.Options, **pydantic_numbers())):  # type: ignore[misc]  # llm's types are not followed
     """Options of `llm -o NAME VALUE`, named as in `pyspec generate`."""
 
     # fmt: off
-    temperature: float = Field(0.8, ge=0, le=100, description="0 always takes the likeliest token; higher values vary more")
-    top_k: int = Field(40, ge=0, description="choose among this many of the likeliest tokens; 0 for all")
-    top_p: float = Field(0.95, gt=0, le=1, description="choose among the likeliest tokens that together reach this probability")
-    min_p: float = Field(0.05, ge=0, le=1, description="drop tokens less likely than this share of the likeliest one")
-    repeat_penalty: float = Field(1.0, ge=0.01, le=100, description="make the last 64 tokens less likely; 1 for no penalty")
     seed: int | None = Field(None, ge=0, description="seed of the random draws")
     sampling: Literal["coupled", "llama.cpp"] = Field(
         "coupled", description="source of random numbers: pyspec's, which drafts share, or llama.cpp's")
-    dry_multiplier: float = Field(0.0, ge=0, description="DRY: penalty for tokens that continue a repetition; 0 for off")
-    dry_base: float = Field(1.75, ge=1, description="DRY: factor by which the penalty grows with each repeated token")
-    dry_allowed_length: int = Field(2, ge=0, description="DRY: longest repetition without a penalty, tokens")
-    dry_penalty_last_n: int = Field(64, ge=-1, description="DRY: tokens to look back; -1 for all")
     dry_sequence_breakers: list[str] | Json[list[str]] | None = Field(
         None, description="DRY: texts that end a repetition, as a JSON list")
-    xtc_probability: float = Field(0.0, ge=0, le=1, description="XTC: how often to exclude the likeliest tokens, 0 to 1")
-    xtc_threshold: float = Field(0.1, ge=0, le=1, description="XTC: exclude tokens above this probability, except the last one")
-    dynatemp_range: float = Field(0.0, ge=0, description="dynamic temperature: its distance from temperature; 0 for off")
-    dynatemp_exponent: float = Field(1.0, ge=0, description="dynamic temperature: exponent applied to the entropy")
     max_tokens: int = Field(-1, ge=-1, description="longest answer, tokens; -1 for as many as fit")
     stop: str | None = Field(None, description="end the answer before this text")
     draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")

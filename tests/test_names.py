@@ -18,14 +18,6 @@ NO_FILES = {"bench/NAME.py", "llama.h"}
 """A placeholder, and llama.cpp's own."""
 
 
-SEVERAL = {
-    "whole", "events", "broken",  # what each of the server's interfaces has (serve/interface.py)
-    "info",  # `pyspec info` and `pyspec models info`
-    "pull",  # the command, and what it does
-}  # fmt: skip
-"""Public functions that have one name in several modules."""
-
-
 def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
     """Names that modules of the package define at their top, with their files; scripts of child processes are left out."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -46,23 +38,11 @@ def defined(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
 TYPES = (ast.ClassDef, ast.Assign)
 
 
-def test_a_class_name_means_one_thing() -> None:
-    """No two classes or aliases of types share a name, private ones neither."""
-    assert {name: files for name, files in defined(*TYPES).items() if len(files) > 1} == {}
-
-
 def test_a_class_is_a_thing() -> None:
     """No class or alias is named after what was done to something; an exception may be."""
     done = re.compile(r"(?:[a-z](?:ed|own|ept|aid)|Seen|Found)$")
     names = {name for name in defined(*TYPES) if done.search(name) and not name.endswith("Speed")}
     assert {name for name in names if name not in vars(errors)} == set()
-
-
-def test_a_functions_name_means_one_thing() -> None:
-    """No two modules have a public function of one name, but for those that are listed with a reason."""
-    functions = defined(ast.FunctionDef, ast.AsyncFunctionDef)
-    shared = {name: files for name, files in functions.items() if len(files) > 1}
-    assert {name for name in shared if not name.startswith("_")} == SEVERAL
 
 
 def test_the_front_door_names_what_it_opens() -> None:

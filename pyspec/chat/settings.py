@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from math import inf
 from typing import Any
 
@@ -13,8 +13,9 @@ from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import OptionError
 from pyspec.policy.lengths import parse_length
 from pyspec.sampling.chain import DRY_BREAKERS, Sampling
-from pyspec.sampling.limits import RANGES, check_breakers
+from pyspec.sampling.limits import check_breakers
 from pyspec.sampling.noise import NOISES, Noise
+from pyspec.sampling.options import SamplerNumbers, numbers
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import AUTO, Margin, Strict, Verification
 
@@ -74,18 +75,24 @@ def _setting(default: Any, parse: Parse, none: str = "") -> Any:
     return field(default=default, metadata={"parse": parse, "none": none})
 
 
-def _sampled(name: str) -> Any:
-    """Return a field with the default and range of a field of `Sampling`."""
-    allowed = RANGES[name]
-    kind = int if allowed.whole else float
-    return _setting(getattr(Sampling, name), _number(kind, allowed.low, allowed.high))
+_OTHER_NAMES = {"temperature": "temp"}
 
 
+def number_settings(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
+    """Return a field for each number of sampling."""
+    return [
+        (_OTHER_NAMES.get(each.name, each.name), each.kind,
+         _setting(each.default, _number(each.kind, *each.usual)))
+        for each in numbers(kind) if each.offered
+    ]  # fmt: skip
+
+
+_Numbers: Any = make_dataclass("_Numbers", number_settings(), frozen=True)
 _PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
 
 
 @dataclass(frozen=True)
-class ChatSettings:
+class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come from the table
     """All settings of a chat, by their `/set` names.
 
     seed: None draws one for each answer. noise: source of random numbers. dry_sequence_breakers: set as a JSON list. trim:
@@ -95,25 +102,9 @@ class ChatSettings:
     words. tokens: colour answers by where their tokens came from.
     """
 
-    temp: float = _setting(0.8, _number(float, 0, 100))
-    top_k: int = _setting(40, _number(int, 0, 2**31 - 1))
-    top_p: float = _setting(0.95, _number(float, 1e-6, 1))
-    min_p: float = _setting(0.05, _PROBABILITY)
-    typical_p: float = _setting(1.0, _number(float, 1e-6, 1))
-    repeat_penalty: float = _setting(1.0, _number(float, 0.01, 100))
-    presence_penalty: float = _sampled("presence_penalty")
-    frequency_penalty: float = _sampled("frequency_penalty")
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
-    dry_multiplier: float = _sampled("dry_multiplier")
-    dry_base: float = _sampled("dry_base")
-    dry_allowed_length: int = _sampled("dry_allowed_length")
-    dry_penalty_last_n: int = _sampled("dry_penalty_last_n")
     dry_sequence_breakers: tuple[str, ...] = _setting(DRY_BREAKERS, _breakers)
-    xtc_probability: float = _sampled("xtc_probability")
-    xtc_threshold: float = _sampled("xtc_threshold")
-    dynatemp_range: float = _sampled("dynatemp_range")
-    dynatemp_exponent: float = _sampled("dynatemp_exponent")
     max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
     verify: str = _setting(AUTO, _one_of(AUTO, "margin", "strict"))
     theta: float = _setting(Margin.theta, _PROBABILITY)
@@ -155,8 +146,6 @@ USUAL = (
     "reasoning_budget", "stats", "wrap", "tokens",
 )  # fmt: skip
 """Settings that `/set` shows; `/set all` shows every one."""
-
-_OTHER_NAMES = {"temperature": "temp"}
 
 
 def suggested_settings(suggested: SuggestedSampling) -> dict[str, Any]:

@@ -371,9 +371,10 @@ class SpeculativeLlama(Generation):
             plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
             return plain
         sampling = Sampling(
-            temp, top_k, min(max(top_p, LEAST_P), 1.0), min(max(min_p, 0.0), 1.0), typical_p,
-            repeat_penalty, frequency_penalty, presence_penalty,
-            mirostat_mode, mirostat_tau, mirostat_eta, self._seed, **more,
+            temperature=temp, top_k=top_k, top_p=min(max(top_p, LEAST_P), 1.0), min_p=min(max(min_p, 0.0), 1.0),
+            typical_p=typical_p, repeat_penalty=repeat_penalty, frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty, mirostat_mode=mirostat_mode, mirostat_tau=mirostat_tau,
+            mirostat_eta=mirostat_eta, seed=self._seed, **more,
         )  # fmt: skip
         return self._generate(
             tokens, sampling, reset, stopping_criteria,

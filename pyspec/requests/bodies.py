@@ -107,9 +107,9 @@ class Body(UndoneFields, kw_only=True):
         # a negative seed means any, as clients that know llama.cpp send
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
         wanted = {key: getattr(self, key) for key in RequestFields.__struct_fields__}
-        if self.repeat_penalty is None:
+        if wanted["repeat_penalty"] is None:
             wanted["repeat_penalty"] = self.repetition_penalty
-        if self.top_p == 0:  # the likeliest token alone
+        if wanted["top_p"] == 0:  # the likeliest token alone
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
         wanted["reasoning_budget"] = self.budget

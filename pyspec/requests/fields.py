@@ -59,7 +59,6 @@ UNDONE = {
     ),
     # llama-server's and vLLM's
     "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
-    "typical_p": Undone(asks=_unless(1)),
     "typ_p": Undone(asks=_unless(1)),
     "top_n_sigma": Undone(asks=lambda v: v > 0),
     "mirostat": Undone(),
@@ -85,7 +84,6 @@ class UndoneFields(RequestFields, kw_only=True):
     suffix: Any = None
     prompt_cache_options: Any = None
     n_predict: Any = None
-    typical_p: Any = None
     typ_p: Any = None
     top_n_sigma: Any = None
     mirostat: Any = None

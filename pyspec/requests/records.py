@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
-from pyspec.sampling.limits import check_breakers, check_ranges
+from pyspec.sampling.limits import check_breakers
 from pyspec.sampling.noise import Noise, check_noise
+from pyspec.sampling.options import OFFERED, SamplerNumbers, check_numbers, numbers
 from pyspec.text.forms import standard
 from pyspec.text.result import Failure, RecordResult
 from pyspec.text.stream import check_stops
@@ -40,12 +41,11 @@ class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
     tokens: bool = False
 
 
-class RequestFields(msgspec.Struct, kw_only=True):
-    """What a record, a line of JSON or a request may say of its answer; None leaves the batch's own setting.
+class AnswerFields(msgspec.Struct, kw_only=True):
+    """What a record, a line of JSON or a request may say of its answer, sampling apart; None leaves the batch's own setting.
 
-    grammar: GBNF that the answer has to follow. logit_bias: added to logits, by token id. sampling: whose random numbers
-    draw, "coupled" or "llama.cpp". speculation: how its answer is drafted and verified. Names and meanings of DRY, XTC and
-    dynamic temperature are llama-server's. reasoning_budget: most tokens of reasoning, -1 for as many as come.
+    grammar: GBNF that the answer has to follow. sampling: whose random numbers draw, "coupled" or "llama.cpp". speculation: how
+    its answer is drafted and verified.
     """
 
     max_tokens: int | None = None
@@ -54,26 +54,27 @@ class RequestFields(msgspec.Struct, kw_only=True):
     sampling: Noise | None = None
     speculation: SpeculationBody | None = None
     reasoning_budget: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+
+
+def number_fields(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, None]]:
+    """Return a field for each number of sampling."""
+    return [(each.name, each.kind | None, None) for each in numbers(kind) if each.offered]
+
+
+if TYPE_CHECKING:
+    _Numbers = AnswerFields
+else:
+    _Numbers = msgspec.defstruct("_Numbers", number_fields(), bases=(AnswerFields,), kw_only=True)
+
+
+class RequestFields(_Numbers, kw_only=True):
+    """All that may be said of an answer. logit_bias: added to logits, by token id. Sampling is named as in llama-server."""
+
     logit_bias: dict[int, float] | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
     dry_sequence_breakers: list[str] | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
 
 
-SAMPLER_FIELDS = RequestFields.__struct_fields__[6:]
+SAMPLER_FIELDS = (*(each.name for each in OFFERED), "logit_bias", "dry_sequence_breakers")
 """Fields of a record that go into its sampler under the same names."""
 
 
@@ -173,7 +174,7 @@ class Record(RecordFields, kw_only=True):
                 raise OptionError(f"{name} is {value}", f"use {low} to {high:.10g}")
         check_noise(self.sampling)
         check_breakers(self.dry_sequence_breakers or ())
-        check_ranges({name: getattr(self, name) for name in SAMPLER_FIELDS})
+        check_numbers({name: getattr(self, name) for name in SAMPLER_FIELDS})
         check_stops(self.stop or ())
 
 

@@ -13,9 +13,10 @@ from llama_cpp import _internals as internals
 from pyspec.errors import EngineError, OptionError
 from pyspec.grammar.gbnf import constraint_of
 from pyspec.grammar.masks import MaskHook, Masks
-from pyspec.sampling.limits import RANGES, check_bias, check_breakers, check_ranges
+from pyspec.sampling.limits import check_bias, check_breakers, check_ranges
 from pyspec.sampling.native import BudgetHook, CoupledXtc, Dry, ProcessorHook
 from pyspec.sampling.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
+from pyspec.sampling.options import NUMBERS, SamplerNumbers, check_numbers
 from pyspec.text.budget import Budget
 
 LEAST_P = 1e-9
@@ -26,7 +27,7 @@ DRY_BREAKERS = ("\n", ":", '"', "*")
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(SamplerNumbers):
     """How the target chooses tokens; names and defaults are llama-cpp-python's, or else llama-server's.
 
     Penalties, DRY, XTC, bias, grammars and mirostat change rows, so no token is relaxed while they are on. Mirostat always draws
@@ -62,37 +63,19 @@ class Sampling:
         OptionError: A value is outside its range.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    mirostat_mode: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
     seed: int = 0xFFFFFFFF
     logit_bias: Mapping[int, float] | None = None
     noise: Noise = "coupled"
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = 64
     dry_sequence_breakers: Sequence[str] = DRY_BREAKERS
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        check_numbers(vars(self))
         check_breakers(self.dry_sequence_breakers)
         check_bias(self.logit_bias)
         check_noise(self.noise)
         if self.top_p == 0.0:
-            raise OptionError("top_p is 0", f"use {RANGES['top_p'].usual}")
+            raise OptionError("top_p is 0", f"use {NUMBERS['top_p'].allowed.usual}")
         object.__setattr__(self, "seed", int(self.seed) & ANY_SEED)
         if 0.0 < self.temperature < COLDEST:
             object.__setattr__(self, "temperature", COLDEST)

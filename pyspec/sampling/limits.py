@@ -30,26 +30,6 @@ RANGES = {
     "draft_max": Range(0, (1 << 31) - 1, True, "0 or more"),
     "seed": Range(-math.inf, math.inf, True, "a whole number"),
     "max_tokens": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for as many as fit"),
-    "temperature": Range(-1e9, 1e9, False, "0 for greedy, or up to about 2"),
-    "top_k": Range(-(1 << 31), (1 << 31) - 1, True, "1 or more, or 0 for all"),
-    "top_p": Range(0.0, 1.0, False, "more than 0, up to 1"),
-    "min_p": Range(0.0, 1.0, False, "0 to 1"),
-    "typical_p": Range(0.0, 1.0, False, "more than 0, up to 1"),
-    "repeat_penalty": Range(1e-3, 1e3, False, "1 for none, or about 1.1"),
-    "frequency_penalty": Range(-1e3, 1e3, False, "-2 to 2"),
-    "presence_penalty": Range(-1e3, 1e3, False, "-2 to 2"),
-    "mirostat_tau": Range(0.0, 1e3, False, "0 or more, usually 5"),
-    "mirostat_eta": Range(0.0, 1e3, False, "0 or more, usually 0.1"),
-    "dry_multiplier": Range(0.0, 1e3, False, "0 for none, or about 0.8"),
-    "dry_base": Range(1.0, 1e3, False, "1 or more, usually 1.75"),
-    "dry_allowed_length": Range(0, (1 << 31) - 1, True, "0 or more, usually 2"),
-    "dry_penalty_last_n": Range(-1, (1 << 31) - 1, True, "0 for none, or -1 for the whole text"),
-    "xtc_probability": Range(0.0, 1.0, False, "0 for never, to 1"),
-    "xtc_threshold": Range(0.0, 1.0, False, "0 to 0.5; above that, nothing is excluded"),
-    "dynatemp_range": Range(
-        0.0, 1e9, False, "0 for a fixed temperature, or less than the temperature"
-    ),
-    "dynatemp_exponent": Range(0.0, 1e3, False, "0 or more, usually 1"),
     "theta": Range(0.0, 1.0, False, "0 to 1"),
     "gap": Range(0.0, math.inf, False, "0 or more, in nats"),
     "budget": Range(0.0, math.inf, False, "0 or more, in nats"),
@@ -99,16 +79,16 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any
     return pairs
 
 
-def check_ranges(options: Mapping[str, Any]) -> None:
+def check_ranges(options: Mapping[str, Any], ranges: Mapping[str, Range] = RANGES) -> None:
     """Raise OptionError for a number outside its range; skips None, and options without a range."""
     for name in _TYPED:
         if options.get(name) is not None and options[name] not in KV_TYPES:
             usual = ", ".join(f"{number} ({kind})" for number, kind in KV_TYPES.items())
             raise OptionError(f"{name} is {options[name]!r}", f"use {usual}")
     for name, value in options.items():
-        if name not in RANGES or value is None:
+        if name not in ranges or value is None:
             continue
-        allowed = RANGES[name]
+        allowed = ranges[name]
         good = isinstance(value, Integral if allowed.whole else Real)
         if not good or not allowed.low <= value <= allowed.high:  # NaN is not in between either
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")

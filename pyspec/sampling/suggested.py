@@ -8,18 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.errors import OptionError
-from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.options import NUMBERS, SUGGESTED, check_numbers
 from pyspec.store.header import facts_of
 from pyspec.store.others import ollama_params
 
 _OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}
 """Keys of files whose names are not ours."""
-
-FOLLOWED = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
-    "frequency_penalty", "xtc_probability", "xtc_threshold",
-)  # fmt: skip
-"""Fields of `Sampling` that a model may suggest, in the order in which they are told."""
 
 _MEANINGLESS = {"penalty_last_n": 64, "repeat_last_n": 64, "mirostat": 0}
 """What is not followed, and the value at which nothing is lost by that."""
@@ -47,8 +41,8 @@ class SuggestedSampling:
     def sentence(self, given: Collection[str] = ()) -> str:
         """Say what holds because the model suggests it; empty if nothing does. given: fields that the user has set."""
         named = [
-            f"--{'temp' if name == 'temperature' else name.replace('_', '-')} {self.values[name]:.6g}"
-            for name in FOLLOWED
+            f"--{NUMBERS[name].word} {self.values[name]:.6g}"
+            for name in SUGGESTED
             if name in self.values and name not in given
         ]
         told = f"sampling as the model suggests: {' '.join(named)}" if named else ""
@@ -70,9 +64,9 @@ def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     sequence = found.pop("sequence", None)
     off, disorder = _of_sequence(sequence) if isinstance(sequence, str) else ({}, [])
     for key, value in found.items():
-        if key in FOLLOWED and _is_usable(key, value):
+        if key in SUGGESTED and _is_usable(key, value):
             values[key] = value
-        elif key in FOLLOWED or _loses(key, value):
+        elif key in SUGGESTED or _loses(key, value):
             left.append(key)
     return SuggestedSampling({**values, **off}, (*left, *disorder))
 
@@ -88,7 +82,7 @@ def _is_usable(name: str, value: Any) -> bool:
     if (name == "temperature" and value < 0) or (name == "top_p" and value == 0):
         return False
     try:
-        check_ranges({name: value})
+        check_numbers({name: value})
     except OptionError:
         return False
     return True

@@ -206,14 +206,13 @@ WANTED = dict.fromkeys(UNDONE, True) | {
     "top_n_sigma": 1.0,
     "truncation": "auto",
     "typ_p": 0.5,
-    "typical_p": 0.5,
 }
 """A value that asks for something, of each field that is refused."""
 
 NOTHING = {
     "background": False, "container": None, "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
     "modalities": ["text"], "n_predict": -1, "prompt_cache_options": {"mode": "explicit"}, "stop_token_ids": [],
-    "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1, "typical_p": 1.0,
+    "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1,
 }  # fmt: skip
 """Values that ask for nothing."""
 
