@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations, product
 from math import inf
 from typing import Any
@@ -23,11 +24,14 @@ _IN_PLACE = ("allOf", "$ref", "anyOf", "oneOf", "if", "dependentSchemas")
 _SILENT = NOTES | {"then", "else", "minContains", "maxContains"}
 
 
-def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that has the same instances. Raises InputError."""
+def rewritten(schema: dict[str, Any], left_out: list[str] | None = None) -> dict[str, Any]:
+    """Return a schema that has the same instances. Raises InputError.
+
+    left_out: if given, gets the keywords that have no other form, and the schema has more instances.
+    """
     document = Document(schema)
     root = document.flat()
-    maker = _Rewriting(document.defs)
+    maker = _Rewriting(document.defs, left_out)
     made = maker.held(root)
     if made is False:
         raise InputError("nothing is valid")
@@ -93,8 +97,9 @@ class _Way:
 class _Rewriting:
     """One schema's rewriting; `defs` has what its references name."""
 
-    def __init__(self, defs: Mapping[str, Schema]) -> None:
+    def __init__(self, defs: Mapping[str, Schema], left_out: list[str] | None) -> None:
         self._defs, self._inside, self._steps = defs, list[str](), 0
+        self._left_out = left_out
         self._rules: dict[str, keywords.Rule] = {
             **keywords.RULES,
             "not": lambda schema: self._opposite(schema["not"]),
@@ -123,14 +128,28 @@ class _Rewriting:
         self._step()
         if not isinstance(schema, dict):
             return schema
-        if schema.keys() & _UNEVALUATED:
-            return self.held(self._evaluated(schema))
-        found = sorted(self._rules.keys() & schema.keys())
-        said = {key: made for key in found if (made := self._rules[key](schema)) is not None}
+        if unseen := sorted(schema.keys() & _UNEVALUATED):
+            rest = {key: value for key, value in schema.items() if key not in unseen}
+            return self.held(self._tried(unseen[0], lambda: self._evaluated(schema), rest))
+        said = {
+            key: self._tried(key, partial(self._rules[key], schema), True)
+            for key in sorted(self._rules.keys() & schema.keys())
+        }
+        said = {key: made for key, made in said.items() if made is not None}
         if not said:
             return with_parts(schema, self.held)
         rest = {key: value for key, value in schema.items() if key not in said}
         return self.held(all_of([rest, *said.values()]))
+
+    def _tried(self, key: str, write: Callable[[], Schema], otherwise: Schema) -> Schema:
+        """What a keyword demands, or what is left without it if it may be left out."""
+        try:
+            return write()
+        except InputError:
+            if self._left_out is None or self._steps > _MOST_STEPS:
+                raise
+            self._left_out.append(key)
+            return otherwise
 
     def _step(self) -> None:
         self._steps += 1

@@ -91,13 +91,13 @@ def _strict(schema: str) -> str:
         raise InputError(f"the JSON schema cannot be used: {why}", "leave that out") from None
 
 
-def _otherwise(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the keywords that llguidance lacks. Raises InputError if there is none."""
+def _otherwise(schema: dict[str, Any], left_out: list[str] | None = None) -> dict[str, Any]:
+    """Return a schema without the keywords that llguidance lacks, as `rewritten` does. Raises InputError if there is none."""
     try:
-        made: dict[str, Any] = rewritten(schema)
+        made: dict[str, Any] = rewritten(schema, left_out)
     except _NO_SCHEMA as error:
         raise InputError(f"{type(error).__name__}, {error}") from None
-    if why := _problem(made):
+    if why := _problem(made, lenient=left_out is not None):
         raise InputError(why)
     return made
 
@@ -218,10 +218,13 @@ def _holdable(schema: dict[str, Any]) -> dict[str, Any]:
     why, left_out = _read(_written(made, lenient=True))
     if why or left_out:
         with suppress(InputError):
-            other = _otherwise(made)
+            dropped: list[str] = []
+            other = _otherwise(made, dropped)
             # families that write arguments one by one need them at the root
             if other.get("properties", {}).keys() == made.get("properties", {}).keys():
-                return dict(other, type="object")
+                made = dict(other, type="object")
+                why, also = _read(_written(made, lenient=True))
+                left_out = dropped + also
     if why:
         made = _loosened(made)
         _, left_out = _read(_written(made, lenient=True))

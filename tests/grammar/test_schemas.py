@@ -250,6 +250,16 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
     assert not takes(language, '{"p":{"x":1},"b":{"w":"ab"}}')
 
 
+def test_one_keyword_that_cannot_be_said_otherwise_leaves_others(takes: Takes) -> None:
+    """Each is left out where it stands."""
+    some = {"type": "string", "not": {"const": "a"}}
+    kind = {"type": "array", "uniqueItems": True, "items": some, "maxItems": 2}
+    language = Language(held(tool_schema(of("v", v=kind, w=some))))
+    assert takes(language, '{"v":["b","b"],"w":"b"}')
+    assert not takes(language, '{"v":["a"]}')
+    assert not takes(language, '{"v":[],"w":"a"}')
+
+
 def test_what_is_left_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """In the log of level INFO."""
     caplog.set_level("INFO", "pyspec")
