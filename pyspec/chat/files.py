@@ -7,13 +7,13 @@ import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 import platformdirs
 
 from pyspec._version import __version__
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, SavedModel
+from pyspec.chat.conversation import Conversation, Exchange, SavedModel
 from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import show, utf8, write_whole
 from pyspec.text.result import Result
@@ -123,7 +123,22 @@ def load(path: Path) -> SavedChat:
         raise InputError(f"{path} is not a saved chat: {error}", "/save writes them") from None
 
 
-def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
+class ChatModelView(Protocol):
+    """What a saved chat needs to know of a model that goes on with it."""
+
+    name: str
+
+    def target(self) -> SavedModel:
+        """Its identity."""
+
+    def is_text(self, token: int, /) -> bool:
+        """Whether an id is a known token with text."""
+
+    def piece(self, token: int, /) -> bytes:
+        """The bytes of a token."""
+
+
+def restore(saved: SavedChat, model: ChatModelView) -> tuple[Conversation, bool]:
     """Return the saved conversation, and whether this is its target.
 
     Saved tokens are used only with the same target, and only if they are plain text equal to the
@@ -151,7 +166,7 @@ def restore(saved: SavedChat, model: LlamaChat) -> tuple[Conversation, bool]:
     return conversation, same
 
 
-def held_with(saved: SavedChat, model: LlamaChat) -> str:
+def held_with(saved: SavedChat, model: ChatModelView) -> str:
     """Say that a conversation continues with a model of another name; empty if the name is the same."""
     if saved.model.name == model.name:
         return ""
@@ -163,7 +178,7 @@ def _answer(message: SavedMessage, tokens: tuple[Token, ...]) -> Result:
     return Result(text=text, tokens=tokens, finish_reason=reason, reasoning=message.reasoning)
 
 
-def _tokens(message: SavedMessage, model: LlamaChat) -> tuple[Token, ...]:
+def _tokens(message: SavedMessage, model: ChatModelView) -> tuple[Token, ...]:
     sources = {int(source) for source in Source}
     for token in message.tokens:
         known = model.is_text(token.id) and model.is_text(token.preferred)

@@ -21,6 +21,7 @@ from pyspec.chat.conversation import (
     unended,
     why_cut,
 )
+from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import (
     BRIEF,
     HIDE,
@@ -68,7 +69,7 @@ class Chat:
     kept: whether the log was written. given: settings that the user has set, which no model's suggestions change.
     """
 
-    model: LlamaChat
+    model: LlamaChat | RemoteChat
     screen: Screen
     guard: Guard
     settings: ChatSettings = ChatSettings()
@@ -224,7 +225,8 @@ class Chat:
         self._explain(exchange.answer)
         self._show_stats(exchange.answer)
         self.keep()
-        if exchange.answer.finish_reason == "cancelled" and not exchange.answer.tokens:
+        said = exchange.answer.tokens or exchange.answer.text or exchange.answer.reasoning
+        if exchange.answer.finish_reason == "cancelled" and not said:
             self.conversation.exchanges.pop()
             return False
         return True
@@ -274,7 +276,7 @@ class Chat:
 
     def _paint(self) -> TokenPaint | None:
         """Return what colours an answer's tokens, if the user wants that and the terminal has colours."""
-        if not (self.settings.tokens and has_colour(self.screen.out)):
+        if not (self.settings.tokens and has_colour(self.screen.out) and self.model.knows_tokens):
             return None
         return TokenPaint(self.model.piece, colour=True)
 
@@ -286,7 +288,8 @@ class Chat:
         most, longer = self.settings.max_tokens or 0, "/set max_tokens all has no limit"
         note = why_cut(answer, most, self.model.n_ctx, longer, FULL_HINT)
         if answer.finish_reason == "cancelled":
-            kept = "its text is kept" if answer.tokens else "there was no text yet"
+            said = answer.tokens or answer.text or answer.reasoning
+            kept = "its text is kept" if said else "there was no text yet"
             note = f"stopped; {kept}"
         if note:
             self.screen.note(f"({note})")

@@ -17,6 +17,7 @@ from pyspec.chat.commands import execute
 from pyspec.chat.conversation import Conversation, LlamaChat
 from pyspec.chat.files import last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
+from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
@@ -31,6 +32,7 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import interruptible, screen_of
+from pyspec.cli.there import chosen_server
 from pyspec.screen.display import STATS_HELP
 
 EXAMPLES = [
@@ -97,11 +99,16 @@ def chat(
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     settings = asked.settings(drafts, sampler, shown)
-    model = LlamaChat(
-        lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
-        asked.prompt_cache,
-        lambda **other: replace(models, **other).find(),
-        models.model,
+    there = chosen_server(asked.server, models, engine, asked.local_only)
+    model = (
+        RemoteChat(there)
+        if there
+        else LlamaChat(
+            lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
+            asked.prompt_cache,
+            lambda **other: replace(models, **other).find(),
+            models.model,
+        )
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
@@ -136,7 +143,8 @@ def _greet(talk: Chat) -> None:
     drafts = f"draft {model.draft}"
     if model.companion != "none":
         drafts += f", companion {model.companion}"
-    talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
+    where = f", by the server at {model.server.url}" if isinstance(model, RemoteChat) else ""
+    talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}{where}")
     talk.screen.note("/help lists the commands, Ctrl-D quits")
 
 

@@ -30,6 +30,7 @@ ENVIRONMENT = (
     ("PYSPEC_MODELS", "folder of another manifest of known models"),
     ("PYSPEC_CHATS", "folder of the log of chats and answers; empty for no log"),
     ("PYSPEC_CHAT_HISTORY", "file of lines typed in chats; empty for no history"),
+    ("PYSPEC_SERVERS", "folder of records of running servers; empty for none"),
     ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
     ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "access to the Hugging Face hub"),
     ("PYSPEC_API_KEY", "key that clients of `pyspec serve` must send"),

@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from msgspec.structs import asdict
 
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat, unended, why_cut
-from pyspec.chat.files import held_with, last_model, load, new_path, newest, restore, save
-from pyspec.chat.settings import HIDE, UNASKED
-from pyspec.cli.command import TEXT, command, option, tell
+from pyspec.chat.conversation import Exchange, LlamaChat, unended
+from pyspec.chat.files import last_model
+from pyspec.chat.remote import RemoteChat
+from pyspec.chat.servers import RunningServer
+from pyspec.chat.settings import UNASKED
+from pyspec.cli.answering import (
+    OutputOptions,
+    answer_writer,
+    conversation_of,
+    keep_chat,
+    say_answer,
+    shown_answer,
+)
+from pyspec.cli.command import TEXT, command, option
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     CacheOptions,
     DialogueOptions,
     DraftOptions,
     ModelOptions,
-    ShownOptions,
     open_model,
 )
 from pyspec.cli.sampler_options import SamplerOptions
-from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text, screen_of
-from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.cli.streams import exit_code, file_text, prompt_text, screen_of
+from pyspec.cli.there import chosen_server, stand_in
+from pyspec.errors import OptionError
 from pyspec.grammar.gbnf import of_grammar
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.schemas import of_schema
 from pyspec.llama.options import AnswerOptions
 from pyspec.llama.pieces import result_of
 from pyspec.llama.prompt_cache import PromptCache
-from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.screen.display import STATS_HELP, Screen, stats_line, verdict
-from pyspec.screen.token_view import TokenPaint, has_colour, print_legend
+from pyspec.screen.display import STATS_HELP, Screen
 from pyspec.store.files import Stamp, recall, remember
+from pyspec.text.budget import ReasoningLimit
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
 
@@ -77,6 +84,11 @@ class PromptOptions(CacheOptions, DialogueOptions):
         help="Largest prompt, bytes.")
     # fmt: on
 
+    @property
+    def local_only(self) -> list[str]:
+        """Those of the options that are given and need the model in this process."""
+        return [*super().local_only, *(["--raw"] if self.raw else [])]
+
     def text(self, prompt: str | None, taken: str = "") -> str:
         """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice.
 
@@ -111,6 +123,12 @@ class ShapeOptions:
             hint = "use 0 or more, or -1 for as many as fit"
             raise OptionError(f"-n is {self.max_tokens}", hint)
 
+    @property
+    def local_only(self) -> list[str]:
+        """Those of the options that are given and need the model in this process."""
+        given = ["--" + n.replace("_", "-") for n in _READERS if getattr(self, n) is not None]
+        return given + (["-n 0"] if self.max_tokens == 0 else [])
+
     def language(self) -> Language | None:
         """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""
         named = [name for name in _READERS if getattr(self, name) is not None]
@@ -120,16 +138,6 @@ class ShapeOptions:
                 "an answer can follow only one schema or grammar", f"keep one of {names}"
             )
         return _READERS[named[0]](getattr(self, named[0])) if named else None
-
-
-@dataclass(frozen=True)
-class OutputOptions(ShownOptions):
-    """What to print beside the text or instead of it."""
-
-    # fmt: off
-    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
-    as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
-    # fmt: on
 
 
 FIRST = (
@@ -177,18 +185,16 @@ def generate(
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
+    own = [*asked.local_only, *shape.local_only, *output.local_only]
+    if (there := chosen_server(asked.server, models, engine, own)) is not None:
+        return _by_server(there, text, asked, shape, drafts, sampler, output, screen)
     with closing(_opened(asked, models, drafts, engine)) as model:
         if told := model.suggested.sentence(sampler.given):
             screen.note(told)
         sampling = sampler.sampling(suggested=model.suggested.values)
-        model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
-        model.budget = output.reasoning_budget
-        if not (model.thinking or model.obeys):
-            screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
-        if output.reasoning_budget > 0 and not model.reasons:
-            screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
+        _set_reasoning(model, output, screen)
         raw = asked.raw or (model.template.is_plain and asked.system is None)
-        conversation, path = _conversation(model, asked, raw)
+        conversation, path = conversation_of(model, asked, raw)
         conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
@@ -206,17 +212,61 @@ def generate(
                 cache.keep(tokens)
 
             answer = model.answer(tokens, options, chat=not raw)
-            with _writer(screen, output, model.piece) as write:
-                pieces, signals = _answer(answer, model.cancel, begun, write)
+            with answer_writer(screen, output, model.piece) as write:
+                pieces, signals = shown_answer(answer, model.cancel, begun, write)
         said = result_of(pieces, model.stats)
         if path is not None and (said.text or said.reasoning):
             last = conversation.exchanges[-1]
             last.answer, last.seed = unended(said, model.piece), sampling.seed
-            _keep(path, conversation, model)
-        _say(model.llm, said, output, shape.max_tokens, screen)
+            keep_chat(path, conversation, model)
+        say_answer(model.llm, said, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
     return _status(said, signals, shaped=content is not None and shape.max_tokens != 0)
+
+
+def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> None:
+    """Ask for as much reasoning as the user wants, and say where the model cannot be asked."""
+    model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
+    model.budget = output.reasoning_budget
+    if not (model.thinking or model.obeys):
+        screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
+    if output.reasoning_budget > 0 and not model.reasons:
+        screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
+
+
+def _by_server(
+    there: RunningServer,
+    text: str,
+    asked: PromptOptions,
+    shape: ShapeOptions,
+    drafts: DraftOptions,
+    sampler: SamplerOptions,
+    output: OutputOptions,
+    screen: Screen,
+) -> int:
+    """Answer by a server that runs."""
+    model = RemoteChat(there)
+    screen.note(f"by the server at {there.url}: {model.name}, draft {model.draft}")
+    model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
+    model.budget = output.reasoning_budget
+    sampling = sampler.sampling(suggested=model.suggested.values)
+    limit = None if model.budget < 0 else ReasoningLimit(model.budget)
+    options = AnswerOptions(
+        sampling, drafts.speculation, shape.max_tokens, shape.stop, reasoning=limit
+    )
+    conversation, path = conversation_of(model, asked, raw=False)
+    conversation.exchanges.append(Exchange(text))
+    answer = model.answer(model.prompt(conversation.messages()), options)
+    with answer_writer(screen, output, model.piece) as write:
+        pieces, signals = shown_answer(answer, model.cancel, screen.progress.stop, write)
+    said = result_of(pieces, model.stats)
+    if path is not None and (said.text or said.reasoning):
+        last = conversation.exchanges[-1]
+        last.answer, last.seed = said, sampling.seed
+        keep_chat(path, conversation, model)
+    say_answer(stand_in(model), said, output, shape.max_tokens, screen)
+    return _status(said, signals, shaped=False)
 
 
 def _status(answer: Result, signals: Sequence[int], *, shaped: bool) -> int:
@@ -237,102 +287,6 @@ def _shape(
     return model.llm.speech.shape(prompt, content)
 
 
-def _conversation(
-    model: LlamaChat, asked: PromptOptions, raw: bool
-) -> tuple[Conversation, Path | None]:
-    """Return the conversation and the file that keeps it. Raises InputError if there is nothing to continue."""
-    if not asked.going_on:
-        return Conversation(asked.system), new_path() if asked.log and not raw else None
-    if raw:
-        raise InputError(
-            "without a chat template there is no conversation to continue", "leave out -c or --raw"
-        )
-    path = newest()
-    saved = load(path)
-    conversation, same = restore(saved, model)
-    if not same and (note := held_with(saved, model)):
-        tell(note, err=True)
-    if asked.system is not None:
-        conversation.system = asked.system
-    return conversation, path
-
-
-def _keep(path: Path, conversation: Conversation, model: LlamaChat) -> None:
-    try:
-        save(path, conversation, {}, model.target())
-    except PyspecError as error:
-        tell(f"the answer is not logged: {error}", err=True)
-
-
-@contextmanager
-def _writer(
-    screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
-) -> Iterator[Callable[[Piece], None]]:
-    """Yield a function that shows a piece of the answer. A pipe gets plain text; --json prints everything at the end."""
-    shown = output.reasoning != HIDE
-    if output.as_json:
-        yield lambda _: None
-    elif output.tokens:
-        paint = TokenPaint(piece, colour=has_colour(screen.out))
-
-        def painted(said: Piece) -> None:
-            paint.take(said.tokens)
-            write(said.reasoning if shown else "", said.text)
-
-        with screen.replying(wrap=output.wrap, paint=paint) as write:
-            yield painted
-        screen.out.file.write(paint.finish())
-    elif screen.out.is_terminal:
-        with screen.replying(wrap=output.wrap, reasoning=shown) as write:
-            yield lambda said: write(said.reasoning, said.text)
-    else:
-        yield lambda said: _write(said.text)
-        _write("\n")
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _answer(
-    answer: Iterable[Piece],
-    cancel: Callable[[], None],
-    begun: Callable[[], None],
-    write: Callable[[Piece], None],
-) -> tuple[list[Piece], list[int]]:
-    pieces: list[Piece] = []
-    with interruptible(cancel) as signals:
-        for piece in answer:
-            if not pieces:
-                begun()
-            pieces.append(piece)
-            if piece.text or piece.reasoning:
-                write(piece)
-    return pieces, signals
-
-
-def _say(
-    llm: SpeculativeLlama, answer: Result, output: OutputOptions, max_tokens: int, screen: Screen
-) -> None:
-    if output.as_json:
-        tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
-        return
-    if output.tokens:
-        print_legend(screen.out, answer.tokens, llm.piece)
-    longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
-    wider = f"-c {2 * llm.n_ctx()} has more room"
-    if answer.finish_reason == "cancelled" and not answer.tokens:
-        screen.note("stopped before the answer began")
-    if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
-        screen.note(cut)
-    if output.stats is False or not answer.speculation:
-        return
-    screen.note(verdict(answer.speculation, answer.rate))
-    if output.stats:
-        screen.note(stats_line(answer.speculation, answer.rate))
-
-
 NEXT = "next: `pyspec chat` starts a chat; `pyspec draft -m YOUR_MODEL` finds a draft for your own model"
 _TOLD, _CACHE = "named the next step", Stamp("", 0, 0, 0)
 
@@ -343,28 +297,6 @@ def _name_next_step(screen: Screen) -> None:
         remember(_TOLD, _CACHE, NEXT)
         if recall(_TOLD, _CACHE) is not None:
             screen.note(NEXT)
-
-
-def _report(llm: SpeculativeLlama, answer: Result, with_tokens: bool) -> dict[str, Any]:
-    beside = ("timings", "prompt_tokens")
-    block = {name: value for name, value in answer.speculation.items() if name not in beside}
-    report: dict[str, Any] = {
-        "text": answer.text,
-        "finish_reason": answer.finish_reason,
-        "usage": asdict(answer.usage),
-        "speculation": block,
-        "timings": llm.last_timings,
-    }
-    if answer.reasoning:
-        report["reasoning"] = answer.reasoning
-    if answer.reasoning_cut:
-        report["reasoning_cut"] = True
-    if with_tokens:
-        report["tokens"] = [
-            {"id": token.id, **token.described(llm.piece(token.id).decode("utf-8", "replace"))}
-            for token in answer.tokens
-        ]
-    return report
 
 
 def _schema(text: str) -> Language:

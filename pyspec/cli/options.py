@@ -240,14 +240,25 @@ class CacheOptions:
         help="Draft from earlier texts too: those of this process (on), or also those of other processes with the same DIR.")
     # fmt: on
 
+    @property
+    def local_only(self) -> list[str]:
+        """Those of the options that are given and need the model in this process."""
+        given = {
+            "--prompt-cache": self.prompt_cache is not None,
+            "--memory": self.memory not in (True, "on"),
+        }
+        return [name for name, there in given.items() if there]
+
 
 @dataclass(frozen=True)
 class DialogueOptions(SystemOptions):
-    """Which conversation to continue, and whether to keep this one."""
+    """Which conversation to continue, who answers, and whether to keep this one."""
 
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
         help="Continue the last answer or chat; -c without a number does the same.")
+    server: str = option("Conversation", "--server", metavar="auto|none|URL", default="auto",
+        help="Who answers: a `pyspec serve` of yours that runs and has the model (auto), this process (none), or that server.")
     log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation for -c.")
     # fmt: on
 

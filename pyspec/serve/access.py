@@ -48,6 +48,34 @@ class AccessLog:
             self._write(msgspec.json.encode(line).decode())
 
 
+class Activity:
+    """Knows how long nothing was asked; of health checks and metrics it takes no notice. It is in front of an application."""
+
+    def __init__(self) -> None:
+        self._running, self._last = 0, time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last request ended; 0 while any runs."""
+        return 0.0 if self._running else time.monotonic() - self._last
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return the application, watched."""
+
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] in UNTOLD:
+                await app(scope, receive, send)
+                return
+            self._running += 1
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._running -= 1
+                self._last = time.monotonic()
+
+        return watched
+
+
 _LONGEST_PATH = 60
 
 

@@ -32,7 +32,7 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body
 from pyspec.serve import about, tokenizing
-from pyspec.serve.access import ASKED, AccessLog, Spans
+from pyspec.serve.access import ASKED, AccessLog, Activity, Spans
 from pyspec.serve.apis.interface import Interface, openai_refusal, told_of
 from pyspec.serve.apis.messages import MESSAGES
 from pyspec.serve.embedding import Embedder, EmbeddingHandlers
@@ -72,7 +72,7 @@ def make_app(
 ) -> Starlette:
     """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
     told = Metrics(lambda: [service.batch for service in fleet.services])
-    fleet = Fleet(batch, serving, told.answered, others)
+    fleet, activity = Fleet(batch, serving, told.answered, others), Activity()
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -85,11 +85,11 @@ def make_app(
             *(Route(path, _page) for path in _PAGE),
             *Handlers(fleet, serving, told, embedders).routes(),
         ],
-        middleware=_middleware(serving),
+        middleware=[Middleware(activity.around), *_middleware(serving)],
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )
-    app.state.fleet = fleet
+    app.state.fleet, app.state.activity = fleet, activity
     return app
 
 

@@ -12,7 +12,10 @@ from types import FrameType
 
 import uvicorn
 
+from pyspec.serve.access import Activity
 from pyspec.serve.fleet import Fleet
+
+log = logging.getLogger("pyspec")
 
 AT_ONCE = 128
 """Connections that are accepted before others are read from: who asks must not give way to a flood that came behind it."""
@@ -28,11 +31,21 @@ class DrainingServer(uvicorn.Server):
     One more SIGINT does not wait for readers either. uvicorn would raise the signals again as soon as it has ended; here
     `repeat_signal` does, when everything is written.
 
-    backlog: connections that may wait to be accepted.
+    backlog: connections that may wait to be accepted. idle: seconds without a request after which it ends, 0 for never; activity
+    says how long nothing was asked.
     """
 
-    def __init__(self, config: uvicorn.Config, fleet: Fleet, seconds: float, backlog: int) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        fleet: Fleet,
+        seconds: float,
+        backlog: int,
+        idle: float = 0.0,
+        activity: Activity | None = None,
+    ) -> None:
         super().__init__(config)
+        self._idle, self._activity = idle, activity
         self._fleet, self._seconds, self._backlog = fleet, seconds, backlog
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drains: list[asyncio.Task[None]] = []
@@ -45,6 +58,19 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(self._backlog)  # asyncio made the queue as short as what it accepts at once
+        self._look()
+
+    def _look(self) -> None:
+        """End if nothing was asked for long enough, or look again when it may be so."""
+        if not self._idle or self._activity is None or self._loop is None:
+            return
+        left = self._idle - self._activity.idle_s
+        if left > 0:
+            self._loop.call_later(max(left, 0.05), self._look)
+            return
+        log.warning("the server ends: nothing was asked for %.0f s", self._idle)
+        self._fleet.draining = True
+        self._begin(0.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End connections, and what runs: uvicorn leaves that out where nobody is waited for."""

@@ -1,0 +1,162 @@
+"""Shows the answer to one prompt, keeps it, and reports on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from pyspec.chat.conversation import Conversation, LlamaChat, why_cut
+from pyspec.chat.files import held_with, load, new_path, newest, restore, save
+from pyspec.chat.remote import RemoteChat
+from pyspec.chat.settings import HIDE
+from pyspec.cli.command import option, tell
+from pyspec.cli.options import DialogueOptions, ShownOptions
+from pyspec.cli.streams import interruptible
+from pyspec.errors import InputError, PyspecError
+from pyspec.screen.display import Screen, stats_line, verdict
+from pyspec.screen.token_view import TokenPaint, has_colour, print_legend
+from pyspec.text.parts import Piece
+from pyspec.text.result import Result
+
+
+@dataclass(frozen=True)
+class OutputOptions(ShownOptions):
+    """What to print beside the text or instead of it."""
+
+    # fmt: off
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
+    # fmt: on
+
+    @property
+    def local_only(self) -> list[str]:
+        """Those of the options that are given and need the model in this process."""
+        return ["--tokens"] if self.tokens else []
+
+
+def conversation_of(
+    model: LlamaChat | RemoteChat, asked: DialogueOptions, raw: bool
+) -> tuple[Conversation, Path | None]:
+    """Return the conversation and the file that keeps it. Raises InputError if there is nothing to continue."""
+    if not asked.going_on:
+        return Conversation(asked.system), new_path() if asked.log and not raw else None
+    if raw:
+        raise InputError(
+            "without a chat template there is no conversation to continue", "leave out -c or --raw"
+        )
+    path = newest()
+    saved = load(path)
+    conversation, same = restore(saved, model)
+    if not same and (note := held_with(saved, model)):
+        tell(note, err=True)
+    if asked.system is not None:
+        conversation.system = asked.system
+    return conversation, path
+
+
+def keep_chat(path: Path, conversation: Conversation, model: LlamaChat | RemoteChat) -> None:
+    """Write a conversation to the log; a failure is told, and no more."""
+    try:
+        save(path, conversation, {}, model.target())
+    except PyspecError as error:
+        tell(f"the answer is not logged: {error}", err=True)
+
+
+@contextmanager
+def answer_writer(
+    screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
+) -> Iterator[Callable[[Piece], None]]:
+    """Yield a function that shows a piece of the answer. A pipe gets plain text; --json prints everything at the end."""
+    shown = output.reasoning != HIDE
+    if output.as_json:
+        yield lambda _: None
+    elif output.tokens:
+        paint = TokenPaint(piece, colour=has_colour(screen.out))
+
+        def painted(said: Piece) -> None:
+            paint.take(said.tokens)
+            write(said.reasoning if shown else "", said.text)
+
+        with screen.replying(wrap=output.wrap, paint=paint) as write:
+            yield painted
+        screen.out.file.write(paint.finish())
+    elif screen.out.is_terminal:
+        with screen.replying(wrap=output.wrap, reasoning=shown) as write:
+            yield lambda said: write(said.reasoning, said.text)
+    else:
+        yield lambda said: _write(said.text)
+        _write("\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def shown_answer(
+    answer: Iterable[Piece],
+    cancel: Callable[[], None],
+    begun: Callable[[], None],
+    write: Callable[[Piece], None],
+) -> tuple[list[Piece], list[int]]:
+    """Show an answer as it comes; returns its pieces, and the signals that came. begun: called at the first piece."""
+    pieces: list[Piece] = []
+    with interruptible(cancel) as signals:
+        for piece in answer:
+            if not pieces:
+                begun()
+            pieces.append(piece)
+            if piece.text or piece.reasoning:
+                write(piece)
+    return pieces, signals
+
+
+def say_answer(
+    llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Screen
+) -> None:
+    """Report on an answer that was shown. llm: a `SpeculativeLlama`, or what stands in for one."""
+    if output.as_json:
+        tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
+        return
+    if output.tokens:
+        print_legend(screen.out, answer.tokens, llm.piece)
+    longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
+    wider = f"-c {2 * llm.n_ctx()} has more room"
+    if answer.finish_reason == "cancelled" and not answer.tokens:
+        screen.note("stopped before the answer began")
+    if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
+        screen.note(cut)
+    if output.stats is False or not answer.speculation:
+        return
+    screen.note(verdict(answer.speculation, answer.rate))
+    if output.stats:
+        screen.note(stats_line(answer.speculation, answer.rate))
+
+
+def _report(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
+    beside = ("timings", "prompt_tokens")
+    block = {name: value for name, value in answer.speculation.items() if name not in beside}
+    report: dict[str, Any] = {
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "usage": asdict(answer.usage),
+        "speculation": block,
+        "timings": llm.last_timings,
+    }
+    if answer.reasoning:
+        report["reasoning"] = answer.reasoning
+    if answer.reasoning_cut:
+        report["reasoning_cut"] = True
+    if with_tokens:
+        report["tokens"] = [
+            {"id": token.id, **token.described(llm.piece(token.id).decode("utf-8", "replace"))}
+            for token in answer.tokens
+        ]
+    return report

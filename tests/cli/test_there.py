@@ -1,0 +1,162 @@
+"""A running server of the same user answers `generate` and `chat`, with the same text; it ends by itself when idle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import running
+import scripted
+from server_here import opening
+
+from pyspec.chat.servers import RunningServer, announce, find_server
+from pyspec.chat.servers import running as found
+from pyspec.cli.engine_options import EngineOptions
+from pyspec.cli.options import ModelOptions
+from pyspec.cli.server_options import ServerOptions, _duration
+from pyspec.cli.there import chosen_server
+from pyspec.errors import OptionError
+
+ASK = ("a", "--temp", "0", "-n", "12")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a chat template."""
+    return scripted.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
+    """A server over it, with a key."""
+    with opening(tiny_ascii) as start:
+        yield start(model, key="k")
+
+
+@pytest.fixture
+def known(
+    server: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> RunningServer:
+    """The server, of which there is a record."""
+    monkeypatch.setenv("PYSPEC_SERVERS", str(tmp_path / "servers"))
+    record = RunningServer(server.url, "k", os.getpid(), "tiny", str(model), "lookup", 1024)
+    path = announce(record)
+    assert path is not None
+    assert path.stat().st_mode & 0o777 == 0o600
+    return record
+
+
+def run(
+    known: RunningServer, folder: Path, *words: object, stdin: bytes | None = b""
+) -> running.Done:
+    """A command that finds the server."""
+    return running.run(*words, stdin=stdin, PYSPEC_SERVERS=str(folder / "servers"))
+
+
+def test_generate_answers_by_the_server_what_it_answers_itself(
+    known: RunningServer, model: Path, tmp_path: Path
+) -> None:
+    """The same text and words behind it; a line says who answered."""
+    there = run(known, tmp_path, "generate", "-m", model, *ASK)
+    here = run(known, tmp_path, "generate", "-m", model, *ASK, "--server", "none")
+    assert there.stdout == here.stdout != "\n"
+    first, *rest = there.stderr.splitlines()
+    assert first == f"by the server at {known.url}: tiny, draft lookup"
+    assert (
+        rest[0]
+        == here.stderr.splitlines()[0]
+        == "stopped at 12 tokens; -n 24 allows more, -n -1 has no limit"
+    )
+    assert "tokens/s" in rest[1]
+
+
+def test_generate_prints_json_and_cuts_where_asked(
+    known: RunningServer, model: Path, tmp_path: Path
+) -> None:
+    """As without a server."""
+    told = json.loads(run(known, tmp_path, "generate", "-m", model, *ASK, "--json").stdout)
+    assert told["finish_reason"] == "length"
+    assert told["timings"]["tokens_per_second"] > 0
+    stop = told["text"][5]
+    cut = run(known, tmp_path, "generate", "-m", model, *ASK, "--stop", stop)
+    assert cut.stdout == told["text"][: told["text"].index(stop)] + "\n"
+
+
+def test_a_chat_goes_on_by_the_server(known: RunningServer, model: Path, tmp_path: Path) -> None:
+    """Two turns; models cannot be changed there."""
+    lines = b"a\nb\n/model other\n/show model\n"
+    chat = partial(run, known, tmp_path, "chat", "--script", "-m", model, "--temp", "0", "-n", "8")
+    there, here = chat(stdin=lines), chat("--server", "none", stdin=b"a\nb\n")
+    assert there.stdout.splitlines()[:2] == here.stdout.splitlines()
+    assert f"the models are those of the server at {known.url}" in there.stderr
+    assert known.url in there.stdout
+
+
+def test_options_of_the_model_have_it_loaded_here(known: RunningServer, model: Path) -> None:
+    """With auto; where a server is named they are refused by name."""
+    own, engine = ModelOptions(str(model), ctx=512, draft="none"), EngineOptions()
+    assert chosen_server("auto", own, engine, ()) is None
+    assert chosen_server("auto", ModelOptions(str(model)), engine, ("--raw",)) is None
+    assert chosen_server("auto", ModelOptions(str(model)), engine, ()) == known
+    with pytest.raises(OptionError, match="--ctx need the model in this process") as caught:
+        chosen_server(known.url, own, engine, ())
+    assert "--draft" in str(caught.value)
+    with pytest.raises(OptionError, match="no server answers"):
+        chosen_server("http://127.0.0.1:9", ModelOptions(), engine, ())
+
+
+def test_another_model_is_not_the_servers(known: RunningServer, tiny_target: Path) -> None:
+    """Nor is the default, unless it serves that."""
+    assert find_server(str(tiny_target)) is None
+    assert find_server(None) is None
+    assert find_server("tiny") == known
+
+
+def test_records_that_others_can_read_or_of_the_dead_do_not_count(
+    known: RunningServer, tmp_path: Path
+) -> None:
+    """The dead's are removed."""
+    dead = announce(RunningServer(known.url, "", 2**22 - 3, "tiny", known.path, "none", 64))
+    assert dead is not None
+    assert list(found()) == [known]
+    assert not dead.exists()
+    (path,) = (tmp_path / "servers").iterdir()
+    path.chmod(0o644)
+    assert list(found()) == []
+
+
+def test_a_server_that_is_not_asked_ends(model: Path, tmp_path: Path) -> None:
+    """And takes its record away."""
+    words = [
+        "serve",
+        "-m",
+        model,
+        "--trust-model",
+        "--port",
+        "0",
+        "-c",
+        "128",
+        "--draft",
+        "none",
+        "--idle",
+        "0.5s",
+    ]
+    with running.start(*words, PYSPEC_SERVERS=str(tmp_path)) as started:
+        running.port_of(started)
+        assert started.wait() == 0
+        assert "nothing was asked for" in started.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1.5h", 5400)])
+def test_an_idle_time_has_a_unit(text: str, seconds: float) -> None:
+    """Seconds without one."""
+    assert _duration(text) == seconds
+    with pytest.raises(OptionError, match="--idle is soon"):
+        _duration("soon")
+    assert ServerOptions().idle is None
