@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.errors import ModelRejected
-from pyspec.store.check import run_child, ships
+from pyspec.store.check import ships
 from pyspec.store.files import recall, remember, show, stamp
 from pyspec.store.heads import MTP, States
+from pyspec.store.isolate import run_child
 from pyspec.store.machine import engine_build, processor
 
 _SCRIPT = Path(__file__).with_name("_pair.py")

@@ -2,21 +2,15 @@
 
 When a file is seen for the first time, our own reader reads its header. Then llama.cpp loads it in a child process as the run
 will, and decodes. An acceptance is remembered for this state of the file, this machine and this llama-cpp-python. A rejection is
-not, since its cause may be the machine's state. Conversions run in children too. The child's code is `_child.py`.
+not, since its cause may be the machine's state.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +19,7 @@ from pyspec.store.files import Stamp, recall, remember, show, stamp, stamps
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 from pyspec.store.heads import kind_of_draft
+from pyspec.store.isolate import ChildExit, run_child
 from pyspec.store.kinds import most_positions
 from pyspec.store.machine import (
     engine_build,
@@ -239,156 +234,3 @@ def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
         timeout=base + size / _BYTES_PER_SECOND,
         gpu=loading.n_gpu_layers != 0,
     )
-
-
-# -- children ----------------------------------------------------------------------------------------------------------
-
-
-_SCRIPT = Path(__file__).with_name("_child.py")
-
-# The child sees the parent's import path as it is now and never the working directory's files.
-_START = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-)
-# It ends when its stdin closes, even if the parent was killed; C code does not block the watching thread.
-_WATCH = (
-    "import os, stat, threading; stat.S_ISFIFO(os.fstat(0).st_mode) and "
-    "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
-)
-_ENV = {
-    "GGML_NO_BACKTRACE": "1",  # else an abort starts a debugger
-    "PYTHONFAULTHANDLER": "0",
-}
-_NO_GPU = {  # for work on the CPU, starting a GPU only costs time
-    "CUDA_VISIBLE_DEVICES": "",
-    "HIP_VISIBLE_DEVICES": "",
-    "GGML_VK_VISIBLE_DEVICES": "",
-}
-
-_WINDOWS_ENDS = {
-    3: signal.SIGABRT,  # what abort() leaves there
-    0x40000015: signal.SIGABRT,
-    0xC0000005: signal.SIGSEGV,
-    0xC000001D: signal.SIGILL,
-    0xC0000094: signal.SIGFPE,
-    0xC00000FD: signal.SIGSEGV,  # the stack
-    0xC0000374: signal.SIGSEGV,  # the heap
-    0xC0000409: signal.SIGABRT,  # fast fail
-}
-"""Exit codes of crashes on Windows, which has no signals for them; our children never exit with these on their own."""
-
-
-@dataclass(frozen=True)
-class ChildExit:
-    """How a child ended: its report's error (empty on success), the signal that killed it, if any, and its time limit."""
-
-    error: str
-    signal: int | None = None
-    timed_out: bool = False
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        """Whether the child ran to its end and reported success."""
-        return not self.error and self.signal is None and not self.timed_out
-
-    @property
-    def reason(self) -> str:
-        """The reason of a failure in a few words."""
-        if self.timed_out:
-            return "it did not finish in time"
-        if self.signal == getattr(signal, "SIGPROF", None) is not None:
-            return "llama.cpp did not finish"
-        if self.signal is not None:
-            return f"llama.cpp ended the process with {_signal_name(self.signal)}"
-        return self.error
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def command_of(task: str, script: Path | None = None, *, watching: bool = False) -> list[str]:
-    """Return the command for a task of `_child.py`, or of another script, with this process's import path.
-
-    watching: the child ends when its stdin, a pipe, closes; it cannot read from it.
-    """
-    path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    start = _WATCH + _START if watching else _START
-    return [sys.executable, "-c", start, path, str(script or _SCRIPT), task]
-
-
-def environment_of(*, gpu: bool) -> dict[str, str]:
-    """Return the environment of a child."""
-    return {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
-
-
-def run_child(
-    task: str,
-    arguments: Sequence[str],
-    *,
-    timeout: float | None = None,
-    on_line: Callable[[str], None] | None = None,
-    gpu: bool = False,
-    script: Path | None = None,
-) -> ChildExit:
-    """Run a task of `_child.py`, or of another script, whose last line of output is `{"ok": bool, "error": str}`.
-
-    Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
-    is interrupted; it sees no GPU unless `gpu`.
-    """
-    timed_out = threading.Event()
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [*command_of(task, script, watching=True), *arguments],
-            stdin=subprocess.PIPE,  # the child ends with it, even if this process is killed
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment_of(gpu=gpu),
-        ) as child,
-    ):
-
-        def expire() -> None:
-            timed_out.set()
-            child.kill()
-
-        timer = threading.Timer(timeout or 0, expire)
-        if timeout is not None:
-            timer.start()
-        try:
-            last = _read_lines(child, on_line)
-            status = child.wait()
-        finally:
-            timer.cancel()
-            child.kill()  # no effect if it has ended
-            child.wait()
-        errors.seek(0)
-        if timed_out.is_set():
-            return ChildExit("", timed_out=True, seconds=timeout or 0)
-        return _outcome(status, last, errors.read()[-2000:])
-
-
-def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] | None) -> str:
-    last = ""
-    for raw in child.stdout or ():
-        if last and on_line is not None:
-            on_line(last)
-        last = raw.decode("utf-8", "replace").rstrip()
-    return last
-
-
-def _outcome(status: int, last: str, errors: bytes) -> ChildExit:
-    number = -status if status < 0 else _WINDOWS_ENDS.get(status)
-    if number is not None:
-        return ChildExit("", signal=number)
-    with contextlib.suppress(ValueError, RecursionError):
-        report = json.loads(last)
-        if isinstance(report, dict) and status == 0:
-            return ChildExit("" if report.get("ok") is True else str(report.get("error", "failed")))
-    tail = errors.decode("utf-8", "replace").strip().splitlines()
-    return ChildExit(tail[-1] if tail else f"the child ended with status {status} and no report")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspec.store.check import Loading, extra_buffers, run_child
+from pyspec.store.check import Loading, extra_buffers
 from pyspec.store.devices import AUTO, count_layers, layer_devices, rough_layers, rpc_servers
 from pyspec.store.fetch import (
     WAITING,
@@ -24,6 +24,7 @@ from pyspec.store.fetch import (
 )
 from pyspec.store.files import file_lock, make_dir, models_dir, recall, remember
 from pyspec.store.header import read_header
+from pyspec.store.isolate import run_child
 from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.sources import Entry
 from pyspec.store.timed import how, keep_times

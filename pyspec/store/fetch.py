@@ -14,10 +14,10 @@ from threading import Event, Thread
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound, OptionError
-from pyspec.store.check import run_child
 from pyspec.store.files import file_lock, file_sha256, make_dir, models_dir, show, write_whole
 from pyspec.store.gguf import parse_header
 from pyspec.store.header import read_header
+from pyspec.store.isolate import run_child
 from pyspec.store.others import PART
 from pyspec.store.shipped import models_folder, shipped_folders
 from pyspec.store.sources import (

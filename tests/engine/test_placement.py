@@ -17,8 +17,9 @@ from pyspec.engine.target import TargetLlama
 from pyspec.engine.tensor_places import TensorPlaces
 from pyspec.errors import ModelRejected
 from pyspec.store import check
-from pyspec.store.check import ChildExit, Loading
+from pyspec.store.check import Loading
 from pyspec.store.devices import Device
+from pyspec.store.isolate import ChildExit
 
 pytestmark = for_processors("this machine's own devices are put aside")
 SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}

@@ -17,7 +17,7 @@ from pyspec.errors import ModelRejected, OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store import check as checks
 from pyspec.store import machine
-from pyspec.store.check import ChildExit
+from pyspec.store.isolate import ChildExit
 
 PLAIN: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
 
@@ -41,7 +41,7 @@ def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
         outcomes.append(run(*args, **options))
         return outcomes[-1]
 
-    monkeypatch.setattr(checks, "_SCRIPT", Path(amx.__file__).absolute())
+    monkeypatch.setattr("pyspec.store.isolate._SCRIPT", Path(amx.__file__).absolute())
     monkeypatch.setattr(checks, "run_child", watched)
     return outcomes
 

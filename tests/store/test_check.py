@@ -12,8 +12,9 @@ from store.make_gguf import ARR, STR, split, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
-from pyspec.store.check import ChildExit, Loading, check_fitting, check_model, run_child
+from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.gguf import parse_header
+from pyspec.store.isolate import ChildExit
 
 
 def forbid_children(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,17 +133,6 @@ def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_BASE_SECONDS", 0.01)
     with pytest.raises(ModelRejected, match=r"did not finish in \d+ s"):
         check_model(tiny)
-
-
-def test_too_little_address_space_is_a_report(tiny: Path) -> None:
-    """The limit on address space is in force in the child, which fails and takes nobody along."""
-    outcome = run_child("trial", [str(tiny), str(64 << 20)], timeout=60)
-    assert not outcome.ok
-
-
-def test_child_that_says_nothing_is_a_failure() -> None:
-    """A child that ends without its report gives the last line of its stderr as the reason."""
-    assert "TypeError" in run_child("trial", [], timeout=60).reason
 
 
 def test_default_target_passes(smollm2: str) -> None:

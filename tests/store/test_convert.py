@@ -10,10 +10,10 @@ from store.shop import WHEEL, Shop, sha
 
 from pyspec.errors import FetchError
 from pyspec.store import fetch as module
-from pyspec.store.check import ChildExit
 from pyspec.store.drafts import known_as
 from pyspec.store.fetch import CONVERSIONS, convert, converted, read_provenance
 from pyspec.store.header import read_header
+from pyspec.store.isolate import ChildExit
 from pyspec.store.locate import resolve
 
 

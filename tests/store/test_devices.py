@@ -18,7 +18,6 @@ from pyspec.errors import OptionError
 from pyspec.store import builds
 from pyspec.store import devices as module
 from pyspec.store.builds import WHEELS, cards
-from pyspec.store.check import _outcome
 from pyspec.store.devices import (
     Device,
     add_rpc_servers,
@@ -28,6 +27,7 @@ from pyspec.store.devices import (
     rough_layers,
 )
 from pyspec.store.header import read_header
+from pyspec.store.isolate import _outcome
 from pyspec.store.machine import machine_memory
 
 
