@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspec.batch.parked import ParkedText, ParkedTexts
 from pyspec.engine.handle import Engine, Role
+from pyspec.engine.parked import LEAST, ParkedText, ParkedTexts
 from pyspec.llama.prompt_cache import PromptFile
 from pyspec.text.tokens import common_prefix
-
-LEAST = 16
-"""Shortest common beginning worth taking over from another sequence, tokens."""
 
 _CELLS_A_TOKEN = 256
 # a stream is copied whole: 430 cells took the time of reading one token of SmolLM2-135M (BF16, two cores)

@@ -18,12 +18,12 @@ from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_paralle
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
-from pyspec.batch.parked import room_for_parked
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import MAX_DRAFT, Role
 from pyspec.engine.models import Placement
 from pyspec.engine.offload import placed
+from pyspec.engine.parked import room_for_parked
 from pyspec.engine.parts import MemoryChoice
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides

@@ -27,9 +27,9 @@ from pyspec.batch.composing import GAP_MS, Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
 from pyspec.batch.kept import KeptTexts, common
-from pyspec.batch.parked import ParkedText, ParkedTexts
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.scoring import PIECE, score_piece
+from pyspec.engine.parked import ParkedText, ParkedTexts
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.statistics import Tally, plain_decode_ms, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError

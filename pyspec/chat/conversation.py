@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replace_fields
 
+from pyspec.engine.handle import Role
+from pyspec.engine.parked import LEAST, ParkedTexts, room_for_parked
 from pyspec.engine.profiles import keep_learned, keep_seen
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import ContextOverflow, PyspecError
@@ -28,7 +30,7 @@ from pyspec.text.budget import ReasoningLimit
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate, Message
-from pyspec.text.tokens import Token
+from pyspec.text.tokens import Token, common_prefix
 
 
 class SavedModel(msgspec.Struct):
@@ -180,6 +182,7 @@ class LlamaChat:
     name: the target's name. draft, companion: their names, or none. n_ctx: size of the context in tokens. stats: counts of the
     last answer, None if nothing was decoded. piece: returns the bytes of a token. thinking: False asks the template for no
     reasoning, if it supports that. called: the user's name for the target.
+    cache_ram: MiB for conversations that gave way to others; None for an eighth of what is free.
     suggested: how the target suggests to sample. budget: most tokens of reasoning, -1 for any.
     One answer at a time; only `cancel` may be called from another thread.
     """
@@ -192,9 +195,10 @@ class LlamaChat:
         prompt_cache: Path | None = None,
         check: Callable[..., object] = lambda **_: None,
         called: str | None = None,
+        cache_ram: int | None = None,
     ) -> None:
         self._opener, self._kept_in, self._check = opener, prompt_cache, check
-        self._called = called
+        self._called, self._cache_ram = called, cache_ram
         self._open({})
         self._cancelled = False
         self.thinking, self.budget = True, -1
@@ -290,6 +294,8 @@ class LlamaChat:
         self.piece = self.llm.piece
         self._watch, self._cache = Watch(), PromptCache(self.llm, self._kept_in)
         self._restored = False
+        parts = self.llm.assembly.engine, {Role.TARGET: self.llm.ctx}
+        self._parked = ParkedTexts(*parts, room_for_parked(self._cache_ram))
         self.stats: dict[str, Any] | None = None
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
@@ -309,6 +315,17 @@ class LlamaChat:
         stop = (*options.stop, *self.template.stop) if chat else options.stop
         return self._pieces(prompt, replace(options, stop=stop), chat=chat)
 
+    def _change_to(self, prompt: Sequence[int]) -> None:
+        """Let the conversation in the context give way to one that a prompt goes on with, if that gave way before."""
+        llm = self.llm
+        held = llm.input_ids[: llm.n_tokens].tolist()
+        same = common_prefix(held, prompt)
+        if len(held) - same >= max(LEAST, same):
+            self._parked.park(0, held, "")
+        found = self._parked.fetch(prompt, "", same + LEAST)
+        if found is not None and (n := self._parked.restore(found, 0, prompt)):
+            llm.input_ids[:n], llm.n_tokens = prompt[:n], n
+
     def _pieces(
         self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool
     ) -> Generator[Piece, None, None]:
@@ -316,6 +333,7 @@ class LlamaChat:
         if not self._restored:
             self._restored = True
             self._cache.restore(prompt)
+        self._change_to(prompt)
 
         def reading(done: int, total: int) -> None:
             if self._cancelled:  # cancelled before the engine started

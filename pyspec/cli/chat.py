@@ -23,9 +23,9 @@ from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
-    CacheOptions,
     DialogueOptions,
     DraftOptions,
+    KeptOptions,
     ModelOptions,
     ShownOptions,
     open_model,
@@ -44,7 +44,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class TalkOptions(CacheOptions, DialogueOptions):
+class TalkOptions(KeptOptions, DialogueOptions):
     """The conversation and how to show it."""
 
     # fmt: off
@@ -108,6 +108,7 @@ def chat(
             asked.prompt_cache,
             lambda **other: replace(models, **other).find(),
             models.model,
+            asked.cache_ram,
         )
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)

@@ -251,6 +251,17 @@ class CacheOptions:
 
 
 @dataclass(frozen=True)
+class KeptOptions(CacheOptions):
+    """The same where conversations come and go."""
+
+    # fmt: off
+    cache_ram: int | None = option("Prompt", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
+        help="Memory for conversations that gave way to others, so that they are not read again; if not given, an eighth of what "
+        "is free.")
+    # fmt: on
+
+
+@dataclass(frozen=True)
 class DialogueOptions(SystemOptions):
     """Which conversation to continue, who answers, and whether to keep this one."""
 

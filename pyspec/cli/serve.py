@@ -19,8 +19,8 @@ from pyspec.chat.servers import RunningServer, announce
 from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import (
-    CacheOptions,
     DraftOptions,
+    KeptOptions,
     ModelOptions,
     SystemOptions,
     files_among,
@@ -88,7 +88,7 @@ class Loader:
 
     server: ServerOptions
     told: SystemOptions
-    cache: CacheOptions
+    cache: KeptOptions
     models: ServedModels
     drafts: DraftOptions
     sampler: SamplerOptions
@@ -159,7 +159,7 @@ class Loader:
             parallel=server.parallel,
             interactive=True,
             token_gap=server.token_gap,
-            cache_ram=server.cache_ram,
+            cache_ram=self.cache.cache_ram,
             prompt_cache=self.cache.prompt_cache,
             memory=memory,
             **{**arguments, **self.engine.arguments},
@@ -205,7 +205,7 @@ FIRST = (
 def serve(
     server: ServerOptions,
     told: SystemOptions,
-    cache: CacheOptions,
+    cache: KeptOptions,
     models: ServedModels,
     drafts: DraftOptions,
     sampler: SamplerOptions,

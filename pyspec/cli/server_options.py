@@ -89,8 +89,6 @@ class ServerOptions:
         help="How long one decode may take while answers run or wait; after that /health and /health/live report a hang.")
     token_gap: float = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1), default=GAP_MS,
         help="How long an answer may wait for its next token while prompts are read; longer gaps bring first tokens sooner.")
-    cache_ram: int | None = option("Server", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
-        help="Memory for conversations beyond --parallel, not read again; if not given, an eighth of the free one.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     quiet: bool = option("Server", "-q", "--quiet", is_flag=True,

@@ -10,8 +10,9 @@ from answers import counters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.batch.kept import LEAST, KeptTexts, common
+from pyspec.batch.kept import KeptTexts, common
 from pyspec.engine.handle import Engine
+from pyspec.engine.parked import LEAST
 
 SHARED = "once upon a time there was a king and he had "
 WORDS = [SHARED + "ab", SHARED + "cde", SHARED + "f"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from answers import counters
 
-from pyspec.batch.parked import MIB, ParkedTexts, room_for_parked
-from pyspec.engine.handle import Engine, Role
+from pyspec.engine.handle import Engine
 from pyspec.requests.records import Record
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
@@ -94,66 +93,3 @@ def test_owners_are_apart(open_served, read):
     read.clear()
     assert say(batch, TALES[0], "one") == first
     assert max(read) == 1
-
-
-class Held:
-    """An engine whose sequence 0 holds any text."""
-
-    def held(self, role, seq):
-        """Tokens."""
-        return 100
-
-
-@pytest.fixture
-def store(monkeypatch):
-    """Room for three texts of 10 bytes."""
-    monkeypatch.setattr("pyspec.batch.parked.state_of", lambda *_: b"0123456789")
-    return ParkedTexts(Held(), {Role.TARGET: 0}, 30)
-
-
-def begun(store, text, owner="one"):
-    """What is kept that begins like a text; it stays."""
-    found = store.fetch([*text, 0], owner, 1)
-    if found is not None:
-        store._texts.append(found)
-    return found and found.tokens
-
-
-def test_the_least_recently_parked_go_first(store):
-    """As many as it takes; a text that fits by no means is not kept."""
-    for first in range(5):
-        store.park(0, [first, 7, 8], "one")
-    assert [begun(store, [first]) is not None for first in range(5)] == [False] * 2 + [True] * 3
-    store._most = 9
-    store.park(0, [9, 9], "one")
-    assert store._texts == []
-
-
-def test_a_text_that_grew_takes_its_own_place(store):
-    """Its beginning says nothing more; of another owner's it is no part."""
-    store.park(0, [1, 2], "one")
-    store.park(0, [1, 2], "two")
-    store.park(0, [1, 2, 3], "one")
-    store.park(0, [1, 2], "one")
-    assert [(each.owner, each.tokens) for each in store._texts] == [
-        ("two", [1, 2]),
-        ("one", [1, 2, 3]),
-    ]
-
-
-def test_the_longest_beginning_is_fetched(store):
-    """Of at least so many tokens; the prompt's last token is never held."""
-    for text in ([1, 2, 3, 4], [1, 2, 9], [5]):
-        store.park(0, text, "one")
-    assert store.fetch([1, 2, 3, 4], "one", 4) is None
-    assert store.fetch([1, 2, 3, 4], "two", 1) is None
-    assert store.fetch([1, 2, 3, 4], "one", 3).tokens == [1, 2, 3, 4]
-    assert store.fetch([1, 2, 3, 4], "one", 2).tokens == [1, 2, 9]
-
-
-def test_a_share_of_the_free_memory_is_the_default(monkeypatch):
-    """What was asked for is MiB."""
-    assert room_for_parked(3) == 3 * MIB
-    free = type("Memory", (), {"available": 800})
-    monkeypatch.setattr("pyspec.batch.parked.psutil.virtual_memory", lambda: free)
-    assert room_for_parked(None) == 100

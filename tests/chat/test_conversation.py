@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import scripted
+from answers import counters
 from chat.fake import END, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
@@ -450,6 +451,20 @@ def test_all_that_is_asked_of_an_answer_reaches_its_rounds(tiny: LlamaChat) -> N
 
     options = AnswerOptions(GREEDY, OFF, 5, logits_processor=[only])
     assert joined(list(tiny.answer(tiny.llm.tokenize(b"abc"), options, chat=False))) == "xxxxx"
+
+
+def test_a_conversation_that_gave_way_is_not_read_again(tiny: LlamaChat) -> None:
+    """It comes back out of memory, and goes on as if it had been there."""
+    options = AnswerOptions(GREEDY, OFF, 6)
+    prompts = [
+        tiny.llm.tokenize(text)
+        for text in (b"ann went to the sea alone", b"bob stayed here all day")
+    ]
+    told = [joined(list(tiny.answer(prompt, options, chat=False))) for prompt in prompts]
+    before = counters(tiny.llm.assembly.engine).rows[0]
+    again = [joined(list(tiny.answer(prompt, options, chat=False))) for prompt in prompts]
+    assert again == told
+    assert counters(tiny.llm.assembly.engine).rows[0] - before <= 2 * 7
 
 
 def test_stop_strings_belong_to_what_is_asked(tiny: LlamaChat) -> None:

@@ -11,6 +11,9 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.states import State, put_state, state_of
 from pyspec.text.tokens import common_prefix
 
+LEAST = 16
+"""Shortest common beginning worth taking over from another sequence, tokens."""
+
 MIB = 1 << 20
 _SHARE = 0.125  # of the memory that is free, where nobody said how much
 
@@ -65,15 +68,16 @@ class ParkedTexts:
         most, i = max(found, default=(0, 0))
         return self._texts.pop(i) if found and most >= least else None
 
-    def restore(self, parked: ParkedText, seq: int, prompt: Sequence[int]) -> None:
-        """Put a text back into a free sequence, as far as a prompt begins like it and there is room."""
+    def restore(self, parked: ParkedText, seq: int, prompt: Sequence[int]) -> int:
+        """Put a text back into a free sequence; returns how many of a prompt's tokens it holds then, 0 without room."""
         n = _common(parked, prompt)
         if not put_state(self._contexts[Role.TARGET], seq, parked.states[Role.TARGET]):
-            return
+            return 0
         self._engine.set_tokens(seq, prompt, held=n)
         for role, state in parked.states.items():
             if role != Role.TARGET and put_state(self._contexts[role], seq, state):
                 self._engine.put_back(role, seq, n)
+        return n
 
 
 def _common(parked: ParkedText, prompt: Sequence[int]) -> int:
