@@ -30,12 +30,16 @@ _COMMANDS = {
     "serve": "Serve OpenAI's and Anthropic's HTTP APIs, and a chat page.",
     "models": "List, fetch, add, remove and inspect models.",
     "draft": "Find a draft for a model.",
+    "measure": "Say what drafts gain here, for your model.",
     "profile": "Measure how much drafts can gain on this machine.",
     "bench": "Compare speeds: plain, drafted, other programs.",
     "quality": "Measure what accepting near misses (--verify margin) costs in quality.",
     "info": "Show versions, devices and folders.",
     "completion": "Print the completion script for a shell.",
 }
+
+_HIDDEN = ("profile", "quality")
+"""Commands that the list leaves out: `measure` names them for those who want to know more."""
 
 _MODULES = {
     "bench": "pyspec.measure.bench_command", "quality": "pyspec.measure.quality_command",
@@ -89,8 +93,9 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listed = [(name, what) for name, what in _COMMANDS.items() if name not in _HIDDEN]
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(listed)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):

@@ -1,0 +1,70 @@
+"""`pyspec measure`: what drafts gain here, in a sentence that is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import running
+import scripted
+from click.testing import CliRunner
+
+from pyspec.cli.gains import CHATS, EDITS, GainFigures
+from pyspec.cli.main import cli
+
+
+def run(model: Path, *words: object, **variables: str) -> running.Done:
+    """The command, with short answers."""
+    return running.run(
+        "measure", "-m", model, "--trust-model", "-t", "1", "-c", "1024", *words, **variables
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a chat template."""
+    return scripted.write(tmp_path_factory.mktemp("model"))
+
+
+def test_the_sentence_names_both_uses_the_draft_and_the_temperature() -> None:
+    """Rounded to a tenth."""
+    found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
+    assert found.sentence == (
+        "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0.8 (edits 0)"
+    )
+
+
+def test_it_is_measured_kept_and_said_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what was measured; nothing is kept of a machine that others use, and nothing said before."""
+    monkeypatch.setattr("pyspec.cli.measure.Watch.busy", lambda *_: False)
+    cache = {"PYSPEC_CACHE": str(tmp_path)}
+    assert run(model, "--kept", **cache).returncode == 1
+    done = run(model, "-n", "8", "--seconds", "1", "--draft", "lookup", **cache)
+    assert done.stdout.startswith("here: ")
+    assert "using lookup; temperature 0.8 (edits 0)" in done.stdout
+    assert run(model, "--kept", **cache).stdout == done.stdout
+    told = json.loads(run(model, "--kept", "--json", **cache).stdout)
+    assert told["edits"] > 0
+    assert told["draft"] == "lookup"
+
+
+def test_edits_repeat_their_text() -> None:
+    """Each names a word of its text; chats are questions."""
+    assert len(EDITS) == len(CHATS)
+    for edit in EDITS:
+        change, _, text = edit.partition("\n\n")
+        assert change.rpartition(" ")[2].rstrip(":") in text
+
+
+def test_what_measures_more_is_not_listed_but_works() -> None:
+    """`pyspec --help` lists one command for it."""
+    listed = CliRunner().invoke(cli, ["--help"]).stdout
+    names = [
+        line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line.strip()
+    ]
+    assert "measure" in names
+    assert not {"profile", "quality"} & set(names)
+    assert CliRunner().invoke(cli, ["profile", "--help"]).exit_code == 0
