@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -55,6 +56,19 @@ GRAMMARS = {
     "nothing": 'root ::= x "a"\nx ::= | "b"',
     "groups over several lines": 'root ::= (\n "a"\n | "b" )\n',
     "nested repetitions": 'root ::= ((("a"?){3}){3} "b")*',
+    "a schema that llama.cpp wrote": llama_grammar.json_schema_to_gbnf(
+        json.dumps(
+            {
+                "type": "object",
+                "required": ["name", "tags", "kind"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "tags": {"type": "array", "items": {"type": "string"}},
+                    "kind": {"enum": ["a", "b"]},
+                },
+            }
+        )
+    ),
     "right recursion twice": 'root ::= "a" root "b" | "a" root "c" | "a"',
 }
 
