@@ -140,7 +140,9 @@ def compare(
             for temperature in TEMPERATURES
         }
         for draft in drafts:
-            with SpeculativeLlama(model, draft=draft, length="fixed:4", **options) as llm:
+            with SpeculativeLlama(
+                model, draft=draft, length="fixed:4", sampling="llama.cpp", **options
+            ) as llm:
                 for (prompt, temperature), theirs in wanted.items():
                     ours = answer(llm, prompt, temperature, n)
                     if ours != theirs:

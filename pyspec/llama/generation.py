@@ -39,7 +39,7 @@ from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.native import ProcessorHook, refuse
-from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
+from pyspec.sampling.noise import Noise, check_noise
 from pyspec.sampling.verification import Verification, as_rule
 from pyspec.screen.notebook import SpeculationBlock
 from pyspec.store.heads import MTP
@@ -66,7 +66,7 @@ class Generation(Mirror):
         companion: str,
         verification: Verification | Literal["auto"],
         length: str,
-        sampling: Noise | None,
+        sampling: Noise,
         draft_n_gpu_layers: int | str | None,
         draft_type_k: int | None,
         draft_type_v: int | None,
@@ -95,7 +95,6 @@ class Generation(Mirror):
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
         super().__init__(model_path, wait=wait, **kwargs)
-        self._seed_asked = self._seed != ANY_SEED
         self.piece = piece_reader(self._model.vocab)
         self.verification = rule
         self.last_speculation = SpeculationBlock({})
@@ -164,7 +163,7 @@ class Generation(Mirror):
         options = AnswerOptions(
             Sampling(
                 logit_bias=check_bias(kwargs.pop("logit_bias", None)),
-                noise=self._noise_of(seeded=kwargs.get("seed") is not None),
+                noise=self._noise_in_force,
                 **self._in_force.samplers,
             ),
             self._in_force.speculation,
@@ -179,16 +178,13 @@ class Generation(Mirror):
         return self._chunks(completion, chunks)
 
     def set_seed(self, seed: int) -> None:
-        """Set the seed of later answers, as in llama-cpp-python; llama.cpp then draws their tokens."""
+        """Set the seed of later answers, as in llama-cpp-python. Raises OptionError."""
         check_ranges({"seed": seed})
         super().set_seed(seed)
-        if self._in_force.completion is None:  # a completion calls this without a seed, too
-            self._seed_asked = True
 
-    def _noise_of(self, *, seeded: bool) -> Noise:
-        """Whose random numbers draw a call's tokens: who gives a seed wants what llama-cpp-python draws with it."""
-        asked = self._in_force.speculation.sampling or self._noise
-        return asked or ("llama.cpp" if seeded or self._seed_asked else "coupled")
+    @property
+    def _noise_in_force(self) -> Noise:
+        return self._in_force.speculation.sampling or self._noise
 
     def _chunks(
         self, completion: Completion | None, chunks: Generator[Any, None, None]
@@ -224,9 +220,10 @@ class Generation(Mirror):
         call, asked_before = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
         is_its = call is not None and call.answer is None
         if call is None or not is_its:
-            noise, asked_before = self._noise_of(seeded=False), ("noise",)
-            own = None if criteria is None else self.turns.lent(criteria)
-            call = Completion(AnswerOptions(Sampling(noise=noise), goes_on=True), own)
+            own, asked_before = None if criteria is None else self.turns.lent(criteria), ("noise",)
+            call = Completion(
+                AnswerOptions(Sampling(noise=self._noise_in_force), goes_on=True), own
+            )
         before = {name: getattr(call.options.sampling, name) for name in asked_before}
         options = replace(call.options, sampling=replace(sampling, **before), **asked)
         ids = self._ids(tokens, options, reset, call, is_its=is_its)

@@ -56,8 +56,7 @@ class SpeculativeLlama(Generation):
             stored verdict on this pair of models and is strict without one (`pyspec quality --verdict`).
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
         sampling: Whose random numbers draw tokens. "coupled" is pyspec's, which drafts share: a seed gives the same text with any
-            draft. "llama.cpp" gives what a `Llama` draws with that seed. None uses "llama.cpp" for calls with a seed and
-            "coupled" for others.
+            draft. "llama.cpp" gives what a `Llama` draws with that seed, with greedy drafts, of which fewer are accepted.
         draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.
         draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16. `draft_type_v` is of values.
         devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
@@ -135,7 +134,7 @@ class SpeculativeLlama(Generation):
         companion: str = "none",
         verification: Verification | Literal["auto"] = Strict(),  # noqa: B008 - frozen
         length: str = "auto",
-        sampling: Noise | None = None,
+        sampling: Noise = "coupled",
         draft_n_gpu_layers: int | str | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,

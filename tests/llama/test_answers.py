@@ -217,3 +217,19 @@ def test_generate_takes_tokens_that_are_sent(pair):
     rest = [stream.send([40, 41, 42]), *(next(stream) for _ in range(10))]
     wanted = theirs.generate([*prompt, *ids, 40, 41, 42], temp=0.0)
     assert rest == [next(wanted) for _ in range(11)]
+
+
+def test_a_seed_gives_one_text_with_any_draft(open_llama, tiny_ascii, tiny_folder):
+    """By default, with a seed of the call or of the object; another seed gives another text."""
+    draft = tiny.write(tiny_folder / "seeded-draft.gguf", tokens=tiny.ASCII, noise=0.15)
+    found = []
+    for what in ("none", "lookup", draft):
+        llm = open_llama(tiny_ascii, draft=what, flash_attn=False, seed=5)
+        texts = [
+            llm.create_completion(PROMPT, max_tokens=40, **more)["choices"][0]["text"]
+            for more in ({}, {"seed": 5}, {"seed": 6})
+        ]
+        found.append(texts)
+        assert llm.last_speculation["accepted"] > 0 or what != draft
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] != found[0][2]

@@ -51,6 +51,7 @@ def opened(tiny_folder):
         "verbose": False,
     }
     theirs = llama_cpp.Llama(str(target), **options)
+    options["sampling"] = "llama.cpp"
     ours = {
         name: SpeculativeLlama(
             str(target), draft=what, companion="none", length="fixed:4", **options
