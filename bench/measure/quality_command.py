@@ -121,9 +121,14 @@ def _side_by_side(
     hush_llama(engine.verbose)
     path, found = replace(models.steady(), companion="none").find()
     alike = {name: found[name] for name in _SIDES}
-    given = alike | engine.arguments
-    kinds = (given.pop(name, None) for name in ("draft_type_k", "draft_type_v"))
-    placement = Placement(found["draft_n_gpu_layers"], found["draft_devices"], *kinds)
+    given = (
+        alike | {name: found[name] for name in ("n_cpu_moe", "override_tensor")} | engine.arguments
+    )
+    kinds = given.pop("draft_type_k", None), given.pop("draft_type_v", None)
+    placement = Placement.of(
+        found["draft_n_gpu_layers"], found["draft_devices"], kinds,
+        found["draft_n_cpu_moe"], found["draft_override_tensor"],
+    )  # fmt: skip
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
         placement=placement, engine=engine_words(engine), judge=_judge(judged_by, path, alike), **given,

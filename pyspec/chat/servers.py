@@ -98,14 +98,21 @@ def running() -> Iterator[RunningServer]:
         return
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, msgspec.DecodeError):
-            known = path.stat()
-            if known.st_uid != os.getuid() or stat.S_IMODE(known.st_mode) & 0o077:
+            if not _is_own(path):
                 continue
             server = msgspec.json.decode(path.read_bytes(), type=RunningServer)
             if psutil.pid_exists(server.pid):
                 yield server
             else:
                 path.unlink()
+
+
+def _is_own(path: Path) -> bool:
+    """Whether only this user can read and write a file; where the system has no such owners, a user's folders are theirs."""
+    known = path.stat()
+    if not hasattr(os, "getuid"):
+        return True
+    return known.st_uid == os.getuid() and not stat.S_IMODE(known.st_mode) & 0o077
 
 
 def find_server(word: str | None) -> RunningServer | None:
