@@ -40,6 +40,7 @@ from mixed import MixedResults
 from noise import NoiseFound
 from overhead import Overhead
 from replicas import ReplicaResults
+from returning import Returning
 from same_text import SameText
 from schedules import Schedules
 from serve import ServeResults
@@ -101,8 +102,8 @@ COMPARED: dict[str, type[Comparison]] = {
 
 KEPT: dict[str, type[Paged]] = {
     "attention": Attention, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads,
-    "noise": NoiseFound, "overhead": Overhead, "same_text": SameText, "schedules": Schedules, "startup": Startup,
-    "truncation": Truncations,
+    "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText, "schedules": Schedules,
+    "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 

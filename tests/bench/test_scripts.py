@@ -17,7 +17,7 @@ TESTED = {
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
-    "conversations", "attention",  # all others
+    "conversations", "attention", "returning",  # all others
 }  # fmt: skip
 
 

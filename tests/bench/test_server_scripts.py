@@ -71,6 +71,37 @@ def test_a_p95_is_no_longer_than_the_longest(script) -> None:
 
 
 @pytest.mark.usefixtures("in_forks")
+def test_conversations_come_back(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
+    """Two over one slot: how long their second turns waited."""
+    questions = tmp_path / "questions.jsonl"
+    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
+    questions.write_text(line % (1, "abc" * 9) + line % (2, "hello" * 9))
+    numbers = [
+        "--conversations",
+        "2",
+        "--slots",
+        "1",
+        "--tokens",
+        "3",
+        "--least",
+        "9",
+        "--ctx",
+        "512",
+        "--threads",
+        "1",
+    ]
+    words = [str(tiny_ascii), str(questions), *numbers, "--contenders", "pyspec", "--out"]
+    script("returning").main([*words, str(tmp_path / "out")])
+    cells = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")
+    assert cells[0] == "pyspec"
+    assert all(0.0 <= float(cell) < 60.0 for cell in cells[1:])
+    assert "| pyspec | " in (tmp_path / "out" / "README.md").read_text()
+    assert script("returning").command(
+        Namespace(slots=2, ctx=8, threads=1, server="s", model="m"), "llama-server:0"
+    )[-2:] == ["--cache-ram", "0"]
+
+
+@pytest.mark.usefixtures("in_forks")
 def test_an_agent_is_answered_with_and_without_memory(
     script, tiny_ascii: Path, tmp_path, capsys
 ) -> None:

@@ -1,0 +1,102 @@
+"""Conversations that come back: more of them than a server has slots, such as several agents on one server.
+
+--conversations take turns, one request at a time: each asks a question of QUESTIONS (Spec-Bench's format) of at least --least
+characters, then, when all have asked, each goes on with a second one. `second` is how long the second turns waited for their
+first token, seconds; `first` how long the first ones did, whose prompts nobody had read before. Servers have --slots, and the
+memory for conversations without one as they choose it; "pyspec:0" and "llama-server:0" have none. Every server runs in its own
+process; they take turns, --repeat times; temperature 0. With --out FOLDER the table and its page are stored there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common import Made, arguments, in_turns, keep, made_by, medians, page_of
+from serve import kinds_in_turn, p95
+
+from pyspec.measure.contenders import ServerProcess, llama_server
+from pyspec.measure.report import table
+from pyspec.profiling.questions import load_questions
+
+PEER = "llama-server"
+OPTIONS = {
+    "contenders": "pyspec,pyspec:0", "server": PEER, "conversations": 8, "slots": 4, "tokens": 24, "least": 600, "ctx": 2048,
+    "threads": 2, "repeat": 1, "out": None,
+}  # fmt: skip
+HEAD = ("server", "first p50", "first p95", "second p50", "second p95")
+FOLLOW_UP = "Say that again in one sentence."
+
+
+class Returning(Made):
+    """The table, and how it was made."""
+
+    rows: list[list[str]]
+
+    def page(self) -> str:
+        """The title, a description and the table."""
+        return page_of("Conversations that come back", __doc__, self.made, table(HEAD, self.rows))
+
+
+def command(options: Namespace, contender: str) -> list[str]:
+    """The command that starts a server."""
+    name, _, memory = contender.partition(":")
+    slots, threads = str(options.slots), str(options.threads)
+    more = ["--cache-ram", memory] if memory else []
+    if name == PEER:
+        context = ["-c", str(options.slots * options.ctx), "-np", slots, "-t", threads]
+        return llama_server(options.server, options.model, [*context, "-tb", threads, *more])
+    return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", slots, "-c", str(options.ctx),
+            "-t", threads, *more]  # fmt: skip
+
+
+def ask(process: ServerProcess, messages: list[dict[str, str]], tokens: int) -> float:
+    """Request an answer, which is added to the messages; returns the seconds until its first token."""
+    body: dict[str, Any] = {"messages": messages, "max_tokens": tokens, "temperature": 0, "stream": True}  # fmt: skip
+    start, first, said = time.perf_counter(), 0.0, ""
+    for line in process.lines("/v1/chat/completions", body):
+        data = line.removeprefix(b"data: ").strip()
+        if data.startswith(b"{") and (choices := json.loads(data).get("choices")):
+            said += choices[0]["delta"].get("content") or ""
+            first = first or (time.perf_counter() - start if said else 0.0)
+    messages.append({"role": "assistant", "content": said})
+    return first
+
+
+def measure(options: Namespace, contender: str, texts: Sequence[str]) -> dict[str, float]:
+    """Figures of one server."""
+    talks = [[{"role": "user", "content": text}] for text in texts]
+    with closing(ServerProcess(command(options, contender))) as process:
+        ask(process, [{"role": "user", "content": "Hello."}], 1)
+        first = [ask(process, talk, options.tokens) for talk in talks]
+        for talk in talks:
+            talk.append({"role": "user", "content": FOLLOW_UP})
+        second = [ask(process, talk, options.tokens) for talk in talks]
+    return {
+        "first": median(first), "first p95": p95(first), "second": median(second), "second p95": p95(second),
+    }  # fmt: skip
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the table; with --out, also store it."""
+    options = arguments(__doc__, words, "model", "questions", **OPTIONS)
+    texts = kinds_in_turn(load_questions(Path(options.questions)))
+    chosen = [text for text in texts if len(text) >= options.least][: options.conversations]
+    runs = in_turns(
+        options.contenders.split(","), options.repeat, lambda one: measure(options, one, chosen)
+    )
+    rows = [[one, *(f"{s:.2f}" for s in medians(those).values())] for one, those in runs.items()]
+    print(table(HEAD, rows))
+    if options.out:
+        keep(Returning(*made_by("returning", words), rows), options.out / "returning.json")
+
+
+if __name__ == "__main__":
+    main()
