@@ -82,6 +82,12 @@ class ServedModels(ModelOptions):
         return list(dict.fromkeys([*map(served_name, self.model), *here]))
 
 
+_OF_SPEED = {
+    "n_batch", "n_ubatch", "n_threads_batch", "offload_kqv", "use_mmap", "use_mlock", "split_mode", "main_gpu", "tensor_split",
+}  # fmt: skip
+"""Options of the engine that change no answer, but for rounding."""
+
+
 @dataclass(frozen=True)
 class Loader:
     """Loads the models of a server with the options it was started with."""
@@ -110,6 +116,14 @@ class Loader:
                 "--alias and --prompt-cache work with one model only", "leave them out"
             )
         return True
+
+    @property
+    def answers_as_usual(self) -> bool:
+        """Whether answers are those that the model gives without any option of this server but where and how fast it runs."""
+        own = self.models.chat_template, dict(self.models.template_args), self.told.system
+        given = self.engine.arguments.keys() - _OF_SPEED
+        budget = self.server.reasoning_budget >= 0
+        return not (any(own) or given or budget or self.drafts.verify != DraftOptions.verify)
 
     @property
     def memory(self) -> float:
@@ -259,16 +273,17 @@ def serve(
 
 @contextmanager
 def _recorded(loader: Loader, name: str, batch: Batch, port: int) -> Iterator[None]:
-    """Have `generate` and `chat` of this user find the server meanwhile."""
+    """Have `generate` and `chat` of this user find the server meanwhile, unless its options make it answer otherwise."""
     server, facts = loader.server, batch.facts
     host = "127.0.0.1" if server.host in ("0.0.0.0", "::", "localhost") else server.host  # noqa: S104
     shown = f"[{host}]" if ":" in host else host
     key = (server.keys or "").partition("\n")[0]
     url, path = f"http://{shown}:{port}", str(Path(batch.target.model_path).absolute())
     default = loader.models.first is None
-    record = announce(
-        RunningServer(url, key, os.getpid(), name, path, facts["draft"], facts["n_ctx"], default)
+    known = RunningServer(
+        url, key, os.getpid(), name, path, facts["draft"], facts["n_ctx"], default
     )
+    record = announce(known) if loader.answers_as_usual else None
     try:
         yield
     finally:

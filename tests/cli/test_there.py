@@ -17,7 +17,9 @@ from server_here import opening
 from pyspec.chat.servers import RunningServer, announce, find_server
 from pyspec.chat.servers import running as found
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import ModelOptions
+from pyspec.cli.options import CacheOptions, DraftOptions, ModelOptions, SystemOptions
+from pyspec.cli.sampler_options import SamplerOptions
+from pyspec.cli.serve import Loader, ServedModels
 from pyspec.cli.server_options import ServerOptions, _duration
 from pyspec.cli.there import chosen_server
 from pyspec.errors import OptionError
@@ -151,6 +153,27 @@ def test_a_server_that_is_not_asked_ends(model: Path, tmp_path: Path) -> None:
         assert started.wait() == 0
         assert "nothing was asked for" in started.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "drafts", "engine", "usual"),
+    [
+        (None, {}, {}, True),
+        (None, {}, {"n_ubatch": 64}, True),
+        ("Be brief.", {}, {}, False),
+        (None, {"verify": "margin"}, {}, False),
+        (None, {}, {"lora_path": Path("x.gguf")}, False),
+    ],
+)
+def test_a_server_that_answers_otherwise_is_not_used_unasked(
+    told: str | None, drafts: dict[str, Any], engine: dict[str, Any], usual: bool
+) -> None:
+    """A system prompt, a rule or an adapter of its own would change the text."""
+    loader = Loader(
+        ServerOptions(), SystemOptions(told), CacheOptions(), ServedModels(model=("x",)),
+        DraftOptions(**drafts), SamplerOptions(), EngineOptions(**engine),
+    )  # fmt: skip
+    assert loader.answers_as_usual is usual
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1.5h", 5400)])
