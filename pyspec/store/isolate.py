@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspec.errors import EngineError
+
 _SCRIPT = Path(__file__).with_name("_child.py")
 
 # The child sees the parent's import path as it is now and never the working directory's files.
@@ -131,9 +133,9 @@ def run_child(
             child.kill()
 
         timer = threading.Timer(timeout or 0, expire)
-        if timeout is not None:
-            timer.start()
         try:
+            if timeout is not None:
+                _start_timer(timer)
             last = _read_lines(child, on_line)
             status = child.wait()
         finally:
@@ -144,6 +146,15 @@ def run_child(
         if timed_out.is_set():
             return ChildExit("", timed_out=True, seconds=timeout or 0)
         return _outcome(status, last, errors.read()[-2000:])
+
+
+def _start_timer(timer: threading.Timer) -> None:
+    try:
+        timer.start()
+    except RuntimeError as error:  # there is no room for the stack of a thread
+        raise EngineError(
+            f"no memory to watch a child process: {error}", "raise the limit (ulimit -v)"
+        ) from error
 
 
 def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from systems import make_fifo
 
-from pyspec.cli.serve import _keys_in
+from pyspec.cli.server_options import _keys_in
 from pyspec.cli.streams import file_text, prompt_text
 from pyspec.errors import PyspecError
 from pyspec.profiling.questions import load_questions
