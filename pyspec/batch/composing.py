@@ -15,7 +15,7 @@ GAP_MS = 250.0
 """How long people who read an answer may wait for its next token while prompts are read beside it, unless they say so."""
 
 _LEAST_SHARE = 0.5  # of a decode's time that is its prompt rows', at least, however long the answers' rows take
-_ALIKE = 1.1  # times as long that a row may take in a larger decode to count as equally fast
+_ALIKE = 1.25  # times as long that a row may take in a larger decode to count as equally fast
 _HOPE = (
     0.9  # what a row is hoped to take in a larger decode than any before, in times of what is known
 )
@@ -137,10 +137,14 @@ class ReadingTime:
         self._row: dict[int, float] = {}
 
     def learn(self, n_answers: int, rows: int, ms: float) -> None:
-        """Hear of a decode whose prompt rows took so long; that the machine did something else once changes little."""
+        """Hear of a decode whose prompt rows took so long; that the machine did something else once changes little.
+
+        Few rows beside many answers tell nothing: how long these took differs more from decode to decode.
+        """
         octave, row = (n_answers + rows).bit_length(), max(ms, 0.0) / rows
-        before = self._row.get(octave, row)
-        self._row[octave] = before + _NEWEST * (min(row, _MOST_TIMES * before) - before)
+        if rows >= (1 << octave) // 4:
+            before = self._row.get(octave, row)
+            self._row[octave] = before + _NEWEST * (min(row, _MOST_TIMES * before) - before)
 
     def best(self, n_answers: int, most: int, ms: float, assumed: float) -> int:
         """Of `most` prompt rows, as many as take so long where rows are cheapest. assumed: what one takes if none is known."""
@@ -148,10 +152,13 @@ class ReadingTime:
         for octave in range((n_answers + 1).bit_length(), (n_answers + most).bit_length() + 1):
             row = self._expected(octave, assumed)
             n = min(most, (1 << octave) - 1 - n_answers, int(ms / row) if row > 0.0 else most)
-            if n_answers + n >= 1 << octave - 1:
+            if n_answers + n >= 1 << octave - 1 and n >= (1 << octave) // 4:
                 found.append((row, n))
-        cheap = _ALIKE * min((row for row, _ in found), default=0.0)
-        return max((n for row, n in found if row <= cheap), default=min(1, most))
+        if not found:
+            row = self._expected((n_answers + 1).bit_length(), assumed)
+            return min(most, max(1, int(ms / row))) if row > 0.0 else most
+        cheap = _ALIKE * min(row for row, _ in found)
+        return max(n for row, n in found if row <= cheap)
 
     def _expected(self, octave: int, assumed: float) -> float:
         """What a row takes; in a decode smaller than any yet as in the smallest, in a larger one hopefully less."""

@@ -69,6 +69,15 @@ def test_no_piece_is_read_that_a_larger_one_takes_less_time_than():
     assert set(found[20:]) == {125} or min(found[20:]) >= 62
 
 
+def test_few_rows_beside_many_answers_tell_nothing():
+    """They seem to take no time at all, or much."""
+    time = ReadingTime()
+    for ms in (0.0, 50.0, 0.0, 0.0):
+        time.learn(14, 1, ms)
+    assert time.best(14, 500, 150.0, 5.0) == 30
+    assert time.best(14, 500, 4.0, 5.0) == 1
+
+
 def test_a_larger_piece_is_tried_where_it_may_be_cheaper():
     """Within the gap, as soon as smaller ones are known."""
     time = ReadingTime()
