@@ -246,6 +246,7 @@ class CacheOptions:
         given = {
             "--prompt-cache": self.prompt_cache is not None,
             "--memory": self.memory not in (True, "on"),
+            "--cache-ram": self.cache_ram is not None,
         }
         return [name for name, there in given.items() if there]
 
