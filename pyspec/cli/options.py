@@ -246,7 +246,6 @@ class CacheOptions:
         given = {
             "--prompt-cache": self.prompt_cache is not None,
             "--memory": self.memory not in (True, "on"),
-            "--cache-ram": self.cache_ram is not None,
         }
         return [name for name, there in given.items() if there]
 
@@ -260,6 +259,11 @@ class KeptOptions(CacheOptions):
         help="Memory for conversations that gave way to others, so that they are not read again; if not given, an eighth of what "
         "is free.")
     # fmt: on
+
+    @property
+    def local_only(self) -> list[str]:
+        """Those of the options that are given and need the model in this process."""
+        return [*super().local_only, *(["--cache-ram"] if self.cache_ram is not None else [])]
 
 
 @dataclass(frozen=True)
