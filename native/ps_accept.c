@@ -149,6 +149,7 @@ static ps_status judge(trial *t, int32_t i, bool *on) {
     ps_evidence seen = {0};
     int32_t chosen;
     PS_TRY(choose(t, i, row, &found, &chosen));
+    if (i == 0) ps_temper_learn(t->engine, t->seq, t->seq->n, chosen);
     *on = false;
     int32_t verdict = PS_REJECTED;
     float nats = 0;

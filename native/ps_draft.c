@@ -48,8 +48,8 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
 }
 
 /*
- * Whether the target's top-p would leave only a row's first token. The rest of top-p, top-k, and temperatures other than the
- * target's brought nothing, or lost (bench/results/truncation).
+ * Whether the target's top-p would leave only a row's first token. The rest of top-p, and top-k, brought nothing, or lost
+ * (bench/results/truncation).
  */
 static bool alone(const ps_coupling *how, const ps_row *row) {
     return how->top_p > 0 && row->z1 - row->lse >= logf(how->top_p);
@@ -67,9 +67,11 @@ static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, 
         *p = expf(found.z1 - found.lse);
         return PS_OK;
     }
-    ps_race race = ps_race_begin(&seq->coupling, seq->n + seq->draft.n);
-    ps_race_row(&race, row, n_vocab, &seq->coupling, &found);
-    const ps_row drawn = ps_race_result(&race, &seq->coupling);
+    if (i == 0) ps_temper_keep(engine, seq, row, n_vocab, &found);
+    const ps_coupling how = ps_tempered(engine, seq, -1);
+    ps_race race = ps_race_begin(&how, seq->n + i);
+    ps_race_row(&race, row, n_vocab, &how, &found);
+    const ps_row drawn = ps_race_result(&race, &how);
     *token = drawn.first;
     *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
     return PS_OK;

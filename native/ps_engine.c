@@ -40,7 +40,7 @@ ps_status ps_engine_open(int32_t n_seq, int32_t n_vocab, ps_engine **out) {
         ps_engine_close(engine);
         return PS_ERROR(PS_E_NOMEM);
     }
-    for (int32_t s = 0; s < n_seq; s++) engine->seq[s].row = -1;
+    for (int32_t s = 0; s < n_seq; s++) engine->seq[s].row = engine->seq[s].tempered_at = -1;
     atomic_flag_clear(&engine->busy);
     *out = engine;
     return PS_OK;

@@ -46,11 +46,21 @@ typedef struct ps_states {
     float *data; /* [cap][n_hidden] */
 } ps_states;
 
+enum { PS_N_TEMPERS = 4 };
+
+/* How a draft's temperature compares with the target's: what is learned of some factors, and the one in force. */
+typedef struct ps_temper {
+    float agreed[PS_N_TEMPERS]; /* decayed count of the target's choices that each would have drawn */
+    int32_t chosen;
+} ps_temper;
+
 typedef struct ps_seq {
     int32_t *token; /* committed tokens */
     int32_t n, cap;
     ps_draft draft;
     ps_coupling coupling; /* temperature 0: not coupled */
+    int32_t tempered_at;  /* position of the choices in `tempered`, -1 for none */
+    int32_t tempered[PS_N_TEMPERS];
     int32_t row;      /* first row of the last verify in the target's output, -1 for none */
     int32_t rows;     /* how many of its rows can be read */
     int32_t verified; /* drafted tokens in that verify, -1 if nothing can be accepted */
@@ -90,6 +100,7 @@ struct ps_engine {
     ps_rows encoded;      /* of an EAGLE-3 draft's encoder */
     ps_reading reading; /* kind 0 when the draft is independent */
     struct llama_token_data *candidates; /* [n_vocab] for the sampler chain */
+    ps_temper temper;
     ps_tally tally;
     atomic_int cancelled;
     atomic_flag busy;
@@ -125,6 +136,11 @@ const float *ps_ctx_logits(const ps_ctx *ctx, int32_t row);
 /* ps_seq.c */
 ps_status ps_seq_append(ps_seq *seq, const int32_t *tokens, int32_t n);
 void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab);
+
+/* ps_temper.c */
+ps_coupling ps_tempered(const ps_engine *engine, const ps_seq *seq, int32_t which); /* which: a factor, -1 for the one in force */
+void ps_temper_keep(const ps_engine *engine, ps_seq *seq, const float *row, int32_t n_vocab, const ps_row *found);
+void ps_temper_learn(ps_engine *engine, ps_seq *seq, int32_t position, int32_t chosen);
 
 /* ps_draft.c */
 void ps_draft_keep_states(ps_engine *engine, int32_t seq, int32_t pos, int32_t row, int32_t n);

@@ -71,7 +71,7 @@ static ps_status seq_set(ps_engine *engine, int32_t index, const int32_t *tokens
     for (int32_t r = PS_DRAFT; r < PS_N_ROLES; r++) ps_ctx_roll_back(engine, r, index, keep);
     ps_states_cut(&seq->states, keep);
     seq->n = 0;
-    seq->row = -1;
+    seq->row = seq->tempered_at = -1;
     seq->draft.n = seq->draft.scored = 0;
     PS_TRY(ps_seq_append(seq, tokens, n));
     if (n_kept) *n_kept = engine->role[PS_TARGET].n_kv[index];
@@ -130,6 +130,7 @@ ps_status ps_seq_couple(ps_engine *engine, int32_t seq, const ps_coupling *how) 
     PS_FAIL_IF(!engine || !ps_seq_valid(engine, seq) || (how && !ps_coupling_sound(how)), PS_E_ARG);
     PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
     engine->seq[seq].coupling = how ? *how : (ps_coupling){0};
+    engine->seq[seq].tempered_at = -1;
     engine->seq[seq].draft.n = engine->seq[seq].draft.scored = 0; /* the rest of the draft was drawn in another way */
     ps_unlock(engine);
     return PS_OK;

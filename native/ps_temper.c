@@ -1,0 +1,40 @@
+/*
+ * The temperature at which a draft draws, as a factor of the target's, learned from what would have agreed.
+ *
+ * With the noise that both share, any draft leaves the text as it is, so the draft may draw at another temperature than the target;
+ * one that knows less agrees more often where it is sharper. At the first token of each draft the choices of a few factors are
+ * kept, and the target's choice there tells which of them were right, whatever was drafted. No further decode is needed.
+ */
+#include "ps_internal.h"
+
+static const float FACTOR[PS_N_TEMPERS] = {1.0f, 0.8f, 0.65f, 0.5f};
+
+static const float MEMORY = 1.0f - 1.0f / 1024; /* of choices that agreed */
+
+static const float AHEAD = 4.0f; /* so many more must have agreed before another factor is taken */
+
+ps_coupling ps_tempered(const ps_engine *engine, const ps_seq *seq, int32_t which) {
+    ps_coupling how = seq->coupling;
+    how.temperature *= FACTOR[which < 0 ? engine->temper.chosen : which];
+    return how;
+}
+
+void ps_temper_keep(const ps_engine *engine, ps_seq *seq, const float *row, int32_t n_vocab, const ps_row *found) {
+    seq->tempered_at = seq->n;
+    for (int32_t i = 0; i < PS_N_TEMPERS; i++) {
+        const ps_coupling how = ps_tempered(engine, seq, i);
+        ps_race race = ps_race_begin(&how, seq->n);
+        ps_race_row(&race, row, n_vocab, &how, found);
+        seq->tempered[i] = race.first;
+    }
+}
+
+void ps_temper_learn(ps_engine *engine, ps_seq *seq, int32_t position, int32_t chosen) {
+    if (seq->tempered_at != position) return;
+    seq->tempered_at = -1;
+    float *const agreed = engine->temper.agreed;
+    int32_t best = engine->temper.chosen;
+    for (int32_t i = 0; i < PS_N_TEMPERS; i++) agreed[i] = MEMORY * agreed[i] + (seq->tempered[i] == chosen);
+    for (int32_t i = 0; i < PS_N_TEMPERS; i++) best = agreed[i] > agreed[best] ? i : best;
+    if (agreed[best] > agreed[engine->temper.chosen] + AHEAD) engine->temper.chosen = best;
+}
