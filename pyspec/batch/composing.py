@@ -14,11 +14,9 @@ from pyspec.policy.cost import CostCurve
 GAP_MS = 250.0
 """How long people who read an answer may wait for its next token while prompts are read beside it, unless they say so."""
 
-_LEAST_SHARE = 0.5  # of a decode's time that is its prompt rows', at least, however long the answers' rows take
+_BASES = 4.0  # or this many times what the answers' rows take, if that is longer: a machine that is slow with many answers
 _ALIKE = 1.25  # times as long that a row may take in a larger decode to count as equally fast
-_HOPE = (
-    0.9  # what a row is hoped to take in a larger decode than any before, in times of what is known
-)
+_HOPE = 0.9  # what a row is hoped to take in a larger decode than any before, in known times
 _MOST_TIMES = 3.0  # what was expected: a decode that took longer counts as one that took so long
 _NEWEST = 0.3  # weight of the last decode
 
@@ -27,8 +25,9 @@ class Composer:
     """Composes decodes of `active`, answers by sequence.
 
     interactive: people wait. Every running answer then has a row in each decode, and prompts are read in pieces for which no
-    answer waits longer than `gap` ms. Otherwise the answers of streams wait while many prompts are read: a prompt's row is
-    cheapest next to other rows of the same prompt. exact: see `Scheduler`. curve: costs of answers' rows.
+    answer waits longer than `gap` ms; None for GAP_MS, or more where the machine is slow. Otherwise the answers of streams wait
+    while many prompts are read: a prompt's row is cheapest next to other rows of the same prompt. exact: see `Scheduler`.
+    curve: costs of answers' rows.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Composer:
         *,
         interactive: bool,
         exact: bool,
-        gap: float = GAP_MS,
+        gap: float | None = None,
     ) -> None:
         self._contexts, self._active, self._curve = contexts, active, curve
         self._gap = gap
@@ -109,7 +108,8 @@ class Composer:
         if not self._interactive or self._exact or not n:
             return most
         base, row = self._base(n)
-        left = max(self._gap - base, base * _LEAST_SHARE / (1.0 - _LEAST_SHARE))
+        gap = self._gap or max(GAP_MS, _BASES * base)
+        left = max(gap - base, base)  # half of a decode's time is for prompts in any case
         return self._reading_time.best(n, most, left, row)
 
     def _base(self, n: int) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.batch.composing import GAP_MS
 from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
@@ -69,7 +68,8 @@ class Batch:
             every decode of answers has `parallel` rows.
         interactive: People wait for the answers: first come, first served, each may use n_ctx positions at once, and
             what free sequences hold is kept for prompts that begin alike.
-        token_gap: Milliseconds that people may wait for an answer's next token while prompts are read beside it.
+        token_gap: Milliseconds that people may wait for an answer's next token while prompts are read beside it;
+            None for 250, or four times what the answers' own decode takes.
         cache_ram: MiB of this machine's memory for conversations whose sequence others took, where `interactive`; 0 for none,
             None for an eighth of what is free.
         prompt_cache: A file that keeps the longest beginning that prompts share, for the next `Batch`.
@@ -104,7 +104,7 @@ class Batch:
         draft_override_tensor: Overrides | None = None,
         exact: bool = False,
         interactive: bool = False,
-        token_gap: float = GAP_MS,
+        token_gap: float | None = None,
         cache_ram: int | None = None,
         prompt_cache: str | Path | None = None,
         memory: MemoryChoice = True,

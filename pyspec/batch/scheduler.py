@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from pyspec.batch.composing import GAP_MS, Composer
+from pyspec.batch.composing import Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
 from pyspec.batch.kept import KeptTexts, common
@@ -64,7 +64,7 @@ class Scheduler:
         *,
         interactive: bool = False,
         exact: bool = False,
-        gap: float = GAP_MS,
+        gap: float | None = None,
         cache: int = 0,
         public: Callable[[], Sequence[int]] = tuple,
     ) -> None:

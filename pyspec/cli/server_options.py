@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from pyspec.batch.composing import GAP_MS
 from pyspec.batch.contexts import MOST_SEQUENCES
 from pyspec.cli.command import model_names, option, tell
 from pyspec.errors import OptionError
@@ -87,8 +86,9 @@ class ServerOptions:
         help="End after so long without a request: seconds, or a number with s, m or h.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
         help="How long one decode may take while answers run or wait; after that /health and /health/live report a hang.")
-    token_gap: float = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1), default=GAP_MS,
-        help="How long an answer may wait for its next token while prompts are read; longer gaps bring first tokens sooner.")
+    token_gap: float | None = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1),
+        help="How long an answer may wait for its next token while prompts are read; longer gaps bring first tokens sooner. If "
+        "not given, 250, or four times as long as the answers alone take.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
         help="Log each request to stdout as a line of JSON, without its text.")
     quiet: bool = option("Server", "-q", "--quiet", is_flag=True,

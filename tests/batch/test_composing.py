@@ -57,6 +57,12 @@ def test_prompts_get_half_of_the_time_in_any_case():
     assert made.piece(8) == 8
 
 
+def test_slow_answers_may_wait_longer_unless_somebody_says_how_long():
+    """Four times as long as they take by themselves, where that is more than usual."""
+    for row_ms, wanted in ((10.0, (GAP_MS - 20.0) / 10.0), (100.0, 600.0 / 100.0)):
+        assert rows(composer(row_ms, gap=None)) == wanted
+
+
 def test_no_piece_is_read_that_a_larger_one_takes_less_time_than():
     """Rows up to a tile are taken one by one; from there on a row takes less, once that was seen."""
     tile = [*[10.0 * n for n in range(64)], *[300.0 + 0.1 * n for n in range(200)]]
