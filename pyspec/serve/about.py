@@ -1,4 +1,4 @@
-"""What ollama's and llama-server's clients are told of models that are served."""
+"""Descriptions of the served models for clients of ollama and llama-server."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from pyspec.store.header import facts_of
 from pyspec.text.answer import Speech
 
 OLLAMA_VERSION = "0.12.6"
-"""The version of ollama whose API this is: clients ask for it before they use what is new in it."""
+"""The version of ollama whose API is served: clients check it before they use newer features."""
 
 _FOREVER = "2318-01-01T00:00:00Z"
 
 
 def version() -> dict[str, Any]:
-    """The version of the API, and our own."""
+    """The version of the API, and of this package."""
     return {"version": OLLAMA_VERSION, "pyspec": __version__}
 
 
 def tags(named: Iterable[tuple[str, Batch | None]]) -> dict[str, Any]:
-    """The models that may be asked for; of those that are not loaded the name alone is known."""
+    """The models that requests may name. Of a model that is not loaded, only the name is known."""
     return {"models": [_entry(name, batch) for name, batch in named]}
 
 
 def loaded(named: Iterable[tuple[str, Batch]]) -> dict[str, Any]:
-    """The models in memory."""
     return {
         "models": [
             {**_entry(name, batch), "expires_at": _FOREVER, "size_vram": 0, "context_length": batch.facts["n_ctx"]}
@@ -69,7 +68,7 @@ def _details(batch: Batch | None) -> dict[str, Any]:
 
 
 def describe_model(batch: Batch) -> dict[str, Any]:
-    """What is known of a model."""
+    """A model's template, sampling, metadata and capabilities."""
     speech, template = Speech.of(batch.target), tokenizer_info(batch)["chat_template"] or ""
     can = ["completion"]
     can += ["tools"] if "tools" in template else []
@@ -92,7 +91,7 @@ def describe_model(batch: Batch) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | float | str:
-    """A value of the metadata, which llama.cpp tells as text."""
+    """A value of the metadata, which llama.cpp returns as text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -102,7 +101,7 @@ def _number(text: str) -> int | float | str:
 
 
 def slots(batch: Batch) -> list[dict[str, Any]]:
-    """The answers that are made at once, as llama-server's slots."""
+    """The batch's sequences, as llama-server's slots."""
     running, facts = batch.load[0], batch.facts
     drafts = facts["draft"] != "none"
     return [

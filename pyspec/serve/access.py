@@ -1,4 +1,4 @@
-"""What is told of each request once it has ended: a line of JSON, a span of OpenTelemetry. Never a text."""
+"""Records of finished requests: a line of JSON, a span of OpenTelemetry. They never hold texts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pyspec.screen.display import safe
 from pyspec.serve.pending import PendingRequest
 
 ASKED = "pyspec.asked"
-"""Where a request's scope keeps its `PendingRequest`."""
+"""Key of the `PendingRequest` in a request's scope."""
 
 UNTOLD = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")
-"""Paths that programs ask again and again, of which nothing is told."""
+"""Paths that programs poll, and that are not recorded."""
 
 
 class AccessLog:
-    """Writes a line of JSON for each request to `write`, as it ends."""
+    """Passes a line of JSON to `write` at the end of each request."""
 
     def __init__(self, app: ASGIApp, write: Callable[[str], Any]) -> None:
         self._app, self._write = app, write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and tell of it."""
+        """Pass the request on, and record it."""
         if scope["type"] != "http" or scope["path"] in UNTOLD:
             await self._app(scope, receive, send)
             return
@@ -49,7 +49,7 @@ class AccessLog:
 
 
 class Activity:
-    """Knows how long nothing was asked; of health checks and metrics it takes no notice. It is in front of an application."""
+    """Middleware that knows how long the server has been idle. Health checks and metrics do not count as requests."""
 
     def __init__(self) -> None:
         self._running, self._last = 0, time.monotonic()
@@ -80,16 +80,16 @@ _LONGEST_PATH = 60
 
 
 def in_words(line: str) -> str:
-    """What `AccessLog` writes, for people: method, path, model, tokens, time, and whether the answer was cancelled."""
-    told = msgspec.json.decode(line)
-    path, seconds = safe(told["path"])[:_LONGEST_PATH], told["ms"] / 1e3
-    words = [f"{told['time'][11:19]} {told['method']} {path} {told['status'] or 'no answer'}"]
-    if "prompt_tokens" in told:
+    """A line of `AccessLog` for people: method, path, model, tokens, time, and whether the answer was cancelled."""
+    entry = msgspec.json.decode(line)
+    path, seconds = safe(entry["path"])[:_LONGEST_PATH], entry["ms"] / 1e3
+    words = [f"{entry['time'][11:19]} {entry['method']} {path} {entry['status'] or 'no answer'}"]
+    if "prompt_tokens" in entry:
         words.append(
-            f"{told['model']}, {told['prompt_tokens']} + {told['completion_tokens']} tokens"
+            f"{entry['model']}, {entry['prompt_tokens']} + {entry['completion_tokens']} tokens"
         )
-    cancelled = told["status"] == _GONE or "cancelled" in told.get("finish_reasons", ())
-    unfinished = len(told.get("finish_reasons", ())) < told.get("answers", 0)
+    cancelled = entry["status"] == _GONE or "cancelled" in entry.get("finish_reasons", ())
+    unfinished = len(entry.get("finish_reasons", ())) < entry.get("answers", 0)
     words.append(f"{seconds:.2f} s" + (", cancelled" if cancelled or unfinished else ""))
     return ", ".join(words)
 
@@ -99,9 +99,9 @@ _GONE = 499
 
 
 class Spans:
-    """Makes each request for answers a span, named as OpenTelemetry's conventions for models have it.
+    """Makes each POST a span, named after OpenTelemetry's conventions for generative models.
 
-    trace, propagate: OpenTelemetry's modules of these names; without the package there are no spans.
+    trace, propagate: OpenTelemetry's modules of these names.
     """
 
     def __init__(self, app: ASGIApp, trace: Any, propagate: Any) -> None:
@@ -131,7 +131,7 @@ class Spans:
 
 
 class _ResponseMeter:
-    """Notes what a response sends."""
+    """Counts the bytes of a response, and keeps its status."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.status, self.sent = send, 0, 0
@@ -144,11 +144,11 @@ class _ResponseMeter:
 
 
 def facts(asked: PendingRequest | None) -> dict[str, Any]:
-    """What is known of a request's answers: how many tokens, how soon, why they ended."""
+    """Figures of a request: tokens, time to the first one, finish reasons."""
     if asked is None:
         return {}
     ended = [result for result, _ in asked.ended.values()]
-    told: dict[str, Any] = {
+    known: dict[str, Any] = {
         "id": asked.name,
         "model": asked.serving.model,
         "stream": bool(asked.body.stream),
@@ -159,22 +159,22 @@ def facts(asked: PendingRequest | None) -> dict[str, Any]:
         "finish_reasons": [result.finish_reason for result in ended],
     }
     if asked.ended:
-        told["first_token_ms"] = min(times["first_token_ms"] for _, times in asked.ended.values())
-    return told
+        known["first_token_ms"] = min(times["first_token_ms"] for _, times in asked.ended.values())
+    return known
 
 
 def _attributes(asked: PendingRequest | None) -> dict[str, Any]:
-    """The same under the names of OpenTelemetry's conventions for generative models."""
-    told = facts(asked)
+    """The figures under the names of OpenTelemetry's conventions for generative models."""
+    known = facts(asked)
     if asked is None:
         return {}
     return {
         "gen_ai.operation.name": "chat" if asked.is_chat else "text_completion",
         "gen_ai.provider.name": "pyspec",
-        "gen_ai.request.model": asked.body.model or told["model"],
-        "gen_ai.response.model": told["model"],
-        "gen_ai.response.id": told["id"],
-        "gen_ai.usage.input_tokens": told["prompt_tokens"],
-        "gen_ai.usage.output_tokens": told["completion_tokens"],
-        "gen_ai.response.finish_reasons": [str(reason) for reason in told["finish_reasons"]],
+        "gen_ai.request.model": asked.body.model or known["model"],
+        "gen_ai.response.model": known["model"],
+        "gen_ai.response.id": known["id"],
+        "gen_ai.usage.input_tokens": known["prompt_tokens"],
+        "gen_ai.usage.output_tokens": known["completion_tokens"],
+        "gen_ai.response.finish_reasons": [str(reason) for reason in known["finish_reasons"]],
     }

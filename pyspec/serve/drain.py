@@ -1,4 +1,4 @@
-"""A server's end: on SIGTERM, or Windows' SIGBREAK, it takes nothing more, and what it has begun may end."""
+"""Shutdown: on SIGTERM, or Windows' SIGBREAK, the server refuses new requests and finishes those that run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pyspec.serve.fleet import Fleet
 log = logging.getLogger("pyspec")
 
 AT_ONCE = 128
-"""Connections that are accepted before others are read from: who asks must not give way to a flood that came behind it."""
+"""Connections to accept before reading from others: a flood must not evict a client that came before it."""
 
 
 DRAINS = {signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}
-"""Nobody sends SIGTERM on Windows; CTRL_BREAK is what one program may send to another there."""
+"""Signals that start a shutdown. On Windows no program sends SIGTERM, but one may send CTRL_BREAK to another."""
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server. A signal of DRAINS lets answers go on for so many seconds; a second one, or SIGINT, cuts them now.
+    """uvicorn's server. A signal of DRAINS gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
 
-    One more SIGINT does not wait for readers either. uvicorn would raise the signals again as soon as it has ended; here
-    `repeat_signal` does, when everything is written.
+    Another SIGINT does not wait for readers either. uvicorn raises the signals again as soon as it has ended; here
+    `repeat_signal` does so once everything is written.
 
-    backlog: connections that may wait to be accepted. idle: seconds without a request after which it ends, 0 for never; activity
-    says how long nothing was asked.
+    backlog: connections that may wait to be accepted. idle: seconds without a request after which the server ends, 0 for never.
+    activity: measures the idle time.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class DrainingServer(uvicorn.Server):
         self._last: int | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         for one in sockets or ():
@@ -61,7 +60,7 @@ class DrainingServer(uvicorn.Server):
         self._look()
 
     def _look(self) -> None:
-        """End if nothing was asked for long enough, or look again when it may be so."""
+        """End the server once it has been idle for long enough, or look again later."""
         if not self._idle or self._activity is None or self._loop is None:
             return
         left = self._idle - self._activity.idle_s
@@ -73,13 +72,12 @@ class DrainingServer(uvicorn.Server):
         self._begin(0.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End connections, and what runs: uvicorn leaves that out where nobody is waited for."""
+        """End connections and the engines: with `force_exit`, uvicorn does not run the application's own shutdown."""
         await super().shutdown(sockets)
         if self.force_exit:
             await self._fleet.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal has come."""
         self._last = sig
         if self._loop is None:
             self.should_exit = True
@@ -98,13 +96,13 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def repeat_signal(self) -> None:
-        """End as the last signal ends a program, if one came."""
+        """End the process by the last signal received, if any."""
         if self._last is not None:
             signal.raise_signal(self._last)
 
 
 def leave_hung(fleet: Fleet) -> None:
-    """End the process with status 1 where an engine did not stop: freeing what it uses would crash. Others are freed first."""
+    """End the process with status 1 if an engine hangs: freeing its model would crash. The default model is freed if possible."""
     hung = fleet.hung
     if not hung:
         return

@@ -1,4 +1,4 @@
-"""Embeddings and rankings: models that are made for them, each with a thread of its own beside the answers."""
+"""Embeddings and rankings by models made for them. Each has its own thread."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from pyspec.text.tokenizer import check_tokens
 VectorRows = npt.NDArray[np.float32]
 
 MOST_INPUTS = 2048
-"""Most texts of a request, as OpenAI has it."""
+"""Largest number of texts per request, as OpenAI has it."""
 
 MOST_ROWS = 2048
-"""Tokens of a decode, and of the longest text, unless -b says otherwise: attention takes memory by their square."""
+"""Default for the tokens of a decode, and so of the longest text: attention takes memory by their square."""
 
 NO_EMBEDDINGS = "this server makes no embeddings and ranks nothing; start it with --embed NAME, beside the model that answers"
 
 
 class Embedder:
-    """A model that turns texts into vectors, or ranks them, many at a time in one decode.
+    """A model that embeds or ranks texts, several in one decode.
 
-    name: for clients. queue: requests that may wait. how: options of `SpeculativeLlama`. A model without pooling of its own, such
-    as a chat model, gives the mean of its last states. For the loop's thread only, but for what `_work` runs.
+    name: for clients. queue: requests that may wait. how: options of `SpeculativeLlama`. A model without its own pooling, such as
+    a chat model, gives the mean of its last hidden states. Only the loop's thread may call its public methods.
     """
 
     def __init__(self, name: str, path: Path, queue: int = 256, **how: Any) -> None:
@@ -59,20 +59,20 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """Numbers of a vector; 1 for a model that ranks."""
+        """Dimensions of a vector; 1 for a model that ranks."""
         return 1 if self.ranks else int(self._llm.n_embd())
 
     def close(self) -> None:
-        """Free the model, once what it does has ended."""
+        """Free the model after the decode that runs."""
         self._thread.shutdown(cancel_futures=True)
         self._llm.close()
 
     async def vectors(
         self, texts: Sequence[str | list[int]], *, cut: bool = False
     ) -> tuple[VectorRows, int]:
-        """Return [texts, width] vectors of length 1 (scores of a model that ranks, as they are), and the tokens of all texts.
+        """Return [texts, width] unit vectors, or raw scores of a model that ranks, and the number of tokens of all texts.
 
-        cut: whether a text that is too long loses its end. Raises InputError, ContextOverflow or TooManyRequests.
+        cut: whether to truncate texts that are too long. Raises InputError, ContextOverflow or TooManyRequests.
         """
         if not 0 < len(texts) <= MOST_INPUTS:
             raise InputError(f"there are {len(texts)} texts", f"send 1 to {MOST_INPUTS}")
@@ -87,13 +87,13 @@ class Embedder:
         return np.concatenate(made), sum(map(len, ids))
 
     async def scores(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
-        """Return how well each document answers the query, and the tokens of all. Raises InputError and the like."""
+        """Return each document's score for the query, and the number of tokens of all pairs. Raises as `vectors`."""
         pairs = await self._run(lambda: [self._pair(query, each) for each in documents])
         made, tokens = await self.vectors(pairs)
         return [float(score) for score in made[:, 0]], tokens
 
-    async def _run(self, work: Callable[..., Any], *given: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
+    async def _run(self, work: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Embedder:
         return list(self._llm.tokenize(text.encode("utf-8", "replace"), add_bos=alone))
 
     def _pair(self, query: str, document: str) -> list[int]:
-        """The tokens of a query and a document, with the vocabulary's own tokens around them."""
+        """Tokens of a query and a document, with the special tokens that the vocabulary demands around them."""
         vocab = self._llm._model.vocab  # noqa: SLF001 - llama_cpp has no public way
         first, end, between = (
             [int(getattr(llama_cpp, f"llama_vocab_{name}")(vocab))]
@@ -121,11 +121,11 @@ class Embedder:
             else []
             for name in ("bos", "eos", "sep")
         )
-        asked, said = (self._text(text, alone=False) for text in (query, document))
-        return [*first, *asked, *end, *between, *said, *end]
+        left, right = (self._text(text, alone=False) for text in (query, document))
+        return [*first, *left, *end, *between, *right, *end]
 
     def _parts(self, ids: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-        """Texts that one decode takes together."""
+        """Groups of texts that fit one decode."""
         part, rows = list[list[int]](), 0
         for each in ids:
             if part and (rows + len(each) > self.most or len(part) == self._at_once):
@@ -186,31 +186,30 @@ class RankingBody(msgspec.Struct):
 
 
 Read = Callable[[Request], Awaitable[tuple[bytes, str]]]
-"""Reads the body of a request that may be made."""
+"""Checks a request, and returns its body and the holder of its key."""
 
 
 class EmbeddingHandlers:
-    """What the paths of embeddings and rankings answer."""
+    """Handlers of the paths of embeddings and rankings."""
 
     def __init__(self, embedders: Sequence[Embedder], read: Read) -> None:
         self._embedders, self._read = embedders, read
 
     def routes(self) -> list[Route]:
-        """The paths."""
         posted = dict.fromkeys(("/v1/embeddings", "/embeddings"), self.openai)
         posted |= dict.fromkeys(("/api/embed", "/api/embeddings"), self.ollama)
         posted |= dict.fromkeys(_RANKINGS, self.rank)
         return [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
 
     async def _body(self, kind: type[AnyBody], request: Request) -> AnyBody:
-        """A request's body. Raises HTTPException where nothing here could answer it."""
+        """A request's body. Raises HTTPException on a server without such models."""
         data, _ = await self._read(request)
         if not self._embedders:
             raise HTTPException(501, NO_EMBEDDINGS)
         return decoded(kind, data)
 
     def _of(self, name: str | None, *, ranks: bool) -> Embedder:
-        """The model of this name; a single one answers whatever name is asked for."""
+        """The model of this name; a single one of the kind answers requests for any name."""
         able = [each for each in self._embedders if each.ranks == ranks]
         named = [each for each in able if each.name == name] or (able if len(able) == 1 else [])
         if named:
@@ -224,7 +223,7 @@ class EmbeddingHandlers:
         raise ModelNotFound(f"there is no model {str(name)[:80]!r} for that here", f"use {names}")
 
     async def openai(self, request: Request) -> Response:
-        """Vectors of texts."""
+        """Answer with vectors in OpenAI's format."""
         body = await self._body(EmbeddingBody, request)
         if body.encoding_format not in ("float", "base64"):
             raise InputError(
@@ -241,7 +240,7 @@ class EmbeddingHandlers:
         return _json({"object": "list", "data": data, "model": model.name, "usage": usage})
 
     async def ollama(self, request: Request) -> Response:
-        """The same for ollama's clients, in both of its forms."""
+        """Answer with vectors in either of ollama's formats."""
         body = await self._body(OllamaEmbeddingBody, request)
         model = self._of(body.model, ranks=False)
         older = request.url.path == "/api/embeddings"
@@ -256,12 +255,14 @@ class EmbeddingHandlers:
         )
 
     async def rank(self, request: Request) -> Response:
-        """Documents by how well they answer a query, the best first."""
+        """Answer with documents in the order of their scores, the best first."""
         body = await self._body(RankingBody, request)
         model = self._of(body.model, ranks=True)
-        given = [each.get("text") if isinstance(each, dict) else each for each in body.documents]
-        texts = [text for text in given if isinstance(text, str)]
-        if len(texts) < len(given):
+        documents = [
+            each.get("text") if isinstance(each, dict) else each for each in body.documents
+        ]
+        texts = [text for text in documents if isinstance(text, str)]
+        if len(texts) < len(documents):
             raise InputError("a document is no text", "send texts, or objects with text")
         scores, tokens = await model.scores(body.query, texts)
         order = sorted(range(len(texts)), key=lambda i: -scores[i])[: body.top_n]
@@ -276,23 +277,23 @@ class EmbeddingHandlers:
 _RANKINGS = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
 
 
-def _texts(given: Any) -> list[Any]:
-    """The texts of a request, or their tokens. Raises InputError."""
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, list) and given and all(type(each) is int for each in given):
-        return [given]
-    known = isinstance(given, list) and all(
+def _texts(value: Any) -> list[Any]:
+    """The texts of an `input` field, or their tokens. Raises InputError."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value and all(type(each) is int for each in value):
+        return [value]
+    known = isinstance(value, list) and all(
         isinstance(each, str) or (isinstance(each, list) and all(type(n) is int for n in each))
-        for each in given
+        for each in value
     )
     if not known:
         raise InputError("input is neither text nor token ids", "send a text, or a list of them")
-    return list(given)
+    return list(value)
 
 
 def _shortened(made: VectorRows, width: int | None) -> VectorRows:
-    """The first `width` numbers of each vector, again of length 1. Raises InputError."""
+    """The first `width` dimensions of each vector, normalised again. Raises InputError."""
     if width is None:
         return made
     if not 1 <= width <= made.shape[1]:

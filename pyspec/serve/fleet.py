@@ -1,4 +1,4 @@
-"""Several models behind one server: each loaded when it is first asked for, those unused for longest making room."""
+"""Several models behind one server. A model is loaded at its first request; the least recently used one is unloaded for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
 
 _WAIT_S = 30.0
-# for the answers of a model that is to make room
+# time for a model's answers to end before it is unloaded
 
 
 @dataclass(frozen=True)
 class OtherModels:
-    """Which models may be asked for beside the first.
+    """Models that requests may name beside the first.
 
-    names: theirs, now. load: makes one ready; takes long. most: how many may be loaded at once, the first included. needs: about
-    how many bytes one takes; raises NoMemory for one that cannot be loaded. memory: bytes that all of them may take; one that
-    takes more is loaded by itself.
+    names: their present names. load: loads one, which takes long. most: how many may be loaded at once, the first included.
+    needs: estimates a model's bytes; raises NoMemory for one that cannot be loaded. memory: bytes for all models together; a
+    model that needs more is loaded alone.
     """
 
     names: Callable[[], Sequence[str]]
@@ -35,9 +35,9 @@ class OtherModels:
 
 
 class Fleet:
-    """The services of a server by the names of their models. Without others the first answers whatever name is asked for.
+    """The services of a server by the names of their models. Without others, the first answers requests for any name.
 
-    The first model is its caller's to free at the end, others are freed here. For the loop's thread only.
+    The caller frees the first model at the end; the fleet frees the others. Only the loop's thread may use it.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Fleet:
         self._answered, self._others = answered, others
         self.default = Service(batch, serving, answered)
         self._first = serving.model
-        self._loaded = {serving.model: self.default}  # used longest ago first
-        self._taken: dict[str, int] = {}  # bytes of those that were loaded once
+        self._loaded = {serving.model: self.default}  # least recently used first
+        self._taken: dict[str, int] = {}  # bytes of models that have been loaded before
         self._leaving: Service | None = None
         self._users: dict[Service, int] = {}
         self._freed = asyncio.Condition()
@@ -60,36 +60,36 @@ class Fleet:
 
     @property
     def services(self) -> list[Service]:
-        """Those that are loaded, one that is to make room among them."""
+        """Services of the loaded models, including one that is being unloaded."""
         return [*self._loaded.values(), *filter(None, [self._leaving])]
 
     def start(self) -> None:
-        """Begin to work, in the loop that runs now."""
+        """Start the first service in the running loop."""
         self.default.start()
 
     async def stop(self) -> None:
-        """End what runs. A model whose engine hangs is not freed."""
+        """Stop every service. A model whose engine hangs is not freed."""
         ends = (self._unload(each, free=each is not self.default) for each in self.services)
         await asyncio.gather(*ends)
 
     @property
     def hung(self) -> list[Service]:
-        """Those whose engine has not ended, once `stop` has."""
+        """Services whose engine still runs after `stop`."""
         return [service for service in self.services if service.alive]
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing more; what runs may end for so many seconds, and is then cut."""
+        """Refuse new requests, and cancel after so many seconds what still runs."""
         self.draining = True
         await asyncio.gather(*(service.drain(seconds) for service in self.services))
 
     async def names(self) -> list[str]:
-        """Every name that may be asked for, the first model's first."""
+        """Names of all models, the first model's first."""
         others = [] if self._others is None else await asyncio.to_thread(self._others.names)
         return list(dict.fromkeys([self._first, *others]))
 
     @contextlib.asynccontextmanager
     async def using(self, name: str | None) -> AsyncIterator[Service]:
-        """The service of a model, which stays loaded meanwhile. Raises ModelNotFound, ShuttingDown or TooManyRequests."""
+        """A model's service, which stays loaded within the block. Raises ModelNotFound, ShuttingDown or TooManyRequests."""
         service = await self.take(name)
         try:
             yield service
@@ -97,7 +97,7 @@ class Fleet:
             self.release(service)
 
     async def take(self, name: str | None) -> Service:
-        """The service of a model, loaded if need be; it stays loaded until it is released."""
+        """A model's service, loaded if need be. It stays loaded until `release`."""
         self._still_taking()
         service = self.default if self._others is None else self._loaded.get(name or self._first)
         if service is None:
@@ -114,18 +114,18 @@ class Fleet:
             raise ShuttingDown("the server is shutting down", "try again in a moment")
 
     def release(self, service: Service) -> None:
-        """One who took it does not need it any more."""
+        """Give back a service that `take` returned."""
         self._users[service] -= 1
         if not self._users[service]:
             del self._users[service]
-            self._told = asyncio.ensure_future(self._tell())
+            self._notifying = asyncio.ensure_future(self._notify())
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._freed:
             self._freed.notify_all()
 
     async def _load(self, name: str) -> Service:
-        if name in self._loaded:  # meanwhile
+        if name in self._loaded:  # by another request meanwhile
             return self._loaded[name]
         others, names = self._others, await self.names()
         if others is None or name not in names:
@@ -139,24 +139,24 @@ class Fleet:
         batch, serving = await asyncio.to_thread(others.load, name)
         self._taken[name] = batch.nbytes
         while self._over(batch.nbytes) and (idle := next(self._idle, None)):
-            await self._make_room(idle)  # it takes more than was known
+            await self._make_room(idle)  # the model takes more than estimated
         service = self._loaded[name] = Service(batch, serving, self._answered)
         service.start()
         return service
 
     def _over(self, more: int) -> bool:
-        """Whether the models would take more than they may with one that takes so many bytes."""
+        """Whether a model of `more` bytes, with those loaded, exceeds the memory."""
         taken = sum(service.batch.nbytes for service in self._loaded.values())
         return self._others is not None and taken + more > self._others.memory
 
     @property
     def _idle(self) -> Iterator[str]:
-        """Models that nobody uses, unused for longest first."""
+        """Models without requests, the least recently used first."""
         return (name for name, service in self._loaded.items() if service not in self._users)
 
     async def _make_room(self, name: str) -> None:
-        """Free a model; what it answers may end. Raises TooManyRequests, or EngineError for one that hangs."""
-        service = self._leaving = self._loaded.pop(name)  # who asks for it now waits for its return
+        """Unload a model once its requests have ended. Raises TooManyRequests, or EngineError for one that hangs."""
+        service = self._leaving = self._loaded.pop(name)  # new requests for it wait for the lock
         try:
             async with self._freed:
                 ended = self._freed.wait_for(lambda: service not in self._users)
@@ -172,12 +172,12 @@ class Fleet:
         finally:
             self._leaving = None
         if not await self._unload(service, free=True):
-            # its memory is still in use, and health reports it
+            # it is listed again: its memory is still in use, and health has to report the fault
             self._loaded = {name: service, **self._loaded}
             raise EngineError(f"the engine of {name} does not stop", "start the server anew")
 
     async def _unload(self, service: Service, *, free: bool) -> bool:
-        """End a model's engine, and free it. False where the engine hangs, and still uses it."""
+        """Stop a model's engine, and free the model. Returns False if the engine hangs, and the model is in use."""
         ended = await service.stop()
         if free and ended:
             await asyncio.to_thread(service.batch.close)

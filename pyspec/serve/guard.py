@@ -1,4 +1,4 @@
-"""What stands between the network and the application: connections that never ask, and names that are not this machine's."""
+"""Protection of the application from the network: connections without a request, and requests with a foreign host name."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Protocol
-except ImportError:  # it is in C, and an extra of uvicorn
+except ImportError:  # httptools, written in C, is an extra of uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol  # type: ignore[assignment]
 
 HEADERS_S = 10.0
-"""A connection whose headers have not come in so long is closed."""
+"""A connection that has not sent its headers by then is closed."""
 
 MOST_HALF, MOST_NEW = 256, 768
-"""Connections that may stand open with half a request or none, the oldest gives way to a newcomer; and those among them that came
-within `GRACE_S`: many may be accepted before any is read from, so that who asks at once must not give way to those behind.
+"""Limits on connections without a whole request. Above the first, a new connection evicts the oldest unless that came within
+`GRACE_S`: many are accepted before any is read from, and a client that sends at once must not be evicted. The second is firm.
 """
 
 GRACE_S = 0.5
 
 
 class GuardedProtocol(_Protocol):
-    """uvicorn's protocol, with an end to connections that do not ask: it waits for headers for ever otherwise."""
+    """uvicorn's protocol, which itself waits for headers for ever, with a limit on connections without a request."""
 
-    _half: ClassVar[dict[GuardedProtocol, None]] = {}  # in the order of their coming
+    _half: ClassVar[dict[GuardedProtocol, None]] = {}  # oldest first
     _due: TimerHandle | None = None
     _since = 0.0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """A client has come."""
         super().connection_made(transport)
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """A client sends a part of a request, or more than one."""
+        """Read a part of a request, or several requests."""
         super().data_received(data)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body:
@@ -50,7 +49,6 @@ class GuardedProtocol(_Protocol):
             self._arrived()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A client has gone."""
         self._arrived()
         super().connection_lost(exc)
 
@@ -68,11 +66,11 @@ class GuardedProtocol(_Protocol):
 
     @classmethod
     def half(cls) -> list[GuardedProtocol]:
-        """Connections whose request has not come to its end, the oldest first."""
+        """Connections whose request is not complete, the oldest first."""
         return list(cls._half)
 
     def evict(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         self._arrived()
         self.transport.abort()
 
@@ -85,15 +83,15 @@ class GuardedProtocol(_Protocol):
     def _give_up(self) -> None:
         cycle: Any = self.cycle
         self._due = None
-        if cycle is None or cycle.response_complete:  # what is late of a body is the application's
+        if cycle is None or cycle.response_complete:  # slow bodies are the application's business
             self._arrived()
             self.transport.close()
 
 
 class HostCheck:
-    """Refuses requests that call this machine by a name it does not have: a page elsewhere could make it mean this one.
+    """Refuses requests whose Host header is not one of `names`: a foreign page can point its own name here (DNS rebinding).
 
-    refuse: makes the response to a request of an error.
+    refuse: writes an error's response.
     """
 
     def __init__(
@@ -109,8 +107,8 @@ class HostCheck:
         """Pass the request on, or answer it with 400."""
         name = self._name(scope) if scope["type"] == "http" else ""
         if scope["type"] == "http" and name not in self._names:
-            told = f"Host is {name[:80]!r}, and the server is not called so (--allow-host NAME)"
-            response = await self._refuse(Request(scope), HTTPException(400, told))
+            detail = f"Host is {name[:80]!r}, and the server is not called so (--allow-host NAME)"
+            response = await self._refuse(Request(scope), HTTPException(400, detail))
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Who may use a server, and whose texts are whose."""
+"""API keys: the clients that may use a server, and the owner of each request."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from starlette.exceptions import HTTPException
 
 
 class Keys:
-    """The keys of a server, one a line; None where everybody may use it."""
+    """A server's API keys, one a line; None for a server that needs none."""
 
     def __init__(self, lines: str | None) -> None:
         self._keys = None if lines is None else [key.encode() for key in lines_of(lines)]
 
     def holder(self, headers: Mapping[str, str]) -> str:
-        """Names whose key a request brings, "" where there is one key at most. Raises HTTPException for a request without one.
+        """A name for the holder of a request's key, "" where there is one key at most. Raises HTTPException without a valid key.
 
-        A proxy may send credentials of its own beside the key, so that either header may have it.
+        The key may be in either header, since a proxy may use the other for its own credentials.
         """
         if self._keys is None:
             return ""
-        scheme, _, told = headers.get("authorization", "").partition(" ")
-        given = [(told.strip() or scheme).encode(), headers.get("x-api-key", "").encode()]
-        # each is compared with each: how long it takes tells nothing
-        found = [key for key in self._keys for one in given if hmac.compare_digest(one, key)]
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = [(bearer.strip() or scheme).encode(), headers.get("x-api-key", "").encode()]
+        # every pair is compared, so that the time taken reveals nothing
+        found = [key for key in self._keys for one in sent if hmac.compare_digest(one, key)]
         if not found:
             raise HTTPException(
                 401, "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
@@ -34,5 +34,5 @@ class Keys:
 
 
 def lines_of(text: str) -> list[str]:
-    """The keys in a text, each once."""
+    """Keys in a text, without duplicates."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.splitlines()))))

@@ -1,4 +1,4 @@
-"""What a server counts, in Prometheus' text format."""
+"""A server's metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """Counters of requests and of answers that ended, and gauges of what goes on. batches: those of models that are loaded."""
+    """Counters of requests and finished answers, and gauges of running ones. batches: those of the loaded models."""
 
     def __init__(self, batches: Callable[[], Sequence[Batch]]) -> None:
         registry = self._registry = CollectorRegistry()
@@ -61,12 +61,12 @@ class Metrics:
             Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
 
     def asked(self, kind: str, prompt_tokens: int) -> None:
-        """A request was begun."""
+        """Count a request that has begun."""
         self._requests.labels(kind).inc()
         self._prompt.inc(prompt_tokens)
 
     def answered(self, result: Result, timings: dict[str, float]) -> None:
-        """An answer ended, also one that nobody waits for any more."""
+        """Count an answer that has ended, cancelled ones included."""
         self._answers.labels(result.finish_reason or "failed").inc()
         self._tokens.inc(result.usage.completion_tokens)
         for name, metric in self._counts.items():
@@ -76,5 +76,4 @@ class Metrics:
         self._whole.observe(1e-3 * timings["total_ms"])
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Which path belongs to which interface."""
+"""The paths of each interface."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TOKEN_COUNTS: dict[str, tuple[Any, dict[str, str]]] = {
     "/v1/messages/count_tokens": (COUNTS, {}),
     "/v1/responses/input_tokens": (RESPONSE_COUNTS, {"object": "response.input_tokens"}),
 }
-"""Where tokens of a request are counted: how it is read, and what stands beside their number."""
+"""Paths that count a request's tokens: the reader of its body, and further fields of the response."""
 
 _CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
 SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens")
-"""What is answered without /v1, too."""
+"""Paths that may also be called without /v1."""
 
 SERVED = (
     *(
@@ -39,16 +39,15 @@ SERVED = (
     ),
     *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/props", "/api/tags")),
 )
-"""What is named to clients who ask for something else."""
+"""Paths that a 404 lists."""
 
 
 def interface_at(path: str) -> Interface | None:
-    """The interface that a path belongs to."""
     whole = whole_path(path)
     found = INTERFACES.get(whole.rpartition("/")[0] if whole in TOKEN_COUNTS else whole)
     return OLLAMA_CHATS if found is None and path.startswith("/api/") else found
 
 
 def whole_path(path: str) -> str:
-    """A path with the /v1 that it may lack."""
+    """The path, with /v1 in front where it may be left out."""
     return f"/v1{path}" if path in SHORT else path

@@ -1,4 +1,4 @@
-"""How long a reader is waited for, and how long it has to wait without a word."""
+"""Time limits of a connection: for the client to send its body, for it to read the answer, and between two signs of life."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pyspec.serve.apis.interface import Interface
 from pyspec.serve.pending import PendingRequest
 
 _BODY_S = 30.0
-# a request whose body takes longer to come is given up
+# time limit for receiving a request's body
 
 READER_S = 120.0
-"""How long a reader may leave the connection full before it is given up."""
+"""Time limit for a client to make room in a full connection."""
 
 
 class PatientSend:
-    """Sends messages, each within so many seconds. There is one timer for all: a stream has a message for each token.
+    """Sends messages with a time limit for each. All share one timer, since a stream has a message for each token.
 
-    silent: called where nothing was sent for `every` seconds. To be made in the running loop, and ended. Called, it raises
-    asyncio.TimeoutError where the reader takes too long.
+    silent: is called after `every` seconds without a message. A call raises asyncio.TimeoutError where the client takes longer
+    than `seconds`. Create it in the running loop, and call `end`.
     """
 
     def __init__(
@@ -33,12 +33,11 @@ class PatientSend:
     ) -> None:
         self._send, self._seconds, self._silent, self._every = send, seconds, silent, every
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Any] | None = None  # that waits for the reader
+        self._task: asyncio.Task[Any] | None = None  # the one that waits for the client
         self._since, self._late = self._loop.time(), False
         self._timer = self._loop.call_later(min(every, seconds), self._look)
 
     async def __call__(self, message: Message) -> None:
-        """Send one."""
         self._task, self._since = asyncio.current_task(), self._loop.time()
         try:
             await self._send(message)
@@ -59,23 +58,23 @@ class PatientSend:
         if left <= 0:
             self._since, left = self._loop.time(), self._every
             self._silent()
-        # no later than either may be due: a message may be taken, or come, before
+        # no later than the earlier of both limits: until then a message may be taken, or another sent
         self._timer = self._loop.call_later(min(left, self._every, self._seconds), self._look)
 
     def end(self) -> None:
-        """Nothing more is sent."""
+        """Stop the timer."""
         self._timer.cancel()
 
 
 Admission = tuple["PendingRequest", "Callable[[], None]"]
-"""A request whose answers have begun, and what ends them."""
+"""A running request, and the function that ends it."""
 
 
 class EventStream(StreamingResponse):
-    """The answers of a request as a stream; it need not have been understood yet.
+    """A streamed response, which may begin before the request is admitted.
 
-    interface: writes them. refusal: what ends the stream where the request is refused after all. Where nothing was sent for
-    `every` seconds, the reader is shown that it goes on. The answers are ended with the stream, however that came.
+    interface: writes the events. refusal: the last event if the request is refused after all. every: seconds of silence before
+    a ping. The request ends with the stream, for whatever reason that ends.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class EventStream(StreamingResponse):
         super().__init__(written, headers=headers, media_type=interface.media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; ends early, and quietly, where nobody listens or nobody reads."""
+        """Stream the answers; end without an error if the client leaves or does not read."""
         patient = PatientSend(send, READER_S, self._ping, self._every)
         try:
             await super().__call__(scope, receive, patient)
@@ -123,7 +122,7 @@ def _end(begun: asyncio.Future[Admission]) -> None:
 
 
 async def whole_body(request: Request, most: int) -> bytes:
-    """The whole body of a request, of at most so many bytes. Raises HTTPException for one that is too long or too slow."""
+    """A request's body of at most `most` bytes. Raises HTTPException if it is too long or too slow."""
 
     async def read() -> bytes:
         data = bytearray()

@@ -1,4 +1,4 @@
-"""A request that was understood, and its answers as they grow: what every interface writes its responses from."""
+"""A running request and its growing answers, from which every interface writes its responses."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from pyspec.text.tokens import Token, TokenLogprobs
 log = logging.getLogger("pyspec")
 
 FAILED = {"InputError": 400, "OptionError": 400, "Cancelled": 503}
-"""Status of an answer that failed, by the exception's name; 500 for others."""
+"""HTTP status of a failed answer by the exception's name; 500 for others."""
 
 AnswerListener = Callable[[RecordResult, dict[str, float]], None]
-"""Hears of the end of an answer, and of its times."""
+"""Takes the result of a finished answer, and its times."""
 
 
 @dataclass
 class PendingRequest:
-    """A request that was understood, its answers in flight, and what its reader has not taken of them yet.
+    """A running request: its jobs, and the pieces of their answers that the reader has not taken yet.
 
-    For the loop's thread only. piece: bytes of a token. answered: hears of the end of each answer. ended: answers that have, by
-    their place, and their times. created: in seconds since 1970.
+    Only the loop's thread may use it. piece: returns a token's bytes. answered: is called at the end of each answer.
+    ended: results and times of finished answers by index. created: in seconds since 1970.
     """
 
     serving: ServerSettings
     piece: Callable[[int], bytes]
     answered: AnswerListener
-    body: Any  # of the interface's kind
+    body: Any  # of the interface's type
     jobs: list[Job]
     name: str
     begun: float = field(default_factory=time.perf_counter)
@@ -56,36 +56,36 @@ class PendingRequest:
 
     @property
     def is_chat(self) -> bool:
-        """Whether a chat goes on, and no text."""
+        """Whether it is a chat, not a text completion."""
         return bool(self.body.form == CHAT)
 
     @property
     def older(self) -> bool:
-        """Whether it asked for functions, which came before tools."""
+        """Whether it has `functions`, the field that `tools` replaced."""
         return getattr(self.body, "functions", None) is not None
 
     def frame(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
-        """A response's body around its choices, or the body of a chunk of it."""
+        """The body of a response with these choices, or of a chunk of it."""
         model = self.serving.model
         body = bodies.body_of(self.body.form, self.name, model, self.created, choices)
         return {**body, "object": "chat.completion.chunk"} if chunk and self.is_chat else body
 
     @property
     def details(self) -> bool:
-        """Whether each token's source and gap were asked for."""
+        """Whether the client wants each token's source and gap."""
         return self.body.speculation is not None and self.body.speculation.tokens
 
     def choices(self) -> list[Choice]:
-        """Its answers, of which nothing has come yet."""
+        """A new, empty `Choice` for each answer."""
         return [Choice(self, i) for i in range(len(self.jobs))]
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of its prompts; that of several choices counts once."""
+        """Tokens of its prompts. A prompt with several choices counts once."""
         return sum(len(job.tokens) for job in self.jobs[:: self.body.n or 1])
 
     def put(self, index: int, brought: Piece | RecordResult) -> None:
-        """Add what a round brought to the answer at this place, or its result, which counts whether or not anybody reads it."""
+        """Add a piece or the result to the answer of this index. Results are counted whether or not they are read."""
         self._firsts.setdefault(index, time.perf_counter())
         self._brought.setdefault(index, []).append(brought)
         if isinstance(brought, RecordResult):
@@ -101,12 +101,12 @@ class PendingRequest:
         return times_among(self.begun, self._firsts[index], now, tokens)
 
     def ping(self) -> None:
-        """Nothing was sent for a while: its reader is to see that it goes on."""
+        """Have `updates` yield a ping, after a time without output."""
         self._silent = True
         self._arrived.set()
 
     async def updates(self, choices: Sequence[Choice]) -> AsyncIterator[Choice | None]:
-        """Each of its choices as more of it has come, until all have ended; None for a ping. Raises AnswerFailed."""
+        """Yield each choice that has grown, until all have ended; None for a ping. Raises AnswerFailed."""
         while not all(choice.result for choice in choices):
             await self._arrived.wait()
             self._arrived.clear()
@@ -120,10 +120,9 @@ class PendingRequest:
 
 
 class Choice:
-    """One answer of a request as it grows.
+    """One answer of a request as it grows. block: statistics of speculation, at the end.
 
-    parts, likely, details: what has come and was not given on: parts, log-probabilities and sources of its tokens.
-    block: at the end, what speculation did.
+    _parts, _likely, _details: parts, log-probabilities and sources of tokens that have not been written yet.
     """
 
     def __init__(self, asked: PendingRequest, index: int) -> None:
@@ -138,7 +137,7 @@ class Choice:
         self._writer = DeltaWriter(asked.jobs[index].record.custom or ())
 
     def take(self, brought: Sequence[Piece | RecordResult]) -> None:
-        """Add what rounds brought, and the result. Raises AnswerFailed."""
+        """Add pieces, and the result. Raises AnswerFailed."""
         for each in brought:
             if isinstance(each, RecordResult):
                 self._end(each)
@@ -162,7 +161,7 @@ class Choice:
         self.block = {**result.speculation, "timings": timings}
 
     def whole(self) -> dict[str, Any]:
-        """The answer as one of a body's choices."""
+        """The finished answer as a choice of a response's body."""
         asked = self.asked
         shown = bodies.choice_of(asked.body.form, self.index, self.result)
         if asked.body.alternatives is not None:
@@ -172,29 +171,29 @@ class Choice:
         return _as_function_call(shown) if asked.older else shown
 
     def taken(self) -> list[AnswerPart]:
-        """The parts that have come since it was asked before."""
+        """Take the parts that arrived since the last call."""
         parts, self._parts = self._parts, []
         return joined(parts)
 
     def logprobs(self) -> list[dict[str, Any]]:
-        """Log-probabilities of tokens that have come since it was asked before, where they were asked for."""
+        """Take the log-probabilities, if requested, of tokens that arrived since the last call."""
         likely, self._likely = self._likely, []
         return chat_logprobs(self._piece, likely)
 
     # -- streamed ----------------------------------------------------------------------------------
 
     def deltas(self) -> list[dict[str, Any]]:
-        """What has come, each of it for a chunk."""
+        """Take what arrived as deltas, one for each chunk."""
         deltas = self._writer.write(self.taken(), ended=self.result is not None)
         return deltas if deltas or self.bare else [{"content": ""}]
 
     @property
     def bare(self) -> bool:
-        """Whether the next chunk has nothing beside its delta."""
+        """Whether the next chunk has neither log-probabilities nor details."""
         return not (self._likely or self._details)
 
     def last(self) -> dict[str, Any]:
-        """The chunk that says why the answer ended."""
+        """The chunk with the finish reason."""
         reason = bodies.openai_reason(self.result.finish_reason)
         chunk = {**self.chunk({}, reason), "speculation": self.block}
         if self.result.reasoning_cut:
@@ -202,7 +201,7 @@ class Choice:
         return chunk
 
     def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        """What goes to the reader at once."""
+        """A chunk with this delta, and with the log-probabilities and details that wait."""
         asked, likely, details = self.asked, self._likely, self._details
         self._likely, self._details = [], []
         choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
@@ -215,11 +214,11 @@ class Choice:
 
 
 def _as_function_call(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a body or a chunk whose calls are told as one function call, for clients that sent functions."""
+    """A choice whose tool calls become one `function_call`, for clients that sent `functions`."""
     key = "delta" if "delta" in choice else "message"
-    told, reason = dict(choice.get(key) or {}), choice.get("finish_reason")
-    calls = told.pop("tool_calls", None)
+    message, reason = dict(choice.get(key) or {}), choice.get("finish_reason")
+    calls = message.pop("tool_calls", None)
     if calls and calls[0].get("index", 0) == 0:
-        told["function_call"] = calls[0]["function"]
-    ended = "function_call" if reason == "tool_calls" else reason
-    return {**choice, key: told, "finish_reason": ended}
+        message["function_call"] = calls[0]["function"]
+    reason = "function_call" if reason == "tool_calls" else reason
+    return {**choice, key: message, "finish_reason": reason}

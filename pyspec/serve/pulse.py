@@ -1,4 +1,4 @@
-"""Whether a thread that has work gets on with it."""
+"""A watchdog for the engine's thread."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Pulse:
-    """When a round of work ended last. seconds: how long one may take. clock: tells the time.
+    """The time of the last round. seconds: time limit of a round. clock: returns the time in seconds.
 
-    One thread beats, any may ask.
+    One thread calls `beat`; any thread may read `late`.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -17,10 +17,10 @@ class Pulse:
         self._last = clock()
 
     def beat(self) -> None:
-        """A round has ended, or the first one begins."""
+        """Note the end of a round, or the start of the first one."""
         self._last = self._clock()
 
     @property
     def late(self) -> bool:
-        """Whether the next one should have ended."""
+        """Whether the current round has exceeded its time limit."""
         return self._clock() - self._last > self._seconds

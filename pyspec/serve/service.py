@@ -1,8 +1,8 @@
-"""What stands between HTTP and the models: the thread that owns them, what is asked of it, and what answers become.
+"""The service of one model: the engine's thread, the requests that it is given, and the way their answers take back.
 
-HTTP runs in an asyncio loop, llama.cpp in one thread. What a round brought wakes the loop once, whoever it is for; an
-answer waits in its request until its reader takes it, so a slow reader holds up nobody. What waits is bounded by the answers'
-length, and their number by `ServerSettings.queue`.
+HTTP runs in an asyncio loop, llama.cpp in one thread. The end of a round wakes the loop once, with new tokens of any number of
+requests. They wait in their request until its reader takes them, so that a slow reader holds up nobody. An answer's length bounds
+what waits for one reader, and `ServerSettings.queue` the number of answers.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ log = logging.getLogger("pyspec")
 
 _JOIN_S = 0.2
 _STOP_S = 30.0
-# from the cancel of a decode to the end of its thread; contexts that are being made are finished first
+# the thread's time to end after a decode is cancelled: llama.cpp finishes a context that it is making
 _CUT_S = 5.0
-# for answers that were cut to say so
+# the time that cancelled answers have to report their end
 
 MAX_N = 16
-"""Most choices of one request."""
+"""Largest number of choices per request."""
 
 LIGHT = 1 << 15
-"""Bytes of a request that is prepared at once; larger ones, and those whose grammar is new here, wait for their turn each."""
+"""Requests of up to this many bytes are prepared at once. Larger ones, and those with a new grammar, have queues of their own."""
 
 _AT_ONCE = 2
-# of either kind: what others ask for does not wait for them
+# threads for large requests, and for new grammars: they must not delay other requests
 _SHAPES = 256
-# that are remembered: grammars of theirs, and whether they can be used, are known
+# shapes of requests to remember: their grammars have been compiled and checked
 
 
 class Service:
-    """Understands requests, and runs a `Batch` for them in a thread of its own. answered: hears of the end of each answer."""
+    """Reads requests and runs a `Batch` for them in its own thread. answered: is called at the end of each answer."""
 
     def __init__(self, batch: Batch, serving: ServerSettings, answered: AnswerListener) -> None:
         self.batch, self.serving, self.answered = batch, serving, answered
         self.piece = piece_reader(batch.vocab)
-        # later it would hold every stream up, since it keeps the interpreter to itself
+        # built now: it holds the interpreter's lock, and would stall every stream later
         ByteVocabulary.of(batch.target)
         self._most = batch.parallel + serving.queue
         self._count = count(1)
@@ -85,7 +85,7 @@ class Service:
         self._brought: deque[tuple[int, Piece | RecordResult]] = deque()
         self._flush_due = False
         self.draining = False
-        """Whether nothing more is taken: the server is about to end."""
+        """Whether the server is shutting down, and refuses new requests."""
         self.pulse = Pulse(serving.stall)
         self._idle = asyncio.Event()
         self._wake = threading.Event()
@@ -95,14 +95,14 @@ class Service:
     # -- in the loop's thread ----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work; the loop that runs now hears of the answers."""
+        """Start the engine's thread. Answers are delivered to the running loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def ask(
         self, prefix: str, body: bodies.Body, size: int, holder: str = ""
     ) -> PendingRequest:
-        """Understand a request of so many bytes and begin its answers; prefix: of their name; holder: whose users' they are.
+        """Read a request and submit its jobs. prefix: of the request's id. size: its bytes. holder: the client's key.
 
         Raises InputError, TooManyRequests and the like.
         """
@@ -130,12 +130,12 @@ class Service:
             raise ShuttingDown("the server is shutting down", "try again in a moment")
 
     async def count(self, body: bodies.Body, size: int) -> int:
-        """How many tokens a request's prompts have, of which nothing is asked. size: its bytes."""
+        """Count the tokens of a request's prompts, without answering it. size: bytes of the request."""
         pool = self._large if size > LIGHT else None
         return await self._loop.run_in_executor(pool, self._counted, body)
 
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Job]:
-        """The answers that a request of so many bytes asks for. Raises InputError, TooManyRequests and the like."""
+        """Jobs for the answers that a request wants. size: its bytes. Raises InputError, TooManyRequests and the like."""
         n = body.n_prompts * _choices(body)
         if n > self._most:
             raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
@@ -151,18 +151,18 @@ class Service:
             self._preparing -= 1
         if shape is not None:
             self._shapes.pop(shape, None)
-            self._shapes[shape] = None  # used last
+            self._shapes[shape] = None  # most recently used
             if len(self._shapes) > _SHAPES:
                 del self._shapes[next(iter(self._shapes))]
         return jobs
 
     def _room_for(self, n: int) -> None:
-        """Raise TooManyRequests where so many answers more than there are would be too many."""
+        """Raise TooManyRequests where n more answers exceed the limit."""
         if len(self._open) + n > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
 
     def drop(self, asked: PendingRequest) -> None:
-        """Nobody reads these answers any more."""
+        """Cancel answers whose reader has gone."""
         for job in asked.jobs:
             if job.index in self._open:
                 job.cancelled = True
@@ -170,18 +170,17 @@ class Service:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread works that answers."""
         return self._thread.is_alive()
 
     @property
     def fault(self) -> str | None:
-        """What only a new process would mend: the thread "failed", or is "stuck" in a round of the answers that there are."""
+        """A fault that only a restart repairs: the engine's thread "failed", or is "stuck" in a round."""
         if not self.alive:
             return "failed"
         return "stuck" if self._open and self.pulse.late else None
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing more; what runs may end for so many seconds, and is then cut. What an engine that hangs owes fails."""
+        """Refuse new requests, and cancel after so many seconds what still runs. Answers of a hanging engine fail."""
         self.draining = True
         await self._until_idle(seconds)
         for job, _ in self._open.values():
@@ -198,16 +197,16 @@ class Service:
                 await asyncio.wait_for(self._idle.wait(), seconds)
 
     async def stop(self) -> bool:
-        """End what runs, and the thread.
+        """Cancel all answers and end the thread.
 
         Returns:
-            Whether the thread ended. One that hangs in a call goes on using the batch, which then must not be closed.
+            Whether the thread ended. A hanging thread still uses the batch, which then must not be closed.
         """
         self.draining = True
         self._stopping.set()
         end = time.monotonic() + _STOP_S
         while self.alive and time.monotonic() < end:
-            self.batch.cancel()  # again and again: a thread that is about to begin a run clears the flag
+            self.batch.cancel()  # repeated, since a thread that starts a run clears the flag
             self._wake.set()
             await asyncio.to_thread(self._thread.join, _JOIN_S)
         for pool in (self._large, self._grammars):
@@ -217,7 +216,9 @@ class Service:
         return not self.alive
 
     def _flush(self) -> None:
-        self._flush_due = False  # before the rest: what comes now wakes the loop again
+        self._flush_due = (
+            False  # first, so that pieces that arrive from here on wake the loop again
+        )
         while self._brought:
             index, brought = self._brought.popleft()
             if index in self._open:
@@ -233,7 +234,7 @@ class Service:
         self._brought.append((index, brought))
 
     def _tell(self) -> None:
-        """Wake the loop for all that a round brought: within it, both threads would wait for the interpreter in turns."""
+        """Wake the loop once a round: for each piece, both threads would contend for the interpreter's lock."""
         self.pulse.beat()
         if self._brought and not self._flush_due:
             self._flush_due = True
@@ -250,7 +251,7 @@ class Service:
                     pass
             except Cancelled as error:
                 self._fail_all(error)
-            except Exception as error:  # a fault of ours: those in flight fail, the server goes on
+            except Exception as error:  # a bug: running requests fail, the server goes on
                 log.exception("the engine failed")
                 self._fail_all(error)
             self._tell()
@@ -263,7 +264,7 @@ class Service:
     # -- in any thread -----------------------------------------------------------------------------
 
     def _checked(self, body: Any, name: str) -> list[Job]:
-        """Jobs whose grammar is known to be usable. Raises InputError."""
+        """A request's jobs, their grammar checked. Raises InputError."""
         jobs = self._jobs(body, name)
         if jobs[0].options.grammar is not None:
             check_constraint(jobs[0].options.grammar, self.batch.target)
@@ -280,7 +281,7 @@ class Service:
         return [self._job(record, body, i) for i, record in enumerate(wanted)]
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
-        """The answer number i of a request: each has noise of its own, though the request names one seed."""
+        """The job of answer i of a request. Answers have different noise, though the request names one seed."""
         seed = random.getrandbits(32) if record.seed is None else record.seed
         asked = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), asked)
@@ -292,7 +293,7 @@ class Service:
 
 
 def _choices(body: bodies.Body) -> int:
-    """How many answers each prompt is to have. Raises OptionError."""
+    """The number of answers to each prompt. Raises OptionError."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_N:
         raise OptionError(f"n is {n}", f"use 1 to {MAX_N}")

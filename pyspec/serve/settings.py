@@ -1,4 +1,4 @@
-"""How a server behaves."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 MAX_BODY = 1 << 24
-"""Bytes of a request: an agent sends its whole conversation each time."""
+"""Bytes of a request's body: agents send the whole conversation with each."""
 
 STALL_S = 600.0
-"""No round that works takes so long: 512 tokens of a prompt, at less than one a second."""
+"""Time limit of a round: a slow machine needs minutes for a prefill chunk of 512 tokens."""
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a server calls itself, and its limits.
+    """The model's name for clients, and the server's limits.
 
-    api_key: what clients have to send; of several, one a line, each has owners of texts of its own.
-    queue: answers that may wait beyond those that run; more are refused with 429. max_body: bytes of a request.
-    hosts: names by which the server may be called, None for any. origins: pages of others that may use it. log: takes a line
-    of JSON for each request. ping: seconds after which a stream that has nothing to say shows that it goes on. stall: seconds in
-    which a round of the model ends that does not hang: prompts are read in pieces of 512 tokens, and a slow machine needs minutes
-    for one.
+    api_key: the key that clients must send, or several, one a line, whose users do not share remembered texts.
+    queue: answers that may wait for a sequence; the server refuses more with 429. max_body: bytes of a request's body.
+    hosts: accepted values of the Host header, None for any. origins: origins of foreign pages that may use the server. log: takes
+    a line of JSON for each request. ping: seconds of silence before a stream sends a ping. stall: seconds after which a round
+    of the model counts as hanging.
     """
 
     model: str
@@ -38,5 +37,5 @@ class ServerSettings:
 
 
 def served_name(word: str) -> str:
-    """What clients call a model that was given as a name or a file."""
+    """Clients' name for a model that the command line names by its name or file."""
     return Path(word).stem if word.endswith(".gguf") else word

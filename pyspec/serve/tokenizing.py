@@ -1,4 +1,4 @@
-"""What programs ask of a model beside answers: its tokens, its template, its limits; as llama-server and vLLM tell it."""
+"""A model's tokens, template and limits, in the formats of llama-server and vLLM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pyspec.text.template import ChatTemplate
 
 
 class TokenizeBody(msgspec.Struct):
-    """A text under llama-server's name (content) or vLLM's (prompt), or messages of a chat.
+    """A text under llama-server's name (content) or vLLM's (prompt), or a chat's messages.
 
-    add_special, add_special_tokens: whether a beginning-of-text token is added; vLLM's clients get one unless they say no.
-    parse_special: whether what reads like a control token becomes one. with_pieces: whether each token's text is told.
+    add_special: whether to add a beginning-of-text token to content; add_special_tokens: the same for prompt.
+    parse_special: whether the names of control tokens in a text become those tokens. with_pieces: whether to return each
+    token's text.
     """
 
     content: str | None = None
@@ -33,7 +34,7 @@ class TokenizeBody(msgspec.Struct):
 
 
 class DetokenizeBody(msgspec.Struct):
-    """Token ids."""
+    """A request to turn token ids into text."""
 
     tokens: list[int]
 
@@ -43,18 +44,17 @@ class _ModelField(msgspec.Struct):
 
 
 def model_of(data: bytes) -> str | None:
-    """The model that a body names. Raises InputError."""
     return decoded(_ModelField, data).model
 
 
 def tokenize(batch: Batch, data: bytes) -> dict[str, Any]:
-    """A text's tokens. Raises InputError."""
+    """The tokens of a text or a chat. Raises InputError."""
     body = decoded(TokenizeBody, data)
     tokens = _tokens(batch, body)
-    told: list[Any] = list(tokens)
+    listed: list[Any] = list(tokens)
     if body.with_pieces:
-        told = [{"id": token, "piece": _text(batch, [token])} for token in tokens]
-    return {"tokens": told, "count": len(tokens), "max_model_len": batch.facts["n_ctx"]}
+        listed = [{"id": token, "piece": _text(batch, [token])} for token in tokens]
+    return {"tokens": listed, "count": len(tokens), "max_model_len": batch.facts["n_ctx"]}
 
 
 def _tokens(batch: Batch, body: TokenizeBody) -> list[int]:
@@ -78,18 +78,18 @@ def _tokens(batch: Batch, body: TokenizeBody) -> list[int]:
 
 
 def detokenize(batch: Batch, data: bytes) -> dict[str, str]:
-    """The text of tokens, under llama-server's name and vLLM's. Raises InputError."""
+    """The text of tokens, under llama-server's name and under vLLM's. Raises InputError."""
     text = _text(batch, decoded(DetokenizeBody, data).tokens)
     return {"content": text, "prompt": text}
 
 
 def apply_template(batch: Batch, data: bytes) -> dict[str, str]:
-    """The prompt that a template makes of messages, as llama-server tells it. Raises InputError."""
+    """The template's prompt for messages, in llama-server's format. Raises InputError."""
     return {"prompt": _text(batch, _tokens(batch, decoded(TokenizeBody, data)))}
 
 
 WORK = {"/tokenize": tokenize, "/detokenize": detokenize, "/apply-template": apply_template}
-"""What is done by path."""
+"""The function of each path."""
 
 
 def _text(batch: Batch, tokens: list[int]) -> str:
@@ -98,17 +98,17 @@ def _text(batch: Batch, tokens: list[int]) -> str:
 
 
 def tokenizer_info(batch: Batch) -> dict[str, Any]:
-    """What a tokenizer is made of, as vLLM tells it: lm-evaluation-harness then needs no files of its own."""
+    """A tokenizer's properties in vLLM's format, with which lm-evaluation-harness needs no tokenizer files."""
     target, sources = batch.target, ChatTemplate.of(batch.target).sources
-    told: dict[str, Any] = {"tokenizer_class": "pyspec", "model_max_length": batch.facts["n_ctx"]}
+    info: dict[str, Any] = {"tokenizer_class": "pyspec", "model_max_length": batch.facts["n_ctx"]}
     for name in ("bos", "eos"):
         token = getattr(target, f"token_{name}")()
-        told[f"{name}_token"] = _text(batch, [token]) if token >= 0 else None
-    return {**told, "chat_template": sources.get("default") or next(iter(sources.values()), None)}
+        info[f"{name}_token"] = _text(batch, [token]) if token >= 0 else None
+    return {**info, "chat_template": sources.get("default") or next(iter(sources.values()), None)}
 
 
 def props(batch: Batch, serving: ServerSettings, path: str) -> dict[str, Any]:
-    """What llama-server's clients ask a server for; path: of the model, of which the name is told."""
+    """A server's properties in llama-server's format. path: the model's, of which only the file name is shown."""
     about, facts = tokenizer_info(batch), batch.facts
     names = ("chat_template", "bos_token", "eos_token")
     return {
