@@ -1,4 +1,4 @@
-"""The HTTP application: routes, limits, and errors in the shape that each interface's clients expect."""
+"""The HTTP application: routes, limits, and errors in the format that each interface's clients expect."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def make_app(
     others: OtherModels | None = None,
     embedders: Sequence[Embedder] = (),
 ) -> Starlette:
-    """The application over a `Batch` made with `interactive=True`; it owns the batch's thread, not the batch."""
-    told = Metrics(lambda: [service.batch for service in fleet.services])
-    fleet, activity = Fleet(batch, serving, told.answered, others), Activity()
+    """The application over a `Batch` made with `interactive=True`. It owns the engine's thread, but not the batch."""
+    metrics = Metrics(lambda: [service.batch for service in fleet.services])
+    fleet, activity = Fleet(batch, serving, metrics.answered, others), Activity()
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -83,7 +83,7 @@ def make_app(
     app = Starlette(
         routes=[
             *(Route(path, _page) for path in _PAGE),
-            *Handlers(fleet, serving, told, embedders).routes(),
+            *Handlers(fleet, serving, metrics, embedders).routes(),
         ],
         middleware=[Middleware(activity.around), *_middleware(serving)],
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
@@ -94,18 +94,17 @@ def make_app(
 
 
 class Handlers:
-    """What each path answers. All but health ask for the key, where there is one."""
+    """The handlers of all paths. All but those of health check the API key."""
 
     def __init__(
-        self, fleet: Fleet, serving: ServerSettings, told: Metrics, embedders: Sequence[Embedder]
+        self, fleet: Fleet, serving: ServerSettings, metrics: Metrics, embedders: Sequence[Embedder]
     ) -> None:
-        self._fleet, self._serving, self._told = fleet, serving, told
+        self._fleet, self._serving, self._metrics = fleet, serving, metrics
         self._embedders = embedders
         self._keys = Keys(serving.api_key)
         self._tokenizing = asyncio.Semaphore()
 
     def routes(self) -> list[Route]:
-        """The paths."""
         posted = dict.fromkeys(INTERFACES, self.complete)
         posted |= dict.fromkeys(TOKEN_COUNTS, self.count_tokens)
         posted |= dict.fromkeys(("/tokenize", "/detokenize", "/apply-template"), self.tokenize)
@@ -132,19 +131,19 @@ class Handlers:
         return [*routes, *(Route(path, answer) for path, answer in got.items())]
 
     async def complete(self, request: Request) -> Any:
-        """Answers, whole or streamed."""
+        """Answer a completion request of any interface, whole or streamed."""
         interface = INTERFACES[whole_path(request.url.path)]
         data, holder = await self._data(request)
         body = interface.read(data)
-        if (told := getattr(body, "unasked", None)) is not None:
+        if (empty := getattr(body, "unasked", None)) is not None:
             async with self._fleet.using(body.model):
-                return _json(told)
+                return _json(empty)
         begins = self._begin(request, interface, body, len(data), holder)
         if not body.stream:
             return await _whole_answer(interface, request, *await begins)
         begun, every = asyncio.ensure_future(begins), self._serving.ping
         await asyncio.wait({begun}, timeout=every)
-        # once the reader has waited so long, the status has to go out
+        # after this time the status has to go out, whether or not the request is admitted
         error = begun.exception() if begun.done() else None
         if error is not None and not isinstance(error, interface.streamed):
             raise error
@@ -153,7 +152,7 @@ class Handlers:
     async def _begin(
         self, request: Request, interface: Interface, body: Body, size: int, holder: str
     ) -> Admission:
-        """The answers to a request of so many bytes, and what ends them."""
+        """Admit a request. Returns it, and the function that ends it. size: its bytes."""
         service = await self._fleet.take(body.model)
         try:
             asked = await service.ask(interface.prefix, body, size, holder)
@@ -161,7 +160,7 @@ class Handlers:
             self._fleet.release(service)
             raise
         request.scope[ASKED] = asked
-        self._told.asked(interface.kind, asked.prompt_tokens)
+        self._metrics.asked(interface.kind, asked.prompt_tokens)
         return asked, partial(self._end, service, asked)
 
     def _end(self, service: Service, asked: PendingRequest) -> None:
@@ -169,7 +168,7 @@ class Handlers:
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
-        """How many tokens a request's prompt has."""
+        """Count the tokens of a request's prompt."""
         read, beside = TOKEN_COUNTS[whole_path(request.url.path)]
         data, _ = await self._data(request)
         body = read(data)
@@ -177,22 +176,20 @@ class Handlers:
             return _json({**beside, "input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
-        """Tokens of a text, or the text of tokens."""
+        """Tokenize or detokenize a text, or apply the chat template."""
         data, _ = await self._data(request)
         work = tokenizing.WORK[request.url.path]
-        # one at a time: the threads that there are belong to answers
+        # one at a time: the processor belongs to the answers
         async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
             return _json(await asyncio.to_thread(work, service.batch, data))
 
     async def models(self, request: Request) -> Response:
-        """The models there are."""
         self._keys.holder(request.headers)
         names = [*await self._fleet.names(), *(each.name for each in self._embedders)]
         entries = [self._entry(name) for name in names]
         return _json({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
-        """One of them."""
         self._keys.holder(request.headers)
         names, name = await self._fleet.names(), request.path_params["name"]
         if name not in names:
@@ -200,31 +197,31 @@ class Handlers:
         return _json(self._entry(name))
 
     def _entry(self, name: str) -> dict[str, Any]:
-        """A model as OpenAI's clients list it; meta: what is known of one that is loaded."""
+        """A model in OpenAI's format. meta: the facts of a loaded one, else None."""
         loaded = (each.batch for each in self._fleet.services if each.serving.model == name)
         batch = next(loaded, None)
         about = {"id": name, "object": "model", "created": 0, "owned_by": "pyspec"}
         return {**about, "meta": None if batch is None else batch.facts}
 
     async def props(self, request: Request) -> Response:
-        """What llama-server's clients want to know of a server."""
+        """Properties of the server, for llama-server's clients."""
         self._keys.holder(request.headers)
         async with self._fleet.using(request.query_params.get("model")) as service:
             path = service.batch.target.model_path
             return _json(tokenizing.props(service.batch, service.serving, path))
 
     async def slots(self, request: Request) -> Response:
-        """Which of llama-server's slots are busy."""
+        """The sequences and whether each is busy, for llama-server's clients."""
         self._keys.holder(request.headers)
         async with self._fleet.using(request.query_params.get("model")) as service:
             return _json(about.slots(service.batch))
 
     async def version(self, _request: Request) -> Response:
-        """Which of ollama's APIs this is."""
+        """The version of ollama's API."""
         return _json(about.version())
 
     async def tags(self, request: Request) -> Response:
-        """The models that ollama's clients may ask for, or those that are loaded."""
+        """All models for ollama's clients, or at /api/ps those that are loaded."""
         self._keys.holder(request.headers)
         loaded = {each.serving.model: each.batch for each in self._fleet.services}
         if request.url.path == "/api/ps":
@@ -232,47 +229,45 @@ class Handlers:
         return _json(about.tags((name, loaded.get(name)) for name in await self._fleet.names()))
 
     async def show(self, request: Request) -> Response:
-        """What is known of a model, for ollama's clients."""
+        """A model's description, for ollama's clients."""
         data, _ = await self._data(request)
         async with self._fleet.using(tokenizing.model_of(data)) as service:
             return _json(about.describe_model(service.batch))
 
     async def tokenizer_info(self, request: Request) -> Response:
-        """What the tokenizer is."""
         self._keys.holder(request.headers)
         async with self._fleet.using(request.query_params.get("model")) as service:
             return _json(tokenizing.tokenizer_info(service.batch))
 
     async def _data(self, request: Request) -> tuple[bytes, str]:
-        """The body of a request that may be made, and whose key it brought."""
+        """Check a request's key and type. Returns its body, and the key's holder."""
         holder = self._keys.holder(request.headers)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # what a form of another page can send is not believed
+        if kind != "application/json":  # a form on a foreign page can send other types
             raise HTTPException(415, "send application/json")
         return await whole_body(request, self._serving.max_body), holder
 
     @property
     def _fault(self) -> str | None:
-        """What is wrong with one of the models' threads, if anything is."""
+        """The first fault of a model's engine, if any."""
         return next(filter(None, (service.fault for service in self._fleet.services)), None)
 
     async def health(self, _request: Request) -> Response:
-        """Whether the server takes requests, and what it does: 503 where it is about to end."""
+        """The server's state and load; 503 if it is shutting down or faulty."""
         loads = [service.batch.load for service in self._fleet.services]
         running, waiting = (sum(load[i] for load in loads) for i in (0, 1))
         word = self._fault or ("draining" if self._fleet.draining else "ok")
-        told = {"status": word, "running": running, "waiting": waiting}
-        return _json(told) if word == "ok" else _json(told, 503, _SOON)
+        state = {"status": word, "running": running, "waiting": waiting}
+        return _json(state) if word == "ok" else _json(state, 503, _SOON)
 
     async def live(self, _request: Request) -> Response:
-        """Whether the process works; 503 where only a new one would."""
+        """Whether the process works; 503 if it has to be restarted."""
         fault = self._fault
         return _json({"status": fault or "ok"}, 503 if fault else 200)
 
     async def metrics(self, request: Request) -> Response:
-        """Counters, for Prometheus."""
         self._keys.holder(request.headers)
-        return Response(self._told.text(), media_type="text/plain; version=0.0.4")
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _middleware(serving: ServerSettings) -> list[Middleware]:
@@ -280,7 +275,7 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
     if serving.log is not None:
         stack.append(Middleware(AccessLog, write=serving.log))
     with contextlib.suppress(ImportError):
-        from opentelemetry import propagate, trace  # noqa: PLC0415 - there or not
+        from opentelemetry import propagate, trace  # noqa: PLC0415 - may not be installed
 
         stack.append(Middleware(Spans, trace=trace, propagate=propagate))
     if serving.hosts is not None:
@@ -299,7 +294,7 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 async def _whole_answer(
     interface: Interface, request: Request, asked: PendingRequest, end: Callable[[], None]
 ) -> Response:
-    """A response that is not streamed; one whose client has gone ends."""
+    """A response that is not streamed. The request is cancelled if the client leaves."""
     answer = asyncio.ensure_future(_whole(interface, asked))
     left = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -322,7 +317,7 @@ async def _whole(interface: Interface, asked: PendingRequest) -> dict[str, Any]:
 
 
 async def _gone(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -355,27 +350,27 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _claudes(request: Request) -> Interface | None:
-    """Anthropic's interface, for its clients' requests elsewhere."""
+    """Anthropic's interface, for its clients' requests to other paths."""
     below = request.url.path.startswith("/v1/messages/")
     return MESSAGES if below or "anthropic-version" in request.headers else None
 
 
 _UNSAID = ("Not Found", "Method Not Allowed")
-# what Starlette says of paths and methods
+# Starlette's sentences for unknown paths and methods, which name neither
 
 
 def _log(request: Request, error: BaseException, status: int) -> None:
-    """Tell of a fault of ours; of an answer's it was told already."""
+    """Log an error of the server's own. That of an answer has been logged already."""
     if status == 500 and isinstance(error, PyspecError) and not isinstance(error, AnswerFailed):
         log.error("%s %s failed: %s", request.method, request.url.path, error)
 
 
 def _broken(request: Request, error: BaseException) -> bytes:
-    """What ends the stream of a request that is refused, behind nothing but pings."""
+    """The end of a stream that has sent nothing but pings, since the request is refused."""
     interface = INTERFACES[whole_path(request.url.path)]
     status, code, message = told_of(error, interface)
     _log(request, error, status)
-    if not isinstance(error, PyspecError):  # uvicorn logs such of others
+    if not isinstance(error, PyspecError):  # uvicorn logs those of requests that are not streamed
         log.error("%s failed", request.url.path, exc_info=error)
     return interface.broken(0, status, code, message)
 

@@ -1,4 +1,4 @@
-"""An answer as a row of blocks that are written one after the other: reasoning, content, calls."""
+"""An answer as a sequence of blocks: reasoning, content, calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXTS = ("reasoning", "content")
 
 @dataclass
 class AnswerBlock:
-    """One of them. text: of a call, its arguments. call: a call's id; name: its function's. index: its place, from 0."""
+    """One block. text: a call's is its arguments. call: a call's id. name: a call's function. index: counts from 0."""
 
     kind: Literal["reasoning", "content", "call"]
     index: int
@@ -25,25 +25,25 @@ class AnswerBlock:
 
     @property
     def whole(self) -> bool:
-        """Whether it can be used: a call whose arguments were cut cannot."""
+        """False for a call whose arguments were cut."""
         return self.kind != "call" or is_object(self.text)
 
 
 class AnswerBlocks:
-    """Makes blocks of parts as they come."""
+    """Groups parts into blocks as they arrive."""
 
     def __init__(self) -> None:
         self.all: list[AnswerBlock] = []
         self._open: AnswerBlock | None = None
 
     def take(self, parts: Iterable[AnswerPart]) -> Iterator[BlockStep]:
-        """What these parts begin, add to and end; with each what is added."""
+        """Yield the steps that these parts take: blocks that begin, grow by a text, and end."""
         for part in parts:
             if part.kind == "call":
                 yield from self.end()
                 yield from self._begin("call", part.id, part.text)
                 continue
-            if part.kind == "broken":  # what was written of it went out already
+            if part.kind == "broken":  # its text has been sent already
                 yield from self.end()
                 continue
             kind = part.kind if part.kind in _TEXTS else "call"
@@ -55,7 +55,7 @@ class AnswerBlocks:
                 yield "more", self._open, part.text
 
     def end(self) -> Iterator[BlockStep]:
-        """The last one is ended, if one is open."""
+        """End the open block, if any."""
         if self._open is not None:
             block, self._open = self._open, None
             yield "end", block, ""

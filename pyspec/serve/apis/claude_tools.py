@@ -1,4 +1,4 @@
-"""Tools of Anthropic's Messages as functions of a chat."""
+"""Conversion of tools of Anthropic's Messages into functions of a chat."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Mapping[str, Any]], ...] = (
         ),
     ),
 )
-"""Tools that clients run and whose schemas are public: their types, what they do, and their schemas."""
+"""Anthropic's tools that clients run and whose schemas are public: type, description, schema."""
 
 _CLIENTS_OWN = re.compile(r"(bash|text_editor|memory|computer|browser)_")
-# types of tools that clients run, and whose schemas models of Anthropic's alone know unless they are above
+# types of tools that clients run; unless listed above, only Anthropic's models know their schemas
 
 
 def is_function(tool: Mapping[str, Any]) -> bool:
-    """Whether a tool is a function, and none that the server would run. Raises InputError for those that nobody here knows."""
+    """Whether the client runs a tool, rather than Anthropic's server. Raises InputError for a tool without a known schema."""
     kind = str(tool.get("type", ""))
     if "input_schema" in tool or _known(tool) is not None:
         return True
@@ -92,22 +92,22 @@ def is_function(tool: Mapping[str, Any]) -> bool:
 
 
 def chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool as a chat's function; what the request says of it goes before what is known."""
+    """A tool as a chat's function. The request's description and schema take precedence over known ones."""
     description, schema = _known(tool) or ("", {})
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema", schema)}
-    if told := tool.get("description") or description:
-        function["description"] = told
+    if text := tool.get("description") or description:
+        function["description"] = text
     return {"type": "function", "function": function}
 
 
 def _known(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
     kind = str(tool.get("type", ""))
-    found = ((told, schema) for pattern, told, schema in _KNOWN if pattern.fullmatch(kind))
+    found = ((text, schema) for pattern, text, schema in _KNOWN if pattern.fullmatch(kind))
     return next(found, None)
 
 
 def chat_choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
-    """Which call is demanded, as a chat says it. Raises InputError."""
+    """A chat's `tool_choice` for Anthropic's. Raises InputError."""
     kind = choice.get("type", "auto")
     if kind == "tool":
         return {"type": "function", "function": {"name": choice.get("name")}}

@@ -1,4 +1,4 @@
-"""Chat and text completions as OpenAI has them: responses, whole and streamed."""
+"""OpenAI's chat and text completions: responses, whole and streamed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspec.serve.pending import Choice, PendingRequest
 
 _TEXT = {"content"}
 _PLACE = "\0text\0"
-"""Stands for a text in what is made once; no name has such letters."""
+"""Placeholder for the text in a chunk that is encoded once; NUL occurs in no name."""
 
 
 def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
@@ -26,9 +26,9 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """The chunks of all choices as they come, then `[DONE]`, as server-sent events.
+    """The chunks of all choices as they arrive, then `[DONE]`, as server-sent events.
 
-    Of a choice nothing goes out before there is something of its answer: until then another server could give it.
+    A choice sends nothing before its first text: until then another replica could still answer.
     """
     choices = asked.choices()
     writers = [_ChunkWriter(choice) for choice in choices]
@@ -48,7 +48,7 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
 
 
 class _ChunkWriter:
-    """Writes the chunks of a choice; a chat's begin with its role. Most differ in their text alone, and share the rest."""
+    """Writes the chunks of a choice; a chat's first one has the role. Most differ only in their text, and share the rest."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
@@ -59,7 +59,7 @@ class _ChunkWriter:
             self._first = choice.chunk({"role": "assistant", "content": ""})
 
     def events(self) -> Iterator[bytes]:
-        """What has come, as events."""
+        """Take what arrived as events."""
         deltas, ended = self._choice.deltas(), self._choice.result is not None
         if self._first and (deltas or ended):
             yield _event(self._first)
@@ -95,7 +95,7 @@ def _event(value: Any) -> bytes:
 
 
 def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
-    """The event that ends a stream which cannot go on."""
+    """The last event of a stream that fails."""
     return _event(openai_refusal(status, code, message))
 
 

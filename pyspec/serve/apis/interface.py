@@ -1,4 +1,4 @@
-"""What an interface is: how requests are read, and how answers and refusals are written."""
+"""The definition of an interface: it reads requests, and writes answers and refusals."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ OPENAI_TOO_LONG = (
 
 
 PING = b":\n\n"
-"""A server-sent comment, which clients pass over."""
+"""A server-sent comment, which clients ignore."""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """One way to ask for answers, and to get them.
+    """One API's format of requests and responses.
 
-    kind: what metrics call it. prefix: of its answers' names. read: a request's body. whole: the response to a request all of
-    whose choices have ended. events: the response as server-sent events, which come as the choices do. refusal: the body of
-    an error by its status, its code and its sentence. broken: what ends a stream which cannot go on, by the number of its events
-    so far and what is said of an error. too_long: the sentence of a prompt of `need` tokens where there is room for `have`, by
-    which clients know that they have to shorten it. streamed: errors that clients who asked for a stream look for in it.
-    media_type, ping: of a stream; nothing is sent where a ping is empty.
+    kind: its label in metrics. prefix: of its responses' ids. read: decodes a request's body. whole: writes the response once
+    all choices have ended. events: writes it as server-sent events while they grow. refusal: writes an error's body from
+    status, code and message. broken: writes the end of a stream that fails, from the number of events so far, status, code and
+    message. too_long: the message for a prompt of `need` tokens in a context of `have`, by which clients know that they must
+    shorten it. streamed: errors that clients expect within the stream. media_type, ping: of a stream; with an empty ping,
+    none are sent.
     """
 
     kind: str
@@ -67,23 +67,23 @@ class Interface:
 
 
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
-    """Reads bodies of this kind. Raises InputError."""
+    """A function that decodes bodies of this type. It raises InputError."""
     return lambda data: decoded(kind, data)
 
 
-def as_chat(asked: Body, what: str, **given: Any) -> ChatBody:
-    """The chat that asks the same as a request for one answer; given: what a chat says otherwise. what: such an answer's name.
+def as_chat(body: Body, what: str, **fields: Any) -> ChatBody:
+    """The equivalent chat of a request. fields: those of a chat that differ. what: the API's word for an answer.
 
-    Raises InputError for a request of more answers.
+    Raises InputError for a request of several answers.
     """
-    if asked.n not in (None, 1):
+    if body.n not in (None, 1):
         raise InputError(f"a {what} has one answer", "leave n out")
-    shared = {key: getattr(asked, key) for key in Body.__struct_fields__}
-    return ChatBody(**(shared | given))
+    shared = {key: getattr(body, key) for key in Body.__struct_fields__}
+    return ChatBody(**(shared | fields))
 
 
 NO_THREADS = "thread_unsupported_request"
-"""Anthropic's code for what has clients go on without threads."""
+"""Anthropic's code that makes clients retry without threads."""
 
 _CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ShuttingDown, 503, "shutting_down"),
@@ -101,7 +101,6 @@ _CODES: tuple[tuple[type[Exception], int, str | None], ...] = (
 
 
 def status_of(error: BaseException) -> tuple[int, str | None]:
-    """An exception's HTTP status, and its code for clients."""
     if isinstance(error, HTTPException):
         return error.status_code, "invalid_api_key" if error.status_code == 401 else None
     if isinstance(error, AnswerFailed):
@@ -111,7 +110,7 @@ def status_of(error: BaseException) -> tuple[int, str | None]:
 
 
 def told_of(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
-    """An error's HTTP status, its code and its sentence for the clients of an interface."""
+    """An error's HTTP status, code and message for the clients of an interface."""
     status, code = status_of(error)
     if interface is not None and isinstance(error, ContextOverflow):
         return status, code, interface.too_long.format(have=error.have, need=error.need)
@@ -121,18 +120,18 @@ def told_of(error: BaseException, interface: Interface | None) -> tuple[int, str
 
 
 def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
-    """An error as OpenAI's clients know it."""
+    """An error in OpenAI's format."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def event(value: dict[str, Any]) -> bytes:
-    """A server-sent event whose name is the type of what it tells."""
+    """A server-sent event, named after the `type` of its value."""
     return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))
 
 
 def text_of(content: Any, kinds: tuple[str, ...]) -> str:
-    """The text of a message: one string, or parts of these kinds, which have a `text`, or a `refusal`. Raises InputError."""
+    """The text of a message: a string, or parts of these kinds with a `text` or a `refusal`. Raises InputError."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

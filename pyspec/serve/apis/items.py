@@ -1,4 +1,4 @@
-"""Items of OpenAI's Responses, as clients send them, as messages of a chat."""
+"""Conversion of items of OpenAI's Responses into messages of a chat."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from pyspec.text.forms import TELLING
 
 
 def messages_of(
-    given: str | list[dict[str, Any]], instructions: str | None
+    items: str | list[dict[str, Any]], instructions: str | None
 ) -> list[dict[str, Any]]:
-    """A chat's messages from items: what the model said, thought and called between two turns is one. Raises InputError."""
-    told = [instructions] if instructions else []
-    if isinstance(given, str):
-        made = [{"role": "user", "content": given}]
+    """A chat's messages. The model's items between two turns become one message. Raises InputError."""
+    system = [instructions] if instructions else []
+    if isinstance(items, str):
+        made = [{"role": "user", "content": items}]
     else:
-        made = list(_turns(given))
+        made = list(_turns(items))
         while made and made[0]["role"] in TELLING:  # templates take one such message
-            told.append(made.pop(0)["content"])
-    return [{"role": "system", "content": "\n\n".join(told)}, *made] if told else made
+            system.append(made.pop(0)["content"])
+    return [{"role": "system", "content": "\n\n".join(system)}, *made] if system else made
 
 
 def _turns(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    own: dict[str, Any] | None = None  # the model's turn that is open
+    own: dict[str, Any] | None = None  # the model's open turn
     for item in items:
         if item.get("type") in SERVERS:
             continue
-        said = _own_part(item)
-        if said is None:
+        part = _own_part(item)
+        if part is None:
             if own is not None:
                 yield own
                 own = None
             yield _turn(item)
             continue
-        if own is not None and _behind(own, said):
+        if own is not None and _behind(own, part):
             yield own
             own = None
         own = own or {"role": "assistant"}
-        calls = [*own.get("tool_calls", ()), *said.get("tool_calls", ())]
-        own |= said
+        calls = [*own.get("tool_calls", ()), *part.get("tool_calls", ())]
+        own |= part
         if calls:
             own["tool_calls"] = calls
     if own is not None:
         yield own
 
 
-def _behind(own: dict[str, Any], said: dict[str, Any]) -> bool:
-    """Whether what was said begins a turn of its own: nothing is said twice in one, or after its calls."""
-    return bool(own.keys() & said.keys() - {"tool_calls"}) or (
-        "content" in said and "tool_calls" in own
+def _behind(own: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a part needs a new turn: a turn has one content and one reasoning, and no content after calls."""
+    return bool(own.keys() & part.keys() - {"tool_calls"}) or (
+        "content" in part and "tool_calls" in own
     )
 
 
 def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
-    """What an item adds to a turn of the model; None where it is none of the model's."""
+    """The part of a turn that one of the model's items is; None for other items."""
     kind = item.get("type", "message")
     if kind in CALLS:
         return {"tool_calls": [call_of(item)]}

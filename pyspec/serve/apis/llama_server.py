@@ -1,4 +1,4 @@
-"""llama-server's own completions: a prompt that no template touches, and its words for why an answer ended."""
+"""llama-server's own completions: a prompt without a template, and llama-server's names for the finish reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAKEN = ("n_predict",)
 
 
 class LlamaBody(Body):
-    """A request's body. n_predict: what others call max_tokens. logit_bias: pairs, or by token id."""
+    """A request's body. n_predict: other APIs' max_tokens. logit_bias: pairs, or by token id."""
 
     refused = tuple(name for name in REFUSED if name not in _TAKEN)
     harmless = (
@@ -38,7 +38,7 @@ class LlamaBody(Body):
     form = COMPLETION
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record. Raises InputError."""
+        """The request as one record. Raises InputError."""
         for field, hint in _UNDONE.items():
             if getattr(self, field):
                 raise InputError(f"{field} is not supported", hint)
@@ -52,14 +52,14 @@ class LlamaBody(Body):
 
 
 class OtherFileBody(msgspec.Struct):
-    """Another file of an editor's."""
+    """Another file that is open in the editor."""
 
     text: str
     filename: str = ""
 
 
 class InfillBody(LlamaBody):
-    """A gap between two texts. prompt: what is written in it already. input_extra: other files, the most useful last."""
+    """A gap to fill between two texts. prompt: the text in it so far. input_extra: other files, the most useful last."""
 
     input_prefix: str = ""
     input_suffix: str = ""
@@ -67,7 +67,7 @@ class InfillBody(LlamaBody):
     prompt: str | None = None
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record."""
+        """The request as one record. Raises InputError."""
         begun, self.prompt = self.prompt or "", self.input_prefix or "x"
         (record,) = super().records(name)
         record.prompt, record.suffix = self.input_prefix + begun, self.input_suffix
@@ -82,9 +82,9 @@ _UNDONE = {
 }
 
 
-def _biases(given: Any) -> dict[int, float] | None:
-    """A `logit_bias` by token id. false as a value bars the token."""
-    pairs = given.items() if isinstance(given, dict) else given or ()
+def _biases(value: Any) -> dict[int, float] | None:
+    """A `logit_bias` by token id. The value false bans a token."""
+    pairs = value.items() if isinstance(value, dict) else value or ()
     try:
         return {int(token): -1e9 if bias is False else float(bias) for token, bias in pairs} or None
     except (TypeError, ValueError):
@@ -102,7 +102,7 @@ _STOPS = {"length": "limit", "context": "limit", "cancelled": "none"}
 
 
 def _end(choice: Choice) -> dict[str, Any]:
-    """What is told with the end of an answer."""
+    """The last event of an answer: finish reason, counts and times."""
     result, asked, times = choice.result, choice.asked, choice.block["timings"]
     kind = "word" if result.stop_string else _STOPS.get(result.finish_reason, "eos")
     n, read = result.usage.completion_tokens, result.usage.prompt_tokens
@@ -140,7 +140,7 @@ def _end(choice: Choice) -> dict[str, Any]:
 
 
 async def _events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """The answer as it comes, and its end, as server-sent events."""
+    """The answer as it grows, and its end, as server-sent events."""
     choices = asked.choices()
     try:
         async for choice in asked.updates(choices):

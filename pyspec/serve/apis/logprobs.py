@@ -1,4 +1,4 @@
-"""Log-probabilities of an answer's tokens as OpenAI's two kinds of completion have them."""
+"""Log-probabilities of an answer's tokens, in the formats of OpenAI's two kinds of completion."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pyspec.requests.records import CHAT
 from pyspec.text.tokens import Token, TokenLogprobs
 
 Likely = Sequence[tuple[Token, TokenLogprobs | None]]
-"""Tokens with what is known of each; None for a prompt's first token."""
+"""Tokens and their log-probabilities; None for a prompt's first token."""
 
 
 class LogprobWriter:
-    """Writes the log-probabilities of one answer, all at once or a stretch after the other.
+    """Writes the log-probabilities of one answer, all at once or in parts.
 
-    form: of the completion, chat or text. piece: the bytes of a token.
+    form: of the completion, chat or text. piece: returns a token's bytes.
     """
 
     def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
@@ -25,7 +25,7 @@ class LogprobWriter:
         self._written = 0
 
     def write(self, likely: Likely) -> dict[str, Any]:
-        """The next tokens, as a choice has them."""
+        """The next tokens' `logprobs` of a choice."""
         if self._form == CHAT:
             return {"content": chat_logprobs(self._piece, likely)}
         return {
@@ -36,13 +36,13 @@ class LogprobWriter:
         }
 
     def _offset(self, token: int) -> int:
-        """Where in the text a token's first character is: a token that ends one begins where that character does."""
+        """The index of a token's first character in the text, even where an earlier token began that character."""
         at = self._written
         self._written += len(self._decoder.decode(self._piece(token)))
         return at
 
     def _by_word(self, at: TokenLogprobs) -> dict[str, float]:
-        """Log-probabilities by words; of two tokens of one text, the likelier one's."""
+        """Log-probabilities by text. Of two tokens with the same text, the likelier counts."""
         found: dict[str, float] = {}
         for token, value in at.top:
             word = self._word(token)
@@ -50,7 +50,7 @@ class LogprobWriter:
         return found
 
     def _word(self, token: int) -> str:
-        """A token's text; its bytes, as OpenAI writes them, where they are no text."""
+        """A token's text, or its bytes in OpenAI's notation if they are not UTF-8."""
         data = self._piece(token)
         try:
             return data.decode()
@@ -59,7 +59,7 @@ class LogprobWriter:
 
 
 def chat_logprobs(piece: Callable[[int], bytes], likely: Likely) -> list[dict[str, Any]]:
-    """What a chat's choice has of tokens."""
+    """Tokens' log-probabilities in the format of a chat's choice."""
 
     def entry(token: int, value: float) -> dict[str, Any]:
         data = piece(token)

@@ -45,11 +45,11 @@ _ERRORS = {
 _SESSION = re.compile(r"_session_[0-9a-fA-F-]{36}\Z")
 
 NOTE = "x-anthropic-billing-header:"
-"""What an agent says to its own service: it changes with each request, and nothing behind it could be taken over."""
+"""Prefix of an agent's note to Anthropic. It changes with each request, so that no text after it could be a cached prefix."""
 
 
 class MessagesBody(Body):
-    """A request's body. Tools that the server would run are left out. output_format: what betas had for that of output_config."""
+    """A request's body. Tools that Anthropic's server would run are left out. output_format: as betas named output_config's."""
 
     refused = (*REFUSED, "compaction", "container", "mcp_servers", "thread")
     harmless = (
@@ -74,12 +74,12 @@ class MessagesBody(Body):
 
     @property
     def owner(self) -> str:
-        """Whose texts may draft for it: a user has them in the next session too."""
-        named = (self.metadata or {}).get("user_id")
-        return _without_session(str(named)) if named else super().owner
+        """The user whose remembered texts may draft for this request; the same in the user's next session."""
+        user = (self.metadata or {}).get("user_id")
+        return _without_session(str(user)) if user else super().owner
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record: that of a chat which asks the same."""
+        """The request as the record of the equivalent chat. Raises InputError."""
         (record,) = self._records(name)
         if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
             raise InputError(
@@ -107,7 +107,7 @@ class MessagesBody(Body):
         return chat.records(name)
 
     def _offered(self) -> list[dict[str, Any]]:
-        """Tools that the model may call now: deferred ones once a search has found them, if it is the client that searches."""
+        """Tools that the model may call now. Where the client searches for tools, a deferred one counts once it is found."""
         tools = [tool for tool in self.tools or () if is_function(tool)]
         check_names(str(tool.get("name")) for tool in tools)
         if any(str(tool.get("type")).startswith("tool_search_tool") for tool in self.tools or ()):
@@ -123,11 +123,11 @@ class MessagesBody(Body):
         return effort
 
     def _turns(self) -> Iterator[dict[str, Any]]:
-        given = self.system or ""
-        parts = [given] if isinstance(given, str) else [_text(block) for block in given]
+        system = self.system or ""
+        parts = [system] if isinstance(system, str) else [_text(block) for block in system]
         parts = [part for part in parts if not part.startswith(NOTE)]
-        if system := "\n".join(parts):
-            yield {"role": "system", "content": system}
+        if text := "\n".join(parts):
+            yield {"role": "system", "content": text}
         for message in self.messages:
             role, content = message.get("role"), message.get("content")
             if role not in ("user", "assistant", "system"):
@@ -143,17 +143,16 @@ class MessagesBody(Body):
 
 
 class CountBody(MessagesBody):
-    """A body whose tokens are to be counted: it may end anywhere, and what shapes an answer is no matter."""
+    """A request to count tokens: it may end with any message, and formats of the answer are ignored."""
 
     def records(self, name: str) -> list[Record]:
-        """What is counted, as a record."""
         self.grammar = self.response_format = self.output_format = None
         self.output_config = {**(self.output_config or {}), "format": None}
         return self._records(name)
 
 
 def _without_session(user: str) -> str:
-    """A user's name without the session that agents put into it: behind it, or as a member of an object."""
+    """A user's name without the session that agents add to it, as a suffix or as a member of an object."""
     try:
         named = json.loads(user)
     except (ValueError, RecursionError):
@@ -168,7 +167,7 @@ def _without_session(user: str) -> str:
 
 
 def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A turn of the user's: results of calls are messages of their own, the text between them another."""
+    """A user's turn as messages: one for each result of a call, and one for each text between them."""
     texts: list[str] = []
     for block in blocks:
         if block.get("type") != "tool_result":
@@ -177,18 +176,18 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
         if texts:
             yield {"role": role, "content": "\n".join(texts)}
             texts = []
-        given = block.get("content") or ""
-        parts = [given] if isinstance(given, str) else list(map(_text, without_pictures(given)))
+        result = block.get("content") or ""
+        parts = [result] if isinstance(result, str) else list(map(_text, without_pictures(result)))
         if block.get("is_error"):
             parts = ["The call failed:", *parts]
-        told = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(parts)}
-        yield told
+        text = "\n".join(parts)
+        yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
     if texts:
         yield {"role": role, "content": "\n".join(texts)}
 
 
 def _found(content: Any) -> Iterator[str]:
-    """Names of the tools that results of a turn refer to."""
+    """Names of the tools that a turn's results refer to."""
     for block in content if isinstance(content, list) else ():
         if isinstance(block, dict) and block.get("type") == "tool_result":
             yield from _found(block.get("content"))
@@ -197,29 +196,29 @@ def _found(content: Any) -> Iterator[str]:
 
 
 _DOCUMENTS = {"text": "data", "content": "content"}
-# kinds of their sources that are text, and where these have it
+# types of documents' sources that are text, and the member that holds it
 
 
 def _text(block: dict[str, Any]) -> str:
-    """The text of a block: it, that of a search result, of a document of text, or a tool's that was found. Raises InputError."""
+    """The text of a block: a text, a search result, a text document or a reference to a tool. Raises InputError."""
     kind, source = block.get("type"), block.get("source")
     if kind == "tool_reference":
         return f"{block['tool_name']} can be called now."
     if kind == "document" and isinstance(source, dict) and source.get("type") in _DOCUMENTS:
-        given = source[_DOCUMENTS[source["type"]]]
-        about = (block.get("title"), block.get("context"), text_of(given, ("text",)))
-        return "\n".join(filter(None, about))
+        content = source[_DOCUMENTS[source["type"]]]
+        parts = (block.get("title"), block.get("context"), text_of(content, ("text",)))
+        return "\n".join(filter(None, parts))
     if kind == "search_result":
         return f"{block['title']} ({source})\n{text_of(block['content'], ('text',))}"
     return text_of([block], ("text",))
 
 
 _SERVERS_OWN = re.compile(r"redacted_thinking|(server|mcp)_tool_use|[a-z_]+_tool_result")
-# what nobody here can read, and what another server ran: the model's words say what came of it
+# types of blocks that are skipped: encrypted ones, and tools that Anthropic's server ran, whose results are in the model's text
 
 
 def _own(blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A turn of the model's: what it thought, said and called."""
+    """The model's turn as a message: reasoning, text and calls."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -250,12 +249,12 @@ def _block(block: AnswerBlock) -> dict[str, Any]:
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     if block.kind == "content":
         return {"type": "text", "text": block.text}
-    given = object_of(block.text or "{}")
-    return {"type": "tool_use", "id": block.call, "name": block.name, "input": given}
+    arguments = object_of(block.text or "{}")
+    return {"type": "tool_use", "id": block.call, "name": block.name, "input": arguments}
 
 
 def _message(asked: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
-    """A message of which nothing has come."""
+    """An empty message."""
     return {
         "id": asked.name,
         "type": "message",
@@ -269,7 +268,7 @@ def _message(asked: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
 
 
 def _ended(asked: PendingRequest, result: Result) -> dict[str, Any]:
-    """Why an answer ended."""
+    """An answer's stop reason."""
     if result.finish_reason == "stop" and result.stop_string in (asked.body.stop_sequences or ()):
         return {"stop_reason": "stop_sequence", "stop_sequence": result.stop_string}
     reason = _REASONS.get(result.finish_reason or "", "max_tokens")
@@ -289,7 +288,7 @@ def _usage(result: Result) -> dict[str, int]:
 def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed.
 
-    A call that was cut is text, since clients would make it, or nothing where a call was demanded.
+    A truncated call becomes text, since clients would run it. It is left out where the request demands a call.
     """
     (choice,), blocks = choices, AnswerBlocks()
     for _ in blocks.take(choice.taken()):
@@ -304,8 +303,8 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     """A message's events, from `message_start` to `message_stop`.
 
-    Nothing but comments goes out before there is something of the answer: until then another server could give it. A call that is
-    cut has begun by then, as in Anthropic's own streams: clients know by `max_tokens` that its input is a part.
+    Only comments are sent before the first text: until then another replica could still answer. A truncated call has begun by
+    then, as in Anthropic's own streams: clients know by `max_tokens` that its input is incomplete.
     """
     blocks, choices = AnswerBlocks(), asked.choices()
     message = _message(asked, len(asked.jobs[0].tokens))
@@ -328,8 +327,8 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     for step, block, text in blocks.end():
         yield _step(step, block, text)
     (choice,) = choices
-    told = {"delta": _ended(asked, choice.result), "usage": _usage(choice.result)}
-    yield event({"type": "message_delta", **told, "speculation": choice.block})
+    ended = {"delta": _ended(asked, choice.result), "usage": _usage(choice.result)}
+    yield event({"type": "message_delta", **ended, "speculation": choice.block})
     yield event({"type": "message_stop"})
 
 
@@ -348,7 +347,7 @@ def _step(step: str, block: AnswerBlock, text: str) -> bytes:
 
 
 def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
-    """An error as Anthropic's clients know it; one of threads has them go on without."""
+    """An error in Anthropic's format. NO_THREADS makes clients go on without threads."""
     kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
     error: dict[str, Any] = {"type": kind, "message": message}
     if code == NO_THREADS:
@@ -357,7 +356,7 @@ def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
 
 
 def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
-    """The event that ends a stream which cannot go on."""
+    """The last event of a stream that fails."""
     return event(refusal(status, code, message))
 
 

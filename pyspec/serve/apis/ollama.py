@@ -1,4 +1,4 @@
-"""Ollama's API: chats and texts in, lines of JSON out. Streams are the default there.
+"""Ollama's API: chats and texts in, lines of JSON out. Streaming is its default.
 
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
@@ -27,14 +27,14 @@ _OPTIONS = {
     "seed": "seed", "stop": "stop", "num_predict": "max_tokens", "repeat_penalty": "repeat_penalty",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "mirostat": "mirostat",
 }  # fmt: skip
-"""Members of `options`, and what they are called elsewhere. Others say how a model is loaded, which this server has decided."""
+"""Our names for members of `options`. The rest concern loading the model, which the server's operator has decided."""
 
 _EFFORTS = ("low", "medium", "high")
 _AS_MUCH_AS_FITS = -2
 
 
 class OllamaBody(Body):
-    """What both kinds of request share. options: see `_OPTIONS`. format: "json" or a schema. think: whether, or how much."""
+    """Fields of both kinds of request. options: of `_OPTIONS`. format: "json" or a schema. think: whether to reason, or how hard."""
 
     refused = tuple(name for name in REFUSED if name != "suffix")
     harmless = ("keep_alive", "truncate", "shift")
@@ -54,16 +54,16 @@ class OllamaBody(Body):
             self.max_tokens = -1
 
     def _asked(self) -> dict[str, Any]:
-        """The form and the amount of reasoning, in the words of a chat's body. Raises InputError."""
-        asked: dict[str, Any] = {}
+        """Response format and reasoning effort as fields of a chat's body. Raises InputError."""
+        fields: dict[str, Any] = {}
         if self.format not in (None, ""):
-            asked["response_format"] = _form(self.format)
+            fields["response_format"] = _form(self.format)
         if isinstance(self.think, str):
             if self.think not in _EFFORTS:
                 hint = f"use true, false, {', '.join(_EFFORTS)}"
                 raise InputError(f"think is {self.think[:40]!r}", hint)
-            asked |= {"reasoning_effort": self.think, "think": None}
-        return asked
+            fields |= {"reasoning_effort": self.think, "think": None}
+        return fields
 
 
 def _form(form: Any) -> dict[str, Any]:
@@ -81,11 +81,11 @@ class OllamaChat(OllamaBody):
 
     @property
     def unasked(self) -> dict[str, Any] | None:
-        """The answer where nothing is asked."""
+        """The response to a request that only loads the model, else None."""
         return None if self.messages else _loaded(self, {"message": _message("")})
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record."""
+        """The request as one record. Raises InputError."""
         messages = [_turn(message) for message in self.messages or ()]
         return as_chat(self, "chat", messages=messages, tools=self.tools, **self._asked()).records(
             name
@@ -93,7 +93,7 @@ class OllamaChat(OllamaBody):
 
 
 class OllamaText(OllamaBody):
-    """A prompt; raw: without the template. suffix: what stands behind the answer. Without a prompt it only loads the model."""
+    """A prompt. raw: without the template. suffix: the text after the answer. Without a prompt it only loads the model."""
 
     prompt: str = ""
     system: str | None = None
@@ -105,11 +105,11 @@ class OllamaText(OllamaBody):
 
     @property
     def unasked(self) -> dict[str, Any] | None:
-        """The answer where nothing is asked."""
+        """The response to a request that only loads the model, else None."""
         return None if self.prompt else _loaded(self, {"response": ""})
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record. Raises InputError."""
+        """The request as one record. Raises InputError."""
         for field, hint in _UNDONE.items():
             if getattr(self, field):
                 raise InputError(f"{field} is not supported", hint)
@@ -130,7 +130,7 @@ _UNDONE = {
 
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as OpenAI has it."""
+    """A message in OpenAI's format. Raises InputError."""
     if message.get("images"):
         raise InputError("images cannot be read", _UNDONE["images"])
     made = {"role": message.get("role"), "content": message.get("content") or ""}
@@ -146,8 +146,8 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
 def _call_in(call: dict[str, Any], index: int) -> dict[str, Any]:
     function = call["function"]
     arguments = json.dumps(function.get("arguments") or {})
-    told = {"name": function["name"], "arguments": arguments}
-    return {"id": call.get("id") or f"call_{index}", "type": "function", "function": told}
+    named = {"name": function["name"], "arguments": arguments}
+    return {"id": call.get("id") or f"call_{index}", "type": "function", "function": named}
 
 
 # -- answers out -------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _loaded(body: Body, nothing: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end(choice: Choice) -> dict[str, Any]:
-    """Why an answer ended, and its counts; durations are nanoseconds."""
+    """An answer's finish reason, counts and durations in nanoseconds."""
     result, times = choice.result, choice.block["timings"]
     total, first = (int(1e6 * times[name]) for name in ("total_ms", "first_token_ms"))
     reason = "length" if result.finish_reason in ("length", "context", "cancelled") else "stop"
@@ -207,8 +207,8 @@ def _whole(wrapped: _Wrap) -> Callable[[PendingRequest, list[Choice]], dict[str,
     def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
         (choice,) = choices
         result = choice.result
-        said = wrapped(result.text, result.reasoning, result.calls)
-        return {**_frame(_model(asked), asked.created, done=True), **said, **_end(choice)}
+        answer = wrapped(result.text, result.reasoning, result.calls)
+        return {**_frame(_model(asked), asked.created, done=True), **answer, **_end(choice)}
 
     return whole
 
@@ -219,7 +219,7 @@ def _model(asked: PendingRequest) -> str:
 
 def _events(wrapped: _Wrap) -> Callable[[PendingRequest], AsyncIterator[bytes]]:
     async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-        """Lines as the answer comes; its calls are told whole, before the last one."""
+        """Lines as the answer grows. Calls are sent whole, before the last line."""
         choices = asked.choices()
         try:
             async for choice in asked.updates(choices):
@@ -249,12 +249,12 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def ollama_refusal(_status: int, _code: str | None, message: str) -> dict[str, Any]:
-    """An error as ollama's clients know it."""
+    """An error in ollama's format."""
     return {"error": message}
 
 
 def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
-    """The line that ends a stream which cannot go on."""
+    """The last line of a stream that fails."""
     return _line(ollama_refusal(status, code, message))
 
 

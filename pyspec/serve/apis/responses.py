@@ -1,4 +1,4 @@
-"""OpenAI's Responses: items in, items out. Nothing is stored, so that each request brings its whole conversation."""
+"""OpenAI's Responses: items in, items out. Nothing is stored, so each request has to bring the whole conversation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesBody(Body):
-    """A request's body. What only a server with a store can do is refused; tools that the server would run are left out."""
+    """A request's body. Features that need stored responses are refused. Tools that OpenAI's server would run are left out."""
 
     refused = (
         *REFUSED, "background", "conversation", "personality", "previous_response_id", "prompt", "truncation",
@@ -52,18 +52,18 @@ class ResponsesBody(Body):
 
     @property
     def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        """How many of the likeliest tokens to list at each position; None for no logprobs at all."""
         wanted = self.top_logprobs or _LOGPROBS in (self.include or ())
         return (self.top_logprobs or 0) if wanted else None
 
     def client_tools(self) -> dict[str, ClientTool]:
-        """Its tools that clients run, by the names that the model knows; one may be found again and again."""
-        given = list(client_tools(self.tools or ()))
-        check_names(tool.name for tool in given)
-        return {tool.name: tool for tool in (*given, *client_tools(found_tools(self.input)))}
+        """Client-run tools by their names for the model. Searches may find the same tool several times."""
+        tools = list(client_tools(self.tools or ()))
+        check_names(tool.name for tool in tools)
+        return {tool.name: tool for tool in (*tools, *client_tools(found_tools(self.input)))}
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record: that of a chat which asks the same."""
+        """The request as the record of the equivalent chat. Raises InputError."""
         most, tools = self.max_output_tokens, list(self.client_tools().values())
         chat = as_chat(
             self,
@@ -81,10 +81,9 @@ class ResponsesBody(Body):
 
 
 class ResponseCountBody(ResponsesBody):
-    """A body whose tokens are to be counted: what shapes an answer is no matter."""
+    """A request to count tokens; formats of the answer are ignored."""
 
     def records(self, name: str) -> list[Record]:
-        """What is counted, as a record."""
         self.grammar = self.response_format = self.text = None
         return super().records(name)
 
@@ -108,14 +107,14 @@ class ResponseWriter:
     def __init__(self, asked: PendingRequest) -> None:
         self._asked, self._body = asked, asked.body
         self._blocks, self._tools = AnswerBlocks(), asked.body.client_tools()
-        self._likely: dict[int, list[dict[str, Any]]] = {}  # of a block's tokens, where asked for
-        self._waiting: list[dict[str, Any]] = []  # of tokens whose text has not come
+        self._likely: dict[int, list[dict[str, Any]]] = {}  # log-probabilities by block
+        self._waiting: list[dict[str, Any]] = []  # log-probabilities of tokens without text so far
         self._count = 0
 
     # -- as a whole --------------------------------------------------------------------------------
 
     def response(self, status: str, choice: Choice | None = None) -> dict[str, Any]:
-        """The response's body. choice: the answer, at its end."""
+        """The response's body. choice: the finished answer."""
         asked, body = self._asked, self._body
         made = {
             "id": asked.name,
@@ -166,7 +165,7 @@ class ResponseWriter:
         }
 
     def _tool(self, block: AnswerBlock) -> ClientTool:
-        """What a block calls."""
+        """The tool that a block calls."""
         return self._tools.get(block.name) or ClientTool({"name": block.name})
 
     def _id(self, block: AnswerBlock) -> str:
@@ -175,7 +174,7 @@ class ResponseWriter:
         return f"{name}_{self._asked.name.partition('_')[2]}_{block.index}"
 
     def _item(self, block: AnswerBlock, status: str = "") -> dict[str, Any]:
-        """A block as an item; status: of one that has not ended."""
+        """A block as an item. status: of a block that has not ended."""
         status = status or ("completed" if block.whole else "incomplete")
         made: dict[str, Any] = {"id": self._id(block), "status": status}
         if block.kind == "call":
@@ -193,18 +192,18 @@ class ResponseWriter:
 
     # -- as events ---------------------------------------------------------------------------------
 
-    def event(self, kind: str, **told: Any) -> dict[str, Any]:
-        """The next event."""
-        made = {"type": kind, "sequence_number": self._count, **told}
+    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """A new event with the next sequence number."""
+        made = {"type": kind, "sequence_number": self._count, **fields}
         self._count += 1
         return made
 
     def going_on(self, kind: str) -> dict[str, Any]:
-        """An event that says that the answer has begun, or goes on."""
+        """An event of a response that has begun, or goes on."""
         return self.event(f"response.{kind}", response=self.response("in_progress"))
 
     def take(self, choice: Choice) -> Iterator[dict[str, Any]]:
-        """Events of what has come, and of the end."""
+        """Take what arrived as events, including those of the end."""
         self._waiting += choice.logprobs()
         parts = choice.taken()
         if choice.result is not None and not parts and not self._blocks.all:
@@ -229,7 +228,9 @@ class ResponseWriter:
         place = self._place(block)
         likely, self._waiting = self._waiting, []
         if block.kind == "call":
-            if self._tool(block).kind == "function":  # others are known when their JSON is whole
+            if (
+                self._tool(block).kind == "function"
+            ):  # other calls are sent once their JSON is whole
                 yield self.event("response.function_call_arguments.delta", **place, delta=text)
         elif block.kind == "reasoning":
             yield self.event("response.reasoning_text.delta", **place, delta=text)
@@ -245,14 +246,14 @@ class ResponseWriter:
             yield self.event(f"{kind}.delta", **place, delta=item["input"])
             yield self.event(f"{kind}.done", **place, input=item["input"])
         elif item["type"] == "function_call":
-            told = {**place, "name": item["name"], "arguments": block.text}
-            yield self.event("response.function_call_arguments.done", **told)
+            named = {"name": item["name"], "arguments": block.text}
+            yield self.event("response.function_call_arguments.done", **place, **named)
         elif block.kind != "call":
             part = self._part(block)
-            told = {**place, "text": block.text}
+            done = {**place, "text": block.text}
             if block.kind == "content":
-                told["logprobs"] = part["logprobs"]
-            yield self.event(f"response.{part['type']}.done", **told)
+                done["logprobs"] = part["logprobs"]
+            yield self.event(f"response.{part['type']}.done", **done)
             yield self.event("response.content_part.done", **place, part=part)
         yield self.event("response.output_item.done", output_index=block.index, item=item)
 
@@ -262,7 +263,7 @@ class ResponseWriter:
 
 
 def _incomplete(reason: str | None) -> str | None:
-    """Why an answer is not complete, None for one that is."""
+    """The reason for an incomplete response, None for a complete one."""
     return "max_output_tokens" if reason in ("length", "context", "cancelled") else None
 
 
@@ -275,10 +276,10 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
 
 
 async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
-    """A response's events, from `response.created` to the one that says how it ended.
+    """A response's events, from `response.created` to the one with its final status.
 
-    The first go out with the answer's beginning, until which another server could give it, or at the first ping: to some
-    clients events alone show that a response goes on, and no comments.
+    The first ones are sent with the first text, since until then another replica could still answer, or at the first ping:
+    some clients take only events, not comments, as a sign of life.
     """
     answer, choices = ResponseWriter(asked), asked.choices()
     begun = False
@@ -295,7 +296,7 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
             for each in answer.take(choice):
                 yield event(each)
     except AnswerFailed as error:
-        if not begun:  # clients take nothing before it
+        if not begun:  # clients expect it before any other event
             yield event(answer.going_on("created"))
         failed = {
             **answer.response("failed"),
@@ -308,13 +309,13 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
 
 
 def broken(n: int, status: int, code: str | None, message: str) -> bytes:
-    """The events that end a stream which cannot go on: some clients look for the one, some for the other."""
-    told = {
+    """The last events of a stream that fails. Some clients look for the one, some for the other."""
+    reason = {
         "code": code or ("server_error" if status >= 500 else "invalid_prompt"),
         "message": message,
     }
-    error = {**openai_refusal(status, code, message), **told, "param": None}
-    failed = {"id": "", "object": "response", "status": "failed", "error": told, "output": []}
+    error = {**openai_refusal(status, code, message), **reason, "param": None}
+    failed = {"id": "", "object": "response", "status": "failed", "error": reason, "output": []}
     return event({"type": "error", "sequence_number": n, **error}) + event(
         {"type": "response.failed", "sequence_number": n + 1, "response": failed}
     )

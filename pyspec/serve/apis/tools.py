@@ -1,4 +1,4 @@
-"""Tools of OpenAI's Responses that clients run, as functions of a chat, and calls of these as the items that clients read."""
+"""Conversion of client-run tools of OpenAI's Responses into functions of a chat, and of calls into items."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from pyspec.text.forms import without_pictures
 from pyspec.text.parts import object_of
 
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
-"""Types of parts that are text."""
+"""Types of text parts."""
 
 
 @dataclass(frozen=True)
 class KnownTool:
-    """A tool whose form the API fixes.
+    """A tool whose schema the API defines.
 
-    description, parameters: of the function that stands for it, where the request has none. place: where an item of a call has
-    its arguments; blank: what is there beside them, and in their place as long as they are not known. beside: what else the
-    item has.
+    description, parameters: of its function, unless the request has its own. place: the field of a call's item that holds the
+    arguments. blank: default members of that field, which the arguments replace. beside: further fields of the item.
     """
 
     description: str
@@ -33,10 +32,10 @@ class KnownTool:
     beside: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """A call's, as the model writes them."""
+        """The arguments of a call's item, as the model writes them."""
         known = self.parameters["properties"]
-        given = item[self.place].items()
-        return {k: v for k, v in given if v is not None and (k in known or not known)}
+        members = item[self.place].items()
+        return {k: v for k, v in members if v is not None and (k in known or not known)}
 
 
 def _schema(*required: str, **properties: Any) -> dict[str, Any]:
@@ -75,75 +74,74 @@ _KNOWN = {
     ),
     "tool_search": KnownTool("Finds tools.", _schema(), "arguments", {}, {"execution": "client"}),
 }
-"""Tools that models of OpenAI's know without being told their form, and that clients run."""
+"""Client-run tools that OpenAI's models know without a schema."""
 
 KINDS = ("function", "custom", "namespace", *_KNOWN)
-"""Types of tools that clients run; a namespace holds some of the others."""
+"""Types of client-run tools; a namespace holds tools of the other types."""
 
 CALLS = ("function_call", "custom_tool_call", *(f"{kind}_call" for kind in _KNOWN))
-"""Types of items that are calls of them."""
+"""Types of items that call them."""
 
 OUTPUTS = (*(f"{call}_output" for call in CALLS), "tool_search_output")
-"""Types of items that calls bring."""
+"""Types of items with a call's output."""
 
 SERVERS = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
     "additional_tools",
 )  # fmt: skip
-"""Types of items that say nothing: of what another server ran, the model's words say what came of it."""
+"""Types of items that are skipped: OpenAI's server ran these tools, and the model's text has their results."""
 
 
 @dataclass(frozen=True)
 class ClientTool:
-    """A tool that the client runs. given: as the request has it; namespace: the name of the one that holds it."""
+    """A tool that the client runs. given: its definition in the request. namespace: the name of the namespace that holds it."""
 
     given: Mapping[str, Any]
     namespace: str | None = None
 
     @property
     def kind(self) -> str:
-        """Its type."""
         return str(self.given.get("type", "function"))
 
     @property
     def name(self) -> str:
-        """What the model knows it by."""
+        """Its name for the model."""
         own = self.kind if self.kind in _KNOWN else self.given.get("name")
         return flat_name(own, self.namespace)
 
     def function(self) -> dict[str, Any]:
-        """It as a chat's function."""
+        """The tool as a chat's function."""
         if known := _KNOWN.get(self.kind):
             about = {"description": known.description, "parameters": known.parameters}
             own = {key: self.given[key] for key in about if self.given.get(key)}
             return {"name": self.name, **about, **own}
         if self.kind == "function":
-            told = {key: value for key, value in self.given.items() if key != "type"}
-            return {**told, "name": self.name}
+            fields = {key: value for key, value in self.given.items() if key != "type"}
+            return {**fields, "name": self.name}
         return text_function(self.name, self.given)
 
     def item(self, call: str, text: str) -> dict[str, Any]:
-        """A call of it as an item. call: its id; text: its arguments, a part of them while they come."""
+        """A call of the tool as an item. call: its id. text: its arguments so far."""
         if known := _KNOWN.get(self.kind):
-            given = {**known.blank, **_object(text)}
-            told = {"type": f"{self.kind}_call", "call_id": call, **known.beside}
-            return {**told, known.place: given}
+            arguments = {**known.blank, **_object(text)}
+            item = {"type": f"{self.kind}_call", "call_id": call, **known.beside}
+            return {**item, known.place: arguments}
         where = {} if self.namespace is None else {"namespace": self.namespace}
-        told = {"call_id": call, "name": self.given.get("name"), **where}
+        named = {"call_id": call, "name": self.given.get("name"), **where}
         if self.kind == "custom":
-            return {"type": "custom_tool_call", **told, "input": text_of_call(text)}
-        return {"type": "function_call", **told, "arguments": text}
+            return {"type": "custom_tool_call", **named, "input": text_of_call(text)}
+        return {"type": "function_call", **named, "arguments": text}
 
 
 def flat_name(name: Any, namespace: Any = None) -> str:
-    """The name of a tool behind that of its namespace, as names of MCP's tools are written."""
+    """A tool's name prefixed with its namespace, as MCP writes it. Raises InputError for a name that is not a text."""
     if not isinstance(name, str):
         raise InputError("a tool has no name")
     return f"{str(namespace).removesuffix('__')}__{name}" if namespace else name
 
 
 def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
-    """Those that the client runs. Raises InputError."""
+    """Client-run tools in a request's `tools`. Raises InputError."""
     for tool in tools:
         if tool.get("type") == "namespace":
             name = flat_name(tool.get("name"))
@@ -153,21 +151,21 @@ def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
 
 
 def found_tools(items: Any) -> Iterator[dict[str, Any]]:
-    """Those that a conversation's items bring: found by a search, or added."""
+    """Tools in a conversation's items: results of a tool search, or additional ones."""
     for item in items if isinstance(items, list) else ():
         if item.get("type") in ("tool_search_output", "additional_tools"):
             yield from item["tools"]
 
 
 def _is_remote(tool: Mapping[str, Any]) -> bool:
-    """Whether it is a shell in a container of the server's, or a search that the server would make."""
+    """Whether OpenAI's server would run it: a shell in a container, or its own tool search."""
     where = tool.get("environment")
     elsewhere = isinstance(where, dict) and where.get("type") != "local"
     return elsewhere or (tool["type"] == "tool_search" and tool.get("execution") != "client")
 
 
 def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
-    """A `tool_choice` that names tools as the model knows them."""
+    """A `tool_choice` with tools' names for the model."""
     names = {tool.given.get("name", tool.kind): tool.name for tool in tools}
 
     def flat(named: Any) -> Any:
@@ -180,7 +178,7 @@ def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
 
 
 def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The call of a chat that an item is."""
+    """An item's call in a chat's format. Raises InputError."""
     kind = item["type"].removesuffix("_call")
     known = _KNOWN.get(kind)
     name = kind if known else flat_name(item["name"], item.get("namespace"))
@@ -195,7 +193,7 @@ def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The message of a chat that an output is."""
+    """A call's output as a message of a chat. Raises InputError."""
     kind = item["type"]
     if kind == "shell_call_output":
         text = "\n".join(map(_ran, item["output"]))
@@ -211,17 +209,17 @@ def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ran(part: Mapping[str, Any]) -> str:
-    """What came of a command."""
+    """A command's output, with its exit code."""
     outcome = part["outcome"]
     ended = f"exit code {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
     return "\n".join(filter(None, (part["stdout"], part["stderr"], ended)))
 
 
 def _id(item: Mapping[str, Any]) -> Any:
-    """Which call an item belongs to; of a local shell's, some clients name the item instead."""
+    """The id of an item's call. For local shells, some clients send the item's id instead."""
     return item.get("call_id") or item["id"]
 
 
 def _object(text: str) -> dict[str, Any]:
-    """What arguments bring; nothing where they were cut."""
+    """Arguments as an object, empty where they were cut."""
     return object_of(text or "{}") or {}
