@@ -1,20 +1,20 @@
-"""What tells pieces of work that kill whoever does them: one for all workers, in an actor of its own."""
+"""A registry, in its own actor, that detects blocks and records which kill the actors that run them."""
 
 from __future__ import annotations
 
 
 class Attempts:
-    """How often each piece of work was begun that has not ended; Ray Data begins what killed an actor again for ever."""
+    """Counts attempts at work that has not ended, since Ray Data restarts for ever what killed an actor."""
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}
 
     def begin(self, work: str) -> int:
-        """How often it was begun before."""
+        """Note an attempt. Returns the number of earlier ones."""
         before = self._times.get(work, 0)
         self._times[work] = before + 1
         return before
 
     def end(self, work: str) -> None:
-        """It did not kill anybody."""
+        """Forget work that ended without killing its actor."""
         self._times.pop(work, None)

@@ -1,7 +1,7 @@
 """Batches over several processes or machines, by Ray Data (extra `[ray]`).
 
-An actor pool with a set of models each; blocks of records go to whichever is free. Placement, retries
-and back-pressure are Ray's.
+Each actor of a pool has its own models, and takes the next block of records when it is free. Ray does placement, retries and
+back-pressure.
 
     import ray
     from pyspec.cluster.batch import answer
@@ -33,11 +33,11 @@ from pyspec.text.result import Failure, RecordResult
 _FIELDS = {"id", *ASKED}  # other columns are the dataset's own
 
 SHARES = 4
-"""Blocks of records for each worker, of about as many tokens: the last ones to finish wait for a block, not for half of all."""
+"""Blocks per worker, of about equal tokens. Small blocks keep the workers busy until the end."""
 
 _LARGEST = 1024
 _DEATHS = 3
-# of actors: so many may one record cost, and so many for each worker may follow each other without a result
+# actors that one record may kill, and actors per worker that may die in a row without a result
 _POLL_S = 0.2
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
 
@@ -53,25 +53,25 @@ def answer(
     journal: str | Path | None = None,
     **arguments: Any,
 ) -> Any:
-    """Answer a dataset of Ray's. A row that cannot be read or answered has its `error` in place of a text.
+    """Answer a Ray dataset. A row that cannot be read or answered has an `error` in place of a text.
 
     Args:
         dataset: Rows with the fields of `Record`: `prompt` (or `messages`), and optionally id, max_tokens and so on.
         model_path: A file or a name, as `Batch` takes it.
-        workers: Actors, each with models of its own.
+        workers: Actors, each with its own models.
         num_cpus: CPUs of each actor, which uses as many threads. Leave one for the tasks that read and write.
         num_gpus: GPUs of each actor.
-        block_tokens: About how many tokens an actor is given at once, prompts and answers. None for a quarter of a worker's
-            share, for which the rows are read once more.
-        journal: A folder that all workers see. Finished rows go there at once; a row whose id and request are found there is
-            not computed again.
+        block_tokens: Approximate tokens of a block, prompts and answers. None for a quarter of a worker's share, which costs
+            another pass over the rows.
+        journal: A folder that all workers can access. Finished rows are written there at once, and a row with the same id and
+            request is not computed again.
         **arguments: Further arguments of `Batch`.
 
     Returns:
         A dataset with `id`, `prompt_sha256`, `text`, `finish_reason`, tokens and `error` for each row.
 
     Raises:
-        OptionError: There is a journal, and rows have no id.
+        OptionError: A journal is given, and rows have no id.
     """
     import ray  # noqa: PLC0415 - an extra that few install
     from ray.data import ActorPoolStrategy  # noqa: PLC0415 - as above
@@ -102,12 +102,12 @@ def answer(
 
 
 def _sizes(table: Any, settings: Settings) -> dict[str, list[int]]:
-    """About how many tokens each row takes."""
+    """The estimated tokens of each row."""
     return {"tokens": [settings.guess(record) for _, record in _records(table)]}
 
 
 def _blocks(table: Any, settings: Settings, tokens: int) -> dict[str, list[bytes]]:
-    """A row for each block of so many tokens: its records as JSON."""
+    """A row of JSON for each block of about so many tokens."""
     blocks = cut(_records(table), settings, tokens)
     return {"records": [msgspec.json.encode(block) for block in blocks]}
 
@@ -121,7 +121,7 @@ def _records(table: Any) -> list[tuple[int, Record]]:
 
 
 class _Actor:
-    """One actor: a `Batch` that lives as long as the actor does. Called, it answers a block of a dataset.
+    """A worker with its own `Batch`. A call answers a block of a dataset.
 
     begun: the actor with the dataset's `Attempts`.
     """
@@ -153,7 +153,7 @@ class _Actor:
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _carefully(self, block: bytes, records: list[tuple[int, Record]]) -> Iterator[RecordResult]:
-        """Results of a block; where it has cost an actor, of one record after the other, and the error of one that costs many."""
+        """A block's results. After it has killed an actor its records run one by one, and fail after `_DEATHS` attempts."""
         import ray  # noqa: PLC0415 - an extra that few install
 
         name = hashlib.sha256(block).hexdigest()
@@ -169,7 +169,7 @@ class _Actor:
         self._begun.end.remote(name)
 
     def answer(self, records: list[tuple[int, Record]]) -> Iterator[RecordResult]:
-        """Results of records, each as soon as it is there."""
+        """Results of records as they finish."""
         for result in self._batch.run_indexed(records):  # noqa: UP028 - Ray sends into what it iterates over
             yield result
 
@@ -179,7 +179,7 @@ def _killer() -> EngineError:
 
 
 def _record(row: dict[str, Any]) -> Record:
-    """A row as a record; one that cannot be read is its own failure, not its block's."""
+    """A row as a record. One that cannot be read carries its error, so that the block goes on."""
     try:
         return msgspec.convert(row, type=Record, strict=False)
     except msgspec.ValidationError as error:
@@ -202,7 +202,7 @@ def _row(result: RecordResult) -> dict[str, Any]:
 def cut(
     records: Sequence[tuple[int, Record]], settings: Settings, tokens: int
 ) -> list[list[tuple[int, Record]]]:
-    """Blocks of about so many tokens, prompts and answers, and of 1,024 records at most, in the order of the records."""
+    """Split records into blocks of about so many tokens of prompts and answers, and of at most 1,024 records."""
     blocks: list[list[tuple[int, Record]]] = []
     room = 0.0
     for index, record in records:
@@ -216,20 +216,19 @@ def cut(
 
 
 def largest_share(cpus: Sequence[int], workers: int) -> int:
-    """The most CPUs that each of so many workers can have on machines with these, at least 1."""
+    """The most CPUs, at least 1, that every worker can have on machines with these numbers of CPUs."""
     sizes = range(max(cpus, default=1), 1, -1)
     return next((n for n in sizes if sum(each // n for each in cpus) >= workers), 1)
 
 
 class RayBatch:
-    """What `--engine ray` runs: the interface of `Batch` over actors, each of which is given blocks of records.
+    """The engine of `--engine ray`: the interface of `Batch` over actors that take blocks of records.
 
-    Ray is started on this machine unless `RAY_ADDRESS` names a cluster. Model paths are those of the workers'
-    machines. A result comes as soon as its actor has it; what an actor that died had not answered goes to another, a record
-    at a time, and one that ends its actor three times is its own failure. Each has as many threads as CPUs: n_threads, or what
-    the cluster has for each. Texts are those of a local batch but for near-ties, where rows of a decode round otherwise: which
-    records meet in one is another matter there (exact=True makes them equal). num_gpus: of each actor; None for one where the
-    cluster has any and layers go there.
+    Ray is started on this machine unless `RAY_ADDRESS` names a cluster. Model paths are those of the workers' machines. Results
+    are delivered as they finish. When an actor dies, its unanswered records go to others one by one; a record that kills three
+    actors fails. An actor has as many threads as CPUs: n_threads, or its share of the cluster. Texts equal those of a local batch
+    except at near-ties, since other records share a decode and floats round differently (exact=True makes them equal).
+    num_gpus: of each actor; None for one if the cluster has GPUs and layers are offloaded.
     """
 
     def __init__(
@@ -241,7 +240,7 @@ class RayBatch:
             raise OptionError("--engine ray needs Ray", "pip install 'ray[data]'") from None
         self._ray = ray
         self._model, self._workers, self._arguments = model_path, workers, arguments
-        # models are checked before any actor starts
+        # check the models before any actor starts
         with Batch(model_path, **arguments) as batch:
             self._identity = batch.identity()
             self._parallel, self._settings = batch.parallel, batch.settings
@@ -254,14 +253,14 @@ class RayBatch:
         self._own = False
         self._todo: deque[dict[int, Record]] = deque()
         self._blocks: dict[Any, tuple[Any, dict[int, Record]]] = {}
-        # by the stream of its results, what is not answered yet of a block, and by which actor
+        # by a block's stream of results: its actor, and its unanswered records
 
     def identity(self) -> dict[str, Any]:
-        """What the answers depend on; the same as of a `Batch`."""
+        """The identity of models and options, equal to that of a `Batch`."""
         return self._identity
 
     def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
-        """Results as they finish. Raises Cancelled, and EngineError where actors keep dying."""
+        """Results as they finish. Raises Cancelled, and EngineError if actors keep dying."""
         if not records:
             return
         self._start()
@@ -273,9 +272,9 @@ class RayBatch:
         self._blocks = {}
         try:
             for result in self._spread():
-                told = {"tokens": result.usage.completion_tokens, **result.speculation}
+                counts = {"tokens": result.usage.completion_tokens, **result.speculation}
                 for name in _COUNTED:
-                    self._counts[name] += told.get(name, 0)
+                    self._counts[name] += counts.get(name, 0)
                 self._seconds = perf_counter() - start
                 yield result
         finally:
@@ -301,7 +300,7 @@ class RayBatch:
             ) from None
 
     def _fit(self) -> None:
-        """Raise OptionError where no machine has what an actor asks for: Ray would wait for one for ever."""
+        """Raise OptionError if no machine has the CPUs and GPUs of an actor: Ray would wait for one for ever."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node.get("Alive")]
         cpus = [int(node.get("CPU", 0)) for node in nodes]
         self._threads = self._threads or largest_share(cpus, self._workers)
@@ -323,7 +322,7 @@ class RayBatch:
             )
 
     def _spread(self) -> Iterator[RecordResult]:
-        """Give each actor a block, and another one when it has answered that."""
+        """Keep every actor busy with blocks, and yield their results."""
         ray, blocks, deaths = self._ray, self._blocks, 0
         for _ in range(self._workers):
             self._give()
@@ -348,7 +347,7 @@ class RayBatch:
                     yield result
 
     def _again(self, left: dict[int, Record]) -> Iterator[RecordResult]:
-        """What an actor that died leaves goes back, each record alone; the result of one that has cost too many."""
+        """Queue a dead actor's unanswered records as blocks of one. Yields the failure of one that killed too many."""
         if len(left) > 1:
             self._todo.extend({index: record} for index, record in left.items())
             return
@@ -360,7 +359,7 @@ class RayBatch:
                 yield failed(index, record, _killer())
 
     def _give(self, actor: Any = None) -> None:
-        """The next block, if there is one, to this actor or to a new one."""
+        """Send the next block, if any, to this actor or a new one."""
         if self._todo:
             if actor is None:
                 make = self._ray.remote(num_cpus=self._threads, num_gpus=self._gpus or 0)(
@@ -372,11 +371,11 @@ class RayBatch:
             self._blocks[method.remote(list(block.items()))] = (actor, block)
 
     def cancel(self) -> None:
-        """Stop after the result that comes next."""
+        """Stop after the next result."""
         self._cancelled = True
 
     def stats(self) -> dict[str, Any]:
-        """Counts and times of all actors together."""
+        """Totals of all actors."""
         rate = self._counts["tokens"] / self._seconds if self._seconds else 0.0
         return {
             "parallel": self._parallel * self._workers,
@@ -387,7 +386,7 @@ class RayBatch:
         }
 
     def close(self) -> None:
-        """Let go of Ray, where it was started here."""
+        """Shut Ray down if it was started here."""
         if self._own and self._ray.is_initialized():
             self._ray.shutdown()
 

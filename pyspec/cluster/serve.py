@@ -1,7 +1,7 @@
 """`pyspec serve` over several processes or machines, by Ray Serve (extra `[ray-serve]`).
 
-A door takes requests and hands each to one of the replicas, which have a model and the whole application each. A conversation
-stays on the replica that has read its beginning. Placement, scaling, rolling updates and restarts are Ray's.
+A door receives requests and routes each to a replica, which has its own model and application. A conversation stays at the
+replica whose prefix cache holds its beginning. Ray does placement, scaling, rolling updates and restarts.
 
     from pyspec.cluster.serve import app
 
@@ -45,19 +45,19 @@ log = logging.getLogger("pyspec")
 
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _TRIES = 3
-# replicas that a request may lose before anything of its answer is out
+# attempts at a request whose replicas end before its first text is sent
 _EVENT = b'"sequence_number":'
-# of each event of a response; in a text its quotes are escaped
+# occurs once in each event of a response; in texts, quotes are escaped
 _SILENT = re.compile(rb"(?::[^\n]*\n\n|event: ping\n[^\n]*\n\n)*")
-# says no more than that a stream goes on
+# pings alone
 _PING_S = ServerSettings.ping
 _LAST_WORDS_S = 10.0
-# a door outlives the replicas behind it by so much, and tells of answers that were cut
+# a door outlives its replicas by so much, to report answers that were cut
 _LOST = "the replica that answered ended; ask again"
 
 
 class Replica:
-    """A model and the application over it. Called with an HTTP request, it streams the response: its start, then its body."""
+    """A model with its application. `answer` takes an HTTP request and streams the response: its start, then its body."""
 
     def __init__(self, model: str, server: dict[str, Any], arguments: dict[str, Any]) -> None:
         self._batch = Batch(model, interactive=True, **arguments)
@@ -69,7 +69,7 @@ class Replica:
         self._runs = False
 
     async def answer(self, scope: dict[str, Any], body: bytes) -> AsyncIterator[Any]:
-        """The response: (status, headers) first, then pieces of its body."""
+        """Yield (status, headers), then pieces of the body."""
         await self._start()
         sent: asyncio.Queue[Any] = asyncio.Queue(64)
         received = iter([{"type": "http.request", "body": body}])
@@ -96,12 +96,12 @@ class Replica:
                     yield message["status"], list(message["headers"])
                 elif message.get("body"):
                     yield message["body"]
-        finally:  # also where nobody reads on
+        finally:  # also where the reader has gone
             gone.set()
             task.cancel()
 
     async def _start(self) -> None:
-        """Let the application begin its work, in the loop that requests come in."""
+        """Start the application, in the loop that requests arrive in."""
         async with self._started:
             if not self._runs:
                 context = self._app.router.lifespan_context(self._app)
@@ -109,9 +109,9 @@ class Replica:
                 self._runs = True
 
     def check_health(self) -> None:
-        """End this process where the thread that decodes is gone or hangs: what waits goes elsewhere, and Ray makes another.
+        """End this process if the engine's thread failed or hangs. Waiting requests go elsewhere, and Ray starts a new replica.
 
-        Ray would let a replica that says it is not well go on until what it has begun ends, which never comes.
+        Ray would wait for an unhealthy replica's running requests, which never end.
         """
         fault = self._app.state.fleet.default.fault if self._runs else None
         if fault is not None:
@@ -120,37 +120,36 @@ class Replica:
 
     async def __del__(self) -> None:
         await self._open.aclose()
-        if self._app.state.fleet.hung:  # its thread still uses the batch
+        if self._app.state.fleet.hung:  # the engine's thread still uses the batch
             os._exit(1)
         self._batch.close()
 
 
 class Ingress:
-    """Takes requests and gives each to the replica of its conversation.
+    """Routes each request to the replica of its conversation.
 
-    One that loses its replica goes to another as long as nothing of its answer is out.
+    A request whose replica ends goes to another one, unless text of its answer has been sent.
     """
 
     def __init__(self, replicas: Any) -> None:
         self._replicas = replicas.options(stream=True)
 
     async def __call__(self, request: Request) -> Response:
-        """The response of a replica."""
         interface = interface_at(request.url.path)
         try:
             body = await whole_body(request, MAX_BODY)
             key = conversation_key(request.headers, body)
             tries = Tries(self._replicas.options(session_id=key), _scope(request), body)
-            status, told, first, pieces = await tries.begin()
+            status, headers, first, pieces = await tries.begin()
         except HTTPException as error:
             return _refusal(interface, error.status_code, error.detail)
-        if interface is None or not _is_stream(told):
-            return StreamingResponse(_rest(first, pieces), status, told)
-        return StreamingResponse(_events(first, pieces, interface, tries), status, told)
+        if interface is None or not _is_stream(headers):
+            return StreamingResponse(_rest(first, pieces), status, headers)
+        return StreamingResponse(_events(first, pieces, interface, tries), status, headers)
 
 
 def _scope(request: Request) -> dict[str, Any]:
-    """What an application needs to know of a request."""
+    """The part of a request's ASGI scope that the application needs and that can be pickled."""
     named = (
         "type",
         "method",
@@ -166,23 +165,23 @@ def _scope(request: Request) -> dict[str, Any]:
 
 
 class Tries:
-    """Asks replicas for the response to one request: another one where one ended, a few times."""
+    """Gets the response to one request from a replica, or from another one where that ends, `_TRIES` times at most."""
 
     def __init__(self, replicas: Any, scope: dict[str, Any], body: bytes) -> None:
         self._replicas, self._asked, self._left = replicas, (scope, body), _TRIES
 
     async def begin(self) -> tuple[int, dict[str, str], bytes, AsyncIterator[bytes]]:
-        """A response's status and headers, the first piece of its body and the others. Raises HTTPException for none.
+        """A response's status, headers, first piece and further pieces. Raises HTTPException if no replica answers.
 
-        A stream is not waited for: its first piece, which may come late, is among the others.
+        A stream's first piece is among the further ones, since it may take long.
         """
         while self._left:
             self._left -= 1
             pieces = self._replicas.answer.remote(*self._asked)
             try:
-                status, headers = await anext(pieces)
-                told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-                first = b"" if _is_stream(told) else await anext(pieces, b"")
+                status, raw = await anext(pieces)
+                headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+                first = b"" if _is_stream(headers) else await anext(pieces, b"")
             except RayActorError as error:
                 log.warning("a replica ended before it answered: %s", type(error).__name__)
                 continue
@@ -190,7 +189,7 @@ class Tries:
                 log.warning("no replica takes a request: %s", error.message)
                 busy = "no replica takes requests now; try again in a moment"
                 raise HTTPException(503, busy) from None
-            return status, told, first, pieces
+            return status, headers, first, pieces
         raise HTTPException(503, _LOST)
 
 
@@ -199,7 +198,7 @@ def _is_stream(headers: Mapping[str, str]) -> bool:
 
 
 async def _rest(first: bytes, pieces: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
-    """A body; where its replica ends, it just ends."""
+    """A response's body. Raises RayActorError if its replica ends."""
     if first:
         yield first
     if pieces is not None:
@@ -210,16 +209,16 @@ async def _rest(first: bytes, pieces: AsyncIterator[bytes] | None) -> AsyncItera
 async def _events(
     first: bytes, pieces: AsyncIterator[bytes] | None, interface: Interface, tries: Tries
 ) -> AsyncIterator[bytes]:
-    """A stream. One whose replica ends goes on with another's where it told nothing yet, and else says so."""
-    told, count = False, 0
+    """A stream. If its replica ends, another one's follows, or an error where text has been sent already."""
+    has_text, count = False, 0
     while True:
         try:
             async for piece in _rest(first, pieces):
-                told = told or not _SILENT.fullmatch(piece)
+                has_text = has_text or not _SILENT.fullmatch(piece)
                 count += piece.count(_EVENT)
                 yield piece
         except RayActorError as error:
-            if told:
+            if has_text:
                 yield interface.broken(count, 503, None, _LOST)
                 return
             log.warning("a replica ended while a stream waited: %s", type(error).__name__)
@@ -235,7 +234,7 @@ async def _events(
 
 
 async def _again(interface: Interface, tries: Tries) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """The first piece of another replica's stream, and the others. The reader has its headers: a refusal is an event."""
+    """Another replica's stream: first piece, further pieces. The headers have been sent, so that a refusal becomes an event."""
     try:
         status, headers, first, pieces = await tries.begin()
         if _is_stream(headers):
@@ -249,7 +248,7 @@ async def _again(interface: Interface, tries: Tries) -> tuple[bytes, AsyncIterat
 
 
 def _why(refusal: bytes) -> tuple[str | None, str]:
-    """Code and sentence of an error, in whichever form."""
+    """Code and message of an error in any interface's format."""
     try:
         error = msgspec.json.decode(refusal)["error"]
         return error.get("code"), str(error["message"])
@@ -258,7 +257,7 @@ def _why(refusal: bytes) -> tuple[str | None, str]:
 
 
 def _refusal(interface: Interface | None, status: int, message: str) -> Response:
-    """An error as clients of an interface know it."""
+    """An error in an interface's format."""
     written = openai_refusal if interface is None else interface.refusal
     data = msgspec.json.encode(written(status, None, message))
     headers = {"retry-after": "1"} if status == 503 else None
@@ -266,31 +265,31 @@ def _refusal(interface: Interface | None, status: int, message: str) -> Response
 
 
 def conversation_key(headers: Mapping[str, str], body: bytes) -> str:
-    """What a conversation's requests share, and others do not: a header x-session-id, or how it begins; "" for none.
+    """A key that all requests of a conversation share: the header x-session-id, or a hash of its beginning; "" for neither.
 
-    A chat begins with what the system and the user said first, their words alone: clients move marks of theirs about, and tell
-    their own service of each request. A text begins with its first 256 characters.
+    A chat's beginning is the text of the turns up to the user's first: clients move cache marks about, and add notes that
+    change with each request. A text's beginning is its first 256 characters.
     """
     named = headers.get("x-session-id")
     if named:
         return named
     try:
-        asked = msgspec.json.decode(body)
-        said = asked.get("messages") or asked.get("input") or asked.get("prompt")
+        request = msgspec.json.decode(body)
+        prompt = request.get("messages") or request.get("input") or request.get("prompt")
     except (msgspec.MsgspecError, UnicodeError, AttributeError, RecursionError):
         return ""
-    if not said or not isinstance(said, str | list):
+    if not prompt or not isinstance(prompt, str | list):
         return ""
-    begins = said[:256] if isinstance(said, str) else list(_opening(said))
-    parts = [_words(asked.get("system")), _words(asked.get("instructions")), begins]
+    begins = prompt[:256] if isinstance(prompt, str) else list(_opening(prompt))
+    parts = [_words(request.get("system")), _words(request.get("instructions")), begins]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def _opening(said: Sequence[Any]) -> Iterator[tuple[Any, list[str]]]:
-    """Role and words of the first turns, up to the first one of the user's."""
-    for turn in said:
+def _opening(turns: Sequence[Any]) -> Iterator[tuple[Any, list[str]]]:
+    """Role and texts of the turns up to the user's first."""
+    for turn in turns:
         if not isinstance(turn, dict):
-            yield turn, []  # one of several prompts, or a token
+            yield turn, []  # one of several prompts, or a token id
             return
         yield turn.get("role"), _words(turn.get("content"))
         if turn.get("role") == "user":
@@ -298,7 +297,7 @@ def _opening(said: Sequence[Any]) -> Iterator[tuple[Any, list[str]]]:
 
 
 def _words(content: Any) -> list[str]:
-    """The texts of a content, whether it is one or has several."""
+    """The texts of a content: one string, or parts."""
     parts = content if isinstance(content, list) else [content]
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     return [text for text in texts if isinstance(text, str) and not text.startswith(NOTE)]
@@ -318,11 +317,11 @@ def app(
 ) -> Any:
     """An application for `ray.serve.run` or `serve run`.
 
-    model: a file, or a name that each node resolves for itself. replicas: how many, or the fewest and the most: Ray then makes
-    more where more answers run and wait than a replica has at once. doors: processes that take requests. num_cpus, num_gpus:
-    of each replica, which uses as many threads. queue: answers that may wait at a replica. drain: seconds that answers
-    may go on at a replica that a new version, or less load, ends. server: fields of `ServerSettings`,
-    such as api_key. arguments: as `Batch` takes them. Raises OptionError.
+    model: a file, or a name that each node resolves for itself. replicas: their number, or the fewest and the most: Ray then
+    adds replicas when each has more requests than it answers at once. doors: processes that receive requests. num_cpus,
+    num_gpus: of each replica, which uses as many threads. queue: answers that may wait at a replica. drain: seconds for running
+    answers when Ray ends a replica for a new version or for less load. server: fields of `ServerSettings`, such as api_key.
+    arguments: those of `Batch`. Raises OptionError.
     """
     fewest, most = (replicas, replicas) if isinstance(replicas, int) else replicas
     if not 1 <= fewest <= most:
@@ -357,15 +356,15 @@ def app(
 
 
 def build(args: dict[str, Any]) -> Any:
-    """`app` with arguments of a command line or a file of Ray Serve's: numbers may be text, replicas "2" or "1-4"."""
-    given: dict[str, Any] = {}
+    """`app` with arguments from Ray Serve's command line or file. Numbers may be text, replicas "2" or "1-4"."""
+    options: dict[str, Any] = {}
     for name, value in args.items():
-        given[name] = msgspec.json.decode(value) if _is_number(value) else value
-    count = given.get("replicas")
+        options[name] = msgspec.json.decode(value) if _is_number(value) else value
+    count = options.get("replicas")
     if isinstance(count, str):
         fewest, _, most = count.partition("-")
-        given["replicas"] = (int(fewest), int(most or fewest))
-    return app(**given)
+        options["replicas"] = (int(fewest), int(most or fewest))
+    return app(**options)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Journals of many writers in one folder: what any of them has finished, nobody computes again.
+"""Journals of many writers in one folder, so that no worker repeats what another has finished.
 
-A dataset's rows come in any order and to any process, so that a place says nothing: a record is known by its id and the hash
-of what it asks. Each process writes a journal of its own, and reads those that lie beside it.
+Ray gives a dataset's rows to any process in any order, so an index does not identify a record; its id and the hash of its
+request do. Each process writes its own journal, and reads those of the others.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pyspec.text.result import RecordResult
 
 
 class JournalFolder:
-    """What was finished in a folder, and a journal there for what this process adds. run: what the answers depend on.
+    """The finished records of a folder, and this process's journal in it. run: identity of the models and options.
 
-    Records that failed are not among them: they are tried again. Raises BatchWriteError, and ResumeMismatch where the
-    folder belongs to other models or options.
+    Failed records do not count as finished. Raises BatchWriteError, and ResumeMismatch if the folder belongs to other models
+    or options.
     """
 
     def __init__(self, folder: Path, run: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class JournalFolder:
         self._own = Journal(folder / f"{uuid.uuid4().hex}.journal", run)
 
     def find(self, index: int, record: Record) -> RecordResult | None:
-        """The result of a record that was finished, as that of this place; None for one that was not."""
+        """The result of a finished record, renumbered to this index; None for an unfinished one."""
         place = self._places.get((record.id, record.sha256))
         if place is None:
             return None
@@ -56,5 +56,4 @@ class JournalFolder:
         self._own.append(replace(result, index=next(self._count)))
 
     def close(self) -> None:
-        """Let go of the journal."""
         self._own.close()

@@ -1,1 +1,1 @@
-"""Requests as they come in: records of batches, bodies of APIs, tools that take text."""
+"""Requests: records of batches, bodies of HTTP APIs, tools that take text."""

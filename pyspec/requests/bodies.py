@@ -1,7 +1,7 @@
 """OpenAI's request and response bodies, for batches in their format and for the server.
 
-A body becomes a `Record`, so one way leads from either to an answer. What would change the answer and
-cannot be done is refused (`fields.py`); other fields are ignored, as clients send many.
+A body becomes a `Record`, so that batch and server share the rest of the way. Fields that would change the answer and are not
+supported are refused (`fields.py`). Others are ignored, since clients send many.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 
 class Body(UndoneFields, kw_only=True):
-    """What both kinds of request share; names and meanings are OpenAI's, top_k, min_p, grammar llama.cpp's.
+    """Fields of all kinds of request. Names and meanings are OpenAI's; top_k, min_p and grammar are llama.cpp's.
 
-    json_schema is llama-server's, fields that begin with guided, structured_outputs and repetition_penalty are vLLM's,
-    enable_thinking Qwen's and think Ollama's,
-    thinking Anthropic's and reasoning OpenRouter's.
+    json_schema is llama-server's; guided_*, structured_outputs and repetition_penalty are vLLM's; enable_thinking is
+    Qwen's, think Ollama's, thinking Anthropic's and reasoning OpenRouter's.
     """
 
     refused: ClassVar[tuple[str, ...]] = REFUSED
-    """Its fields that are refused."""
+    """Fields of this kind of request that are refused."""
 
     harmless: ClassVar[tuple[str, ...]] = ()
-    """Fields of the API that it does not have, since the answer is the same without them."""
+    """Fields of the API that are ignored, since they do not change the answer."""
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -64,52 +63,51 @@ class Body(UndoneFields, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """Whose texts may draft for it: those of the user that it names."""
+        """The user whose remembered texts may draft for this request, "" for none."""
         return self.safety_identifier or self.user or ""
 
     form: ClassVar[str] = CHAT
 
     @property
     def n_prompts(self) -> int:
-        """How many prompts there are."""
         return 1
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, a record each. Raises whatever is wrong with it."""
+        """A record for each prompt. name: their id. Raises InputError, or any error of a malformed body."""
         raise NotImplementedError
 
     @property
     def budget(self) -> int | None:
-        """Most tokens of reasoning, by whichever name an API has for it."""
+        """Maximal tokens of reasoning, under any API's name. Raises InputError."""
         thinking, reasoning = self.thinking or {}, self.reasoning or {}
-        given = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
-        found: Any = next((each for each in given if each is not None), None)
+        budgets = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
+        found: Any = next((each for each in budgets if each is not None), None)
         if found is not None and type(found) is not int:
             raise InputError(f"the budget for reasoning is {str(found)[:40]!r}", "use a number")
         return found
 
     @property
     def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
+        """How many of the likeliest tokens to list at each position; None for no logprobs at all."""
         return None
 
     @property
     def shape(self) -> bytes | None:
-        """Hash of what a grammar is to be made of; None where none is."""
-        given = [getattr(self, field, None) for field in _SHAPING]
-        if not any(given):
+        """Hash of the fields that determine the grammar; None for a request without one."""
+        values = [getattr(self, field, None) for field in _SHAPING]
+        if not any(values):
             return None
-        asked = [*given, getattr(self, "tool_choice", None)]
-        return hashlib.sha256(msgspec.json.encode(asked)).digest()
+        values.append(getattr(self, "tool_choice", None))
+        return hashlib.sha256(msgspec.json.encode(values)).digest()
 
     def _shared(self, name: str) -> dict[str, Any]:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
-        # a negative seed means any, as clients that know llama.cpp send
+        # clients of llama.cpp send a negative seed for a random one
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
         wanted = {key: getattr(self, key) for key in RequestFields.__struct_fields__}
         if wanted["repeat_penalty"] is None:
             wanted["repeat_penalty"] = self.repetition_penalty
-        if wanted["top_p"] == 0:  # the likeliest token alone
+        if wanted["top_p"] == 0:  # clients mean greedy decoding
             wanted["top_p"] = LEAST_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
         wanted["reasoning_budget"] = self.budget
@@ -120,7 +118,7 @@ class Body(UndoneFields, kw_only=True):
         return {**wanted, "id": name, "stop": stop, "seed": seed, "language": self._language()}
 
     def _language(self) -> Language | None:
-        """What `response_format`, or what others call that, asks for. Raises InputError."""
+        """The language of the answer, by `response_format` or another API's field for it. Raises InputError."""
         forms = [self.response_format, *self._forms_elsewhere()]
         found = [language for form in forms if (language := format_language(form)) is not None]
         if len(found) + (self.grammar is not None) > 1:
@@ -128,9 +126,9 @@ class Body(UndoneFields, kw_only=True):
         return found[0] if found else None
 
     def _forms_elsewhere(self) -> Iterator[dict[str, Any]]:
-        """What would be `response_format`, from the fields that llama-server and vLLM have for it. Raises InputError."""
-        given = (self.structured_outputs or {}).items()
-        outputs = {key: value for key, value in given if value not in (None, False)}
+        """The `response_format` for each of llama-server's and vLLM's fields. Raises InputError."""
+        members = (self.structured_outputs or {}).items()
+        outputs = {key: value for key, value in members if value not in (None, False)}
         if unknown := outputs.keys() - {"json", "json_object", *_GUIDED}:
             raise InputError(
                 f"structured_outputs has {min(unknown)[:40]!r}",
@@ -149,18 +147,18 @@ class Body(UndoneFields, kw_only=True):
 
 
 _GUIDED = ("regex", "choice", "grammar")
-"""Forms of answers that are no JSON, as vLLM's fields name them."""
+"""vLLM's names for formats other than JSON."""
 
 _SHAPING = (
     "grammar", "response_format", "json_schema", "guided_json", "guided_regex", "guided_choice",
     "guided_grammar", "structured_outputs", "tools", "text",
     "output_config", "output_format",
 )  # fmt: skip
-"""Fields of which a grammar is made, in any kind of request."""
+"""Fields of any kind of request that determine the grammar."""
 
 
 def _as_many(tokens: int | None) -> int | None:
-    """A limit of tokens; -1 is as many as fit, as clients that know llama.cpp send."""
+    """A limit on tokens. Clients of llama.cpp send -1 for as many as fit."""
     return MOST_TOKENS if tokens == -1 else tokens
 
 
@@ -191,7 +189,6 @@ class ChatBody(Body):
 
     @property
     def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def __post_init__(self) -> None:
@@ -202,17 +199,17 @@ class ChatBody(Body):
             self.functions = None
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record."""
+        """The chat as one record. Raises InputError."""
         return [Record(messages=known(self.messages), form=CHAT, **self._asked(name))]
 
     def _asked(self, name: str) -> dict[str, Any]:
-        """What is asked beside the messages, as fields of a record."""
+        """All of a record's fields but the messages. Raises InputError."""
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
             shared["max_tokens"] = _as_many(self.max_completion_tokens)
         if self.tools and self.tool_choice != "none":
             tools, choice = tools_left(_functions(self.tools), self.tool_choice)
-            parallel = self.parallel_tool_calls is not False  # which OpenAI does not leave open
+            parallel = self.parallel_tool_calls is not False  # true is OpenAI's default
             shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
             custom = [tool["custom"]["name"] for tool in self.tools if tool.get("type") == "custom"]
             shared["custom"] = custom or None
@@ -224,8 +221,8 @@ class ChatBody(Body):
         elif effort is not None:
             shared["chat_template_kwargs"] = {"reasoning_effort": effort}
         if self.chat_template_kwargs:
-            told = shared.get("chat_template_kwargs", {})
-            shared["chat_template_kwargs"] = {**told, **self.chat_template_kwargs}
+            effort_kwargs = shared.get("chat_template_kwargs", {})
+            shared["chat_template_kwargs"] = {**effort_kwargs, **self.chat_template_kwargs}
         if self.prediction is not None:
             shared["prediction"] = content_text(self.prediction["content"])
         return shared
@@ -247,39 +244,38 @@ class CompletionBody(Body, kw_only=True):
 
     @property
     def n_prompts(self) -> int:
-        """How many prompts there are; token ids make one, or one a list."""
+        """The number of prompts: a list of token ids is one prompt, a list of lists several."""
         prompts = self.prompt
         one = isinstance(prompts, str) or not prompts or isinstance(prompts[0], int)
         return 1 if one else len(prompts)
 
     @property
     def alternatives(self) -> int | None:
-        """How many of the likeliest tokens to list with each; None for no logprobs at all."""
         return self.logprobs
 
     def records(self, name: str) -> list[Record]:
-        """Each prompt as a record."""
+        """A record for each prompt. Raises InputError."""
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InputError("best_of is not supported", "use n")
-        given: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
-        if given and all(isinstance(item, int) for item in given):
-            given = [given]
-        if not given:
+        prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        if prompts and all(isinstance(item, int) for item in prompts):
+            prompts = [prompts]
+        if not prompts:
             raise InputError("the prompt is empty")
-        # "" is none: editors that build a prompt of their own for filling in send it
+        # "" means no suffix: editors that build their own infill prompt send it
         suffix = self.suffix or None
         if self.echo and suffix is not None:
             raise InputError("echo and suffix do not go together", "leave echo out")
         shared = {**self._shared(name), "echo": self.echo or None, "suffix": suffix}
-        return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in given]
+        return [Record(form=COMPLETION, **shared, **_prompt(item)) for item in prompts]
 
 
-def _prompt(given: Any) -> dict[str, Any]:
-    """One prompt as fields of a record: text, or token ids."""
-    if isinstance(given, str):
-        return {"prompt": given}
-    if isinstance(given, list) and all(type(item) is int for item in given):
-        return {"tokens": given}
+def _prompt(prompt: Any) -> dict[str, Any]:
+    """One prompt, a text or token ids, as fields of a record. Raises InputError."""
+    if isinstance(prompt, str):
+        return {"prompt": prompt}
+    if isinstance(prompt, list) and all(type(item) is int for item in prompt):
+        return {"tokens": prompt}
     raise InputError("a prompt is neither text nor a list of token ids")
 
 
@@ -292,7 +288,7 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody
 
 
 def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
-    """A body of one kind. Raises InputError."""
+    """A body of this type. Raises InputError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
@@ -302,7 +298,7 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
 
 
 def records_of(body: Body, name: str) -> list[Record]:
-    """What a body asks for, a record each. Raises InputError, whatever is wrong with it."""
+    """A record for each prompt of a body. Raises InputError, whatever is wrong with the body."""
     try:
         refuse_undone(body)
         return body.records(name)
@@ -320,7 +316,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the same messages, calls in one form. Raises InputError for a role that OpenAI does not have."""
+    """The messages with their calls in one format. Raises InputError for a role that OpenAI does not have."""
     found = []
     for message in messages:
         role = message.get("role")
@@ -360,7 +356,7 @@ def _functions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise InputError for tools of one name, of whatever kind: nobody could tell whose call it is."""
+    """Raise InputError where two tools share a name: their calls could not be told apart."""
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(f"{count} tools are named {name[:80]!r}", "tool names must be unique")
@@ -370,7 +366,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
-    """An answer as one of a body's choices."""
+    """An answer as a choice of a response's body."""
     reason = openai_reason(result.finish_reason)
     if form == COMPLETION:
         return {"index": index, "text": result.text, "logprobs": None, "finish_reason": reason}
@@ -380,13 +376,13 @@ def choice_of(form: str, index: int, result: Result) -> dict[str, Any]:
 
 
 def openai_reason(reason: str | None) -> str | None:
-    """OpenAI knows no "context": the answer was cut, and that is "length"."""
+    """A finish reason that OpenAI has: it knows no "context" and "cancelled", and "length" is closest."""
     return {"context": "length", "cancelled": "length"}.get(reason or "", reason)
 
 
 def body_of(
     form: str, name: str, model: str, created: int, choices: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The frame of a response's body."""
+    """A response's body around its choices."""
     kind = "chat.completion" if form == CHAT else "text_completion"
     return {"id": name, "object": kind, "created": created, "model": model, "choices": choices}

@@ -1,4 +1,4 @@
-"""OpenAI's custom tools, which take a text: a model knows them as functions of one string."""
+"""OpenAI's custom tools, which take a text. To the model each is a function of one string."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _TEXT_ALONE = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Parameters of the function that stands for such a tool."""
+"""Parameters of a custom tool's function."""
 
 
 # -- in ----------------------------------------------------------------------------------------------------------------
 
 
-def text_function(name: Any, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The function that stands for a tool. told: its description, and the form of its text, which is told and not forced."""
-    form = told.get("format") or {}
+def text_function(name: Any, tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The function of a custom tool. Its grammar goes into the description, and is not enforced."""
+    form = tool.get("format") or {}
     form = form.get("grammar", form)  # chats have one more level than Responses
-    texts = [told.get("description")]
+    texts = [tool.get("description")]
     if "definition" in form:
         texts.append(f"The input's form, in {form.get('syntax')}:\n{form['definition']}")
     description = "\n\n".join(filter(None, texts))
@@ -33,20 +33,20 @@ def text_function(name: Any, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_call(name: Any, text: Any) -> dict[str, Any]:
-    """The function of a call that has this text."""
+    """The function member of a call with this text."""
     return {"name": name, "arguments": json.dumps({"input": text}, ensure_ascii=False)}
 
 
 def as_function_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool of a chat; in the place of a custom one the function that stands for it."""
+    """A chat's tool, a custom one replaced by its function."""
     if tool.get("type") != "custom":
         return tool
-    told = tool["custom"]
-    return {"type": "function", "function": text_function(told["name"], told)}
+    custom = tool["custom"]
+    return {"type": "function", "function": text_function(custom["name"], custom)}
 
 
 def with_function_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose calls of custom tools, if it has any, are told as calls of the functions that stand for them."""
+    """A message, its calls of custom tools replaced by calls of their functions."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
@@ -57,23 +57,23 @@ def _function_call(call: Any) -> Any:
     if not isinstance(call, dict) or call.get("type") != "custom":
         return call
     made = {key: value for key, value in call.items() if key != "custom"}
-    told = call["custom"]
-    return {**made, "type": "function", "function": text_call(told["name"], told["input"])}
+    custom = call["custom"]
+    return {**made, "type": "function", "function": text_call(custom["name"], custom["input"])}
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def text_of_call(arguments: str) -> str:
-    """The text that arguments bring; these as they are where they were cut, or bring none."""
-    given = (object_of(arguments) or {}).get("input")
-    if given is None:
+    """The text in a call's arguments, or the arguments themselves if they were cut or have none."""
+    text = (object_of(arguments) or {}).get("input")
+    if text is None:
         return arguments
-    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 def as_told(calls: Iterable[dict[str, Any]], custom: Collection[str]) -> list[dict[str, Any]]:
-    """Calls in OpenAI's form, those of the custom tools of these names in theirs."""
+    """Calls in OpenAI's format. custom: names of custom tools, whose calls have a format of their own."""
     return [_told(call) if call["function"]["name"] in custom else call for call in calls]
 
 
@@ -88,19 +88,19 @@ _HIGH = rf"\\u[dD][89abAB]{_HEX}{{2}}"
 _LOW = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
 _ALONE = rf"(?=[^\\]|\\[^u]|(?!{_LOW})\\u{_HEX}{{4}})"
 _UNITS = re.compile(rf'(?:[^"\\]+|\\[^u]|(?!{_HIGH})\\u{_HEX}{{4}}|{_HIGH}{_LOW}|{_HIGH}{_ALONE})*')
-"""What a JSON string has that is whole: a character that is escaped as two halves is so with the second."""
+"""The complete characters of a JSON string: one that is escaped as a surrogate pair needs both halves."""
 
 _OPENS = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 
 
 class CallText:
-    """The text of a call, read from its arguments as they come."""
+    """Decodes a custom tool's text from the call's arguments as they arrive."""
 
     def __init__(self) -> None:
         self._held, self._begun, self._ended = "", False, False
 
     def push(self, arguments: str) -> str:
-        """What more of the arguments brings."""
+        """Add to the arguments. Returns the text that is new."""
         if self._ended:
             return ""
         self._held += arguments
@@ -112,31 +112,31 @@ class CallText:
         return self._string()
 
     def _string(self) -> str:
-        """What has come of the string, as far as it is whole."""
+        """Take the complete characters of the string."""
         units = _UNITS.match(self._held)
         come = units[0] if units else ""
         self._held = self._held[len(come) :]
         self._ended = self._held.startswith('"')
         try:
             return encodable(json.loads(f'"{come}"'))
-        except ValueError:  # then it is no call, which its end will show
+        except ValueError:  # not a valid call, as its end will show
             self._ended = True
             return ""
 
     def finish(self) -> str:
-        """The whole text of a call that ended, where nothing could be told of it before."""
+        """The text of a finished call if `push` has returned none of it."""
         return "" if self._begun else text_of_call(self._held)
 
 
 class DeltaWriter:
-    """Makes deltas of an answer's parts, as OpenAI's clients know them. custom: names of its custom tools."""
+    """Converts an answer's parts into deltas in OpenAI's format. custom: names of the request's custom tools."""
 
     def __init__(self, custom: Collection[str]) -> None:
         self._custom = custom
-        self._call: tuple[int, CallText] | None = None  # of a custom tool, which is being written
+        self._call: tuple[int, CallText] | None = None  # the open call of a custom tool
 
     def write(self, parts: Iterable[AnswerPart], *, ended: bool) -> list[dict[str, Any]]:
-        """What these parts are. ended: whether nothing comes behind them."""
+        """The deltas of these parts. ended: whether they are the last."""
         made = [delta for part in parts for delta in self._part(part)]
         if ended:
             made += self._end()
@@ -144,7 +144,7 @@ class DeltaWriter:
 
     def _part(self, part: AnswerPart) -> Iterator[dict[str, Any]]:
         if part.kind == "broken":
-            self._call = None  # what was written of it is out
+            self._call = None  # its text has been sent already
         elif part.kind == "arguments" and self._call is not None:
             yield self._more(self._call[1].push(part.text))
         else:

@@ -1,7 +1,7 @@
-"""Fields of requests that are not done here: those that are refused, since the answer would be another, and why.
+"""Unsupported fields of requests that are refused, since ignoring them would change the answer.
 
-A body's `refused` names those that it looks for, and its `harmless` those of the APIs that are ignored: the answer is the same
-without them. `.docs/pages/server.md` says why of each of these.
+A body's `refused` names those that it checks. Its `harmless` names fields of the APIs that may be ignored;
+`.docs/pages/server.md` gives a reason for each of these.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pyspec.requests.records import RequestFields
 
 @dataclass(frozen=True)
 class Undone:
-    """A field that is refused.
+    """A refused field. why, hint: the error's sentences. asks: whether a value has an effect; others are accepted.
 
-    asks: whether a value asks for something; one that asks for nothing is taken. kind: what is raised.
+    kind: the error to raise.
     """
 
     why: str = "is not supported"
@@ -74,11 +74,11 @@ UNDONE = {
     "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
     "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip
-"""Every field that is refused, in any kind of request."""
+"""Every refused field of any kind of request."""
 
 
 class UndoneFields(RequestFields, kw_only=True):
-    """Fields of all kinds of request that are read to be refused."""
+    """Fields of all kinds of request that are read only to refuse them."""
 
     moderation: Any = None
     suffix: Any = None
@@ -101,11 +101,11 @@ class UndoneFields(RequestFields, kw_only=True):
 
 
 REFUSED = tuple(sorted({*UndoneFields.__struct_fields__} - {*RequestFields.__struct_fields__}))
-"""Their names."""
+"""The names of these fields."""
 
 
 def refuse_undone(body: Any) -> None:
-    """Raise InputError where a body has a field that asks for what is not done."""
+    """Raise InputError where a body uses an unsupported field."""
     for name in body.refused:
         value, undone = getattr(body, name), UNDONE[name]
         if value is not None and undone.asks(value):

@@ -1,7 +1,6 @@
-"""Records of a batch: what a prompt is, and what it asks for.
+"""Records: prompts with their options.
 
-A record that cannot be used is still a record: it carries its error, so that the batch goes on and
-the output has a line for it.
+A record that cannot be answered carries its error, so that the batch goes on and the output has a line for it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from pyspec.text.result import Failure, RecordResult
 from pyspec.text.stream import check_stops
 
 CHAT, COMPLETION = "chat", "completion"
-"""Forms of OpenAI's: what is asked, and how it is answered."""
+"""OpenAI's two kinds of requests and responses."""
 
 MOST_TOKENS = 2**31 - 1
 
 
 class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How one request speculates. length: as `--length` has it. tokens: whether each token's source and gap are told."""
+    """A request's options of speculation. length: as for `--length`. tokens: whether to return each token's source and gap."""
 
     enabled: bool | None = None
     verify: Literal["strict", "margin"] | None = None
@@ -42,10 +41,10 @@ class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AnswerFields(msgspec.Struct, kw_only=True):
-    """What a record, a line of JSON or a request may say of its answer, sampling apart; None leaves the batch's own setting.
+    """Options of an answer that a record, a line of JSON or a request may set, other than samplers. None: the batch's setting.
 
-    grammar: GBNF that the answer has to follow. sampling: whose random numbers draw, "coupled" or "llama.cpp". speculation: how
-    its answer is drafted and verified.
+    grammar: GBNF that the answer has to follow. sampling: the source of random numbers, "coupled" or "llama.cpp". speculation:
+    how the answer is drafted and verified.
     """
 
     max_tokens: int | None = None
@@ -57,7 +56,7 @@ class AnswerFields(msgspec.Struct, kw_only=True):
 
 
 def number_fields(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, None]]:
-    """Return a field for each number of sampling."""
+    """Fields of msgspec for all numeric sampler options."""
     return [(each.name, each.kind | None, None) for each in numbers(kind) if each.offered]
 
 
@@ -68,18 +67,18 @@ else:
 
 
 class RequestFields(_Numbers, kw_only=True):
-    """All that may be said of an answer. logit_bias: added to logits, by token id. Sampling is named as in llama-server."""
+    """All options of an answer. logit_bias: is added to logits, by token id. Sampler options have llama-server's names."""
 
     logit_bias: dict[int, float] | None = None
     dry_sequence_breakers: list[str] | None = None
 
 
 SAMPLER_FIELDS = (*(each.name for each in OFFERED), "logit_bias", "dry_sequence_breakers")
-"""Fields of a record that go into its sampler under the same names."""
+"""A record's sampler options."""
 
 
 class RecordFields(RequestFields, kw_only=True):
-    """What a record and a line of JSON may bring. chat_template_kwargs: variables of the chat template."""
+    """Fields of a record and of a line of JSON. chat_template_kwargs: variables of the chat template."""
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -88,38 +87,38 @@ class RecordFields(RequestFields, kw_only=True):
 
 
 class Record(RecordFields, kw_only=True):
-    """One prompt and what it asks for; None leaves the batch's own setting.
+    """One prompt and its options. None leaves the batch's own setting.
 
-    Give one of `prompt`, `messages` and `tokens`. Sampler fields that are not listed are named as in `Sampling`.
+    Give one of `prompt`, `messages` and `tokens`. Sampler options that are not listed have the names of `Sampling`.
 
     Attributes:
         id: Names the record in results; unique in a batch.
         prompt: A user's turn, or with `Settings.raw` the whole prompt.
-        messages: A conversation in OpenAI's form.
-        tokens: A prompt as ids.
-        system: System text of a `prompt`; `messages` bring their own.
-        max_tokens: Tokens of the answer.
+        messages: A conversation in OpenAI's format.
+        tokens: A prompt as token ids.
+        system: System text of a `prompt`; `messages` have their own.
+        max_tokens: Maximal tokens of the answer.
         seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
         grammar: GBNF that the answer follows.
-        sampling: Whose random numbers draw: "coupled" or "llama.cpp".
-        reasoning_budget: Most tokens of reasoning, after which it is ended; -1 for as many as come.
-        logit_bias: What is added to logits, by token id.
+        sampling: Source of random numbers: "coupled" or "llama.cpp".
+        reasoning_budget: Maximal tokens of reasoning, after which it is ended; -1 for no limit.
+        logit_bias: Values to add to logits, by token id.
         chat_template_kwargs: Variables of the chat template.
         stop: Strings that end the answer.
-        source: Name of the input that the record came from.
-        line: Its place there, from 1.
-        form: "chat" or "completion" for a line of OpenAI's batch format, which the output then has too.
-        tools: OpenAI's functions that may be called.
-        language: What the content must look like, in place of `grammar`.
-        custom: Names of those that stand for OpenAI's custom tools, as calls of which they are told.
+        source: Name of the input file.
+        line: Line of the input file, from 1.
+        form: "chat" or "completion" for a line of OpenAI's batch format, in which its output is then written.
+        tools: Functions that may be called, in OpenAI's format.
+        language: Language of the content, in place of `grammar`.
+        custom: Names of the tools that are custom tools of OpenAI's; calls of them have a format of their own.
         tool_choice: Name of the function that must be called, or "required".
         parallel: Whether several functions may be called at once.
         reasons: False asks the template for no reasoning.
         echo: Whether the answer begins with the prompt.
-        suffix: A text behind the answer, which stands between `prompt` and this; for models with tokens for filling in.
-        others: Other files that may help with that, names and texts. With them, even none, what has no room is left out.
-        prediction: A text that the answer may repeat for the most part; lookup drafts it.
-        error: Why the record cannot be used.
+        suffix: A text to follow the answer, which fills the gap after `prompt`; for models with infill tokens.
+        others: Names and texts of other files for infill. If not None, what exceeds the context is left out.
+        prediction: A text that the answer may largely repeat; lookup drafts from it.
+        error: The reason why the record cannot be answered.
     """
 
     id: str
@@ -142,7 +141,7 @@ class Record(RecordFields, kw_only=True):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the answer goes on in the last message: a text of the model's own, and nothing shapes what comes."""
+        """Whether the answer continues the last message: one of the model's own, without calls, and there is no grammar."""
         last = self.messages[-1] if self.messages else {}
         is_text = last.get("role") == "assistant" and not last.get("tool_calls")
         return (
@@ -151,17 +150,17 @@ class Record(RecordFields, kw_only=True):
 
     @property
     def sha256(self) -> str:
-        """Hash of what is asked: everything but id and place."""
-        asked = {name: getattr(self, name) for name in ASKED}
-        data = repr([(key, value) for key, value in asked.items() if value is not None])
+        """Hash of the fields in ASKED."""
+        values = {name: getattr(self, name) for name in ASKED}
+        data = repr([(key, value) for key, value in values.items() if value is not None])
         return hashlib.sha256(data.encode("utf-8", "backslashreplace")).hexdigest()
 
     def check(self) -> None:
         """Raise InputError or OptionError where a value is outside its range."""
-        given = [x for x in (self.prompt, self.messages, self.tokens) if x is not None]
-        if len(given) != 1:
+        prompts = [x for x in (self.prompt, self.messages, self.tokens) if x is not None]
+        if len(prompts) != 1:
             raise InputError("give either prompt or messages")
-        if not given[0] and self.suffix is None:
+        if not prompts[0] and self.suffix is None:
             raise InputError("the prompt is empty")
         if self.suffix is not None and self.prompt is None:
             raise InputError("a suffix needs a prompt that is a text", "send it as text")
@@ -186,18 +185,18 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 _ABOUT = {"id", "source", "line", "form", "prediction", "error"}
 ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
-"""Fields of a record that say what is asked; the others are its name and place, and what it is drafted from.
-Journals know records by them in this order."""
+"""Fields of a record that determine the answer. The others are its id, its place and drafting hints. Journals hash them in
+this order."""
 
 
 def failed(index: int, record: Record, error: BaseException | Failure) -> RecordResult:
-    """The result of a record that cannot be answered."""
+    """The result of a record that failed."""
     failure = error if isinstance(error, Failure) else Failure.of(error)
     return RecordResult(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
 
 
 def unique(records: Iterable[Record]) -> Iterator[Record]:
-    """The same records; one whose id was there before fails, under the name of its place."""
+    """The same records. A duplicate of an id gets an error, and its place as a new id."""
     seen: set[str] = set()
     for record in records:
         if record.id in seen:

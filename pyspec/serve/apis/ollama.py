@@ -34,7 +34,7 @@ _AS_MUCH_AS_FITS = -2
 
 
 class OllamaBody(Body):
-    """Fields of both kinds of request. options: of `_OPTIONS`. format: "json" or a schema. think: whether to reason, or how hard."""
+    """Fields of both kinds of request. options: of `_OPTIONS`. format: "json" or a schema. think: whether, or how hard."""
 
     refused = tuple(name for name in REFUSED if name != "suffix")
     harmless = ("keep_alive", "truncate", "shift")
