@@ -225,9 +225,6 @@ class SwitchWithout(UseSwitch):
     def _spend(self, loss: float, left: float) -> bool:
         return "trials" not in self._left_out and super()._spend(loss, left)
 
-    def _worth_a_look(self, *given: Any) -> float:
-        return 0.0 if "promise" in self._left_out else super()._worth_a_look(*given)
-
 
 class _Untaught(Calibration):
     """Learns nothing."""
@@ -236,7 +233,7 @@ class _Untaught(Calibration):
         pass
 
 
-PARTS = ("switch", "trials", "floors", "markup", "hope", "promise", "table")
+PARTS = ("switch", "trials", "floors", "markup", "hope", "table")
 """Parts of the policy that can be left out, to see what they are worth."""
 
 

@@ -20,7 +20,7 @@ from pyspec.policy.stopping import (
     learn,
     survivals,
 )
-from pyspec.policy.switch import UseSwitch, suited
+from pyspec.policy.switch import UseSwitch
 from pyspec.policy.texts import RunningText
 from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
 
@@ -43,7 +43,6 @@ class _Tables(NamedTuple):
     worth: tokens that an accepted token counts for.
     floors: survivals at which drafting stops.
     gain: tokens per round and sequence that drafting is expected to bring.
-    more: further tokens that it brings in a sequence that suits the draft model.
     lookup_min: the shortest lookup match whose draft is preferred to the model's.
     """
 
@@ -52,7 +51,6 @@ class _Tables(NamedTuple):
     worth: float
     floors: list[float]
     gain: float
-    more: float
     lookup_min: int
 
 
@@ -90,7 +88,7 @@ class GoodputPolicy(LengthPolicy):
         self._n_seq = 1
         self._rows = self.curve.target.table()
         self._price = 1.0 / self._rows[1]
-        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 0.0, 1)
+        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 1)
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._round = self._stale_at = 0
         self._rest = 0  # rounds left in which drafting is not considered
@@ -214,10 +212,8 @@ class GoodputPolicy(LengthPolicy):
         left = worth * (_LEFT if self._looks_up else 1.0)
         if left < worth:
             _, gain = drafting(price / left, told.table)
-        _, better = drafting(price / left, suited(told.table))
-        gain, more = left * gain, left * (better - gain)
-        shortest = self._lookup_min(verify, price, gain)
-        return _Tables(step, markup, worth, floors, gain, more, shortest)
+        gain *= left
+        return _Tables(step, markup, worth, floors, gain, self._lookup_min(verify, price, gain))
 
     def _markup(self, gain: float) -> float:
         """How many times plain decoding's price a ms of drafting has to earn, where drafts gain this many tokens per round.
@@ -261,7 +257,6 @@ class GoodputPolicy(LengthPolicy):
             gain,
             self._catching_up(self.curve.draft, place.lag),
             self._left(place),
-            self._table.more,
             longest=min(float(place.left), self._usual),
             alone=not place.looks_up,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, sqrt
 
 _MEMORY = 256.0  # rounds that the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
@@ -13,11 +12,8 @@ _CREDIT = 16.0  # most tokens that a trial may lose
 _SHARE_LEFT = (
     0.125  # share of the remaining tokens that a trial may lose, for which earlier tokens have paid
 )
-_SHARE_NEW = 0.01  # the same for a look at a new sequence, for which nobody has
 _OWN = 0.55  # share of rounds that a lookup leaves to the model, as in recorded everyday answers
 _OWN_WEIGHT = 32.0  # rounds that this counts for
-_FEW = 2.0  # how much more than _SPREAD the second sequence may differ from the first
-_SPREAD = 0.3  # standard deviation of acceptance between sequences, in logits
 
 
 class UseSwitch:
@@ -34,8 +30,6 @@ class UseSwitch:
         # rounds that a lookup left to the model, and all rounds in which lookup could draft too
         self._own = self._shared = 0.0
         self._credit = 0.0
-        # earlier sequences in which it was used, and whether it was used in this one
-        self._texts, self._new = 0, False
         # rounds left of each sequence's trial, 0 where it was used without one, and tokens that its rounds won
         self._trial: dict[int, int] = {}
         self._won: dict[int, float] = {}
@@ -55,7 +49,6 @@ class UseSwitch:
         expected: float,
         cost: float,
         left: float,
-        more: float = 0.0,
         *,
         longest: float = 0.0,
         alone: bool = True,
@@ -67,7 +60,6 @@ class UseSwitch:
             expected: gain per round expected from other sources than observed rounds.
             cost: tokens that catching up costs.
             left: tokens that the sequence may still have.
-            more: gain beyond the expected in a sequence that suits the model.
             longest: tokens of a usual sequence. A trial may lose a share of those, since its result serves later sequences too.
             alone: no lookup takes rounds from the model.
         """
@@ -83,8 +75,7 @@ class UseSwitch:
         if self._won.get(seq, 0.0) > cost:
             return True
         loss = cost + _TRIAL * max(0.0, -gain)
-        look = loss <= self._worth_a_look(seq, gain, more, left, rounds)
-        if look or self._spend(loss, max(left, longest)):
+        if self._spend(loss, max(left, longest)):
             self._trial[seq], self._won[seq] = _TRIAL - 1, 0.0
             return True
         return False
@@ -95,16 +86,6 @@ class UseSwitch:
             return False
         self._credit = 0.0
         return True
-
-    def _worth_a_look(
-        self, seq: int, gain: float, more: float, left: float, rounds: float
-    ) -> float:
-        """Tokens that a look at a new sequence may lose: after few sequences, the next may well suit the model better."""
-        if seq in self._trial:
-            return 0.0
-        # before the first sequence only the prior is known, which comes from many
-        better = gain + more * (1.0 + (_FEW / self._texts if self._texts else 0.0))
-        return min(promise(gain, better) * rounds, _SHARE_NEW * left)
 
     def _pace(self, gain: float) -> float:
         """Tokens per round with the model; before any round, the target's own and the expected gain."""
@@ -127,7 +108,6 @@ class UseSwitch:
 
     def used(self, gain: float, tokens: float = 1.0, seq: int = 0) -> None:
         """Learn the gain and the tokens of a round of this sequence with the model."""
-        self._new = True
         if seq in self._won:
             self._won[seq] += gain
         self._count = min(self._count + 1.0, _MEMORY)
@@ -140,26 +120,9 @@ class UseSwitch:
 
     def begin(self, seq: int | None = None) -> None:
         """Begin another sequence under this number, or under all numbers."""
-        self._texts += self._new
-        self._new = False
         if seq is None:
             self._trial.clear()
             self._won.clear()
         else:
             self._trial.pop(seq, None)
             self._won.pop(seq, None)
-
-
-def promise(gain: float, better: float) -> float:
-    """Expected gain in a sequence of which nothing is known yet, if the side model is used only where it gains.
-
-    Acceptance differs between sequences by about _SPREAD in logits. Three-point Gauss-Hermite quadrature weights the mean
-    sequence with 2/3, and one that is sqrt(3) times that spread better, which gains `better`, with 1/6.
-    """
-    return max(0.0, gain) * 2.0 / 3.0 + max(0.0, better) / 6.0
-
-
-def suited(table: Sequence[float]) -> list[float]:
-    """Acceptance in a sequence that suits the draft: sqrt(3) standard deviations above the mean."""
-    odds = exp(-sqrt(3.0) * _SPREAD)
-    return [1.0 / (1.0 + (1.0 - p) / p * odds) for p in table]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.policy.switch import UseSwitch, promise, suited
+from pyspec.policy.switch import UseSwitch
 
 
 def play(
@@ -100,65 +100,12 @@ def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
     assert switch.on(0, -0.5, 5.0, 200.0)
 
 
-def test_a_new_text_is_tried_once_where_others_did_little_harm() -> None:
-    """Texts differ: after one in which drafting just failed to pay the next is tried, and no further round of that text."""
-    switch = UseSwitch()
-    play(switch, -0.05, 300)
-    switch.begin(0)
-    tried = [switch.on(0, 0.0, 1.5, 200.0, more=0.5) for _ in range(40)]
-    assert tried[0]
-    assert not any(tried[10:])
-
-
 def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
     """No text is likely to be that much better."""
     switch = UseSwitch()
     play(switch, -0.5, 300)
     switch.begin(0)
     assert not switch.on(0, 0.0, 2.0, 200.0)
-
-
-def test_a_look_at_a_new_text_loses_one_percent_at_most() -> None:
-    """Where the prompt is long for what is left of the answer, nothing is read only to see."""
-    switch = UseSwitch()
-    for _ in range(8):
-        play(switch, -0.05, 40)
-        switch.begin(0)
-    assert not switch.on(0, 0.0, 2.5, 200.0, more=0.5)
-    assert switch.on(0, 0.0, 1.5, 200.0, more=0.5)
-
-
-def test_a_look_outlasts_a_bad_start() -> None:
-    """Drafts that lose in a text's first four rounds, which are not all alike, and gain in the others are used on."""
-    switch = UseSwitch()
-    for gain in [-0.4] * 4 + [1.5] * 40:
-        assert switch.on(0, -0.05, 0.0, 400.0, more=0.6)
-        switch.used(gain)
-
-
-def test_one_text_tells_little_of_the_next() -> None:
-    """After one text in which drafts just failed to pay another is looked at, at a cost at which none is after eight."""
-    looked = []
-    for texts in (1, 8):
-        switch = UseSwitch()
-        for _ in range(texts):
-            play(switch, -0.05, 40)
-            switch.begin(0)
-        looked.append(switch.on(0, 0.0, 1.5, 200.0, more=0.05))
-    assert looked == [True, False]
-
-
-def test_a_look_spends_nothing_that_was_saved_up() -> None:
-    """What was earned for a trial is there for it, also after a new text was looked at."""
-    switch = UseSwitch()
-    play(switch, -0.05, 40)
-    switch.earn(4000.0)
-    switch.begin(0)
-    assert switch.on(0, 0.0, 1.5, 200.0, more=0.5)
-    for _ in range(300):
-        switch.used(-0.5)
-    switch.begin(0)
-    assert switch.on(0, -0.5, 10.0, 200.0)
 
 
 @given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
@@ -201,12 +148,6 @@ def test_a_trial_costs_little_however_much_was_saved(cost: float, tried: bool) -
     switch = UseSwitch()
     switch.earn(1e6)
     assert switch.on(0, -1.0, cost, 1e6) is tried
-
-
-def test_a_text_that_suits_the_draft_is_a_little_better() -> None:
-    """Where the mean text takes every second token, one in six takes three of five, and none takes four."""
-    (chance,) = suited([0.5])
-    assert 0.57 < chance < 0.7
 
 
 def test_rounds_that_lookup_takes_bring_nothing() -> None:
@@ -282,15 +223,6 @@ def test_what_one_text_won_is_not_anothers() -> None:
     assert not switch.on(0, -0.5, 0.0, 400.0)
 
 
-def test_texts_after_one_that_lost_much_are_not_looked_at() -> None:
-    """One text tells little of the next, and yet something."""
-    switch = UseSwitch()
-    for _ in range(40):
-        switch.used(-0.5)
-    switch.begin(0)
-    assert not switch.on(0, 0.0, 0.0, 200.0, more=0.15)
-
-
 def test_with_an_answer_s_end_all_trials_end() -> None:
     """Those of all texts of a batch; the end of one text ends its own alone."""
     for ended, goes_on in ((0, False), (1, True), (None, False)):
@@ -299,10 +231,3 @@ def test_with_an_answer_s_end_all_trials_end() -> None:
         assert switch.on(0, -0.5, 1.0, 400.0)
         switch.begin(ended)
         assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
-
-
-def test_an_unknown_text_is_used_where_it_gains() -> None:
-    """If the mean text loses, one in six may gain; if it gains, two in three do as it does."""
-    assert promise(-1.0, -0.1) == 0.0
-    assert promise(-1.0, 0.6) == pytest.approx(0.1)
-    assert promise(0.3, 0.9) == pytest.approx(0.35)
