@@ -429,7 +429,6 @@ def test_a_round_may_have_more_texts_than_were_planned_for() -> None:
     assert policy.stats()["tokens_emitted"] == 71
 
 
-
 def test_what_python_takes_is_a_cost_of_each_draft() -> None:
     """Twenty ms beside the decodes are two tokens that the text lost."""
     lost = []
