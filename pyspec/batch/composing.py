@@ -1,4 +1,4 @@
-"""Composes the next decode: which answers continue, and how many prompt tokens are read next to them."""
+"""Composes the next decode: the answers that continue, and the prefill chunks beside them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from pyspec.engine.rows import read_one, read_piece, share_rows
 from pyspec.policy.cost import CostCurve
 
 GAP_MS = 250.0
-"""How long people who read an answer may wait for its next token while prompts are read beside it, unless they say so."""
+"""Default limit, in ms, on the wait for an answer's next token while prompts are prefilled beside it."""
 
-_BASES = 4.0  # or this many times what the answers' rows take, if that is longer: a machine that is slow with many answers
-_ALIKE = 1.25  # times as long that a row may take in a larger decode to count as equally fast
-_HOPE = 0.9  # what a row is hoped to take in a larger decode than any before, in known times
-_MOST_TIMES = 3.0  # what was expected: a decode that took longer counts as one that took so long
-_NEWEST = 0.3  # weight of the last decode
+_BASES = (
+    4.0  # the default limit is at least so many times the answers' own decode, for slow machines
+)
+_ALIKE = 1.25  # a row may take so many times as long in a larger decode to count as equally fast
+_HOPE = (
+    0.9  # assumed time of a row in a decode larger than any before, relative to the nearest known
+)
+_MOST_TIMES = 3.0  # outliers: longer decodes count as so many times the expected time
+_NEWEST = 0.3  # weight of the last decode in the moving average
 
 
 class Composer:
     """Composes decodes of `active`, answers by sequence.
 
-    interactive: people wait. Every running answer then has a row in each decode, and prompts are read in pieces for which no
-    answer waits longer than `gap` ms; None for GAP_MS, or more where the machine is slow. Otherwise the answers of streams wait
-    while many prompts are read: a prompt's row is cheapest next to other rows of the same prompt. exact: see `Scheduler`.
-    curve: costs of answers' rows.
+    interactive: every running answer has a row in each decode, and prefill chunks delay no answer by more than `gap` ms; None for
+    GAP_MS, or more on a slow machine. Otherwise, in streams, decoding pauses while many prompts are prefilled, since a prompt's
+    row is cheapest beside rows of the same prompt. exact: see `Scheduler`. curve: costs of answers' rows.
     """
 
     def __init__(
@@ -45,22 +48,22 @@ class Composer:
         self._interactive, self._exact = interactive, exact
         self._streams = contexts.layout.each > 0
         self._many = False
-        self._answers = dict[int, float]()  # ms of decodes of so many answers alone
+        self._answers = dict[int, float]()  # ms of decodes without prefill, by number of answers
         self._reading_time = ReadingTime()
 
     @property
     def in_turn(self) -> bool:
-        """Whether the next prompt is to wait for the one that is read now.
+        """Whether the next request has to wait until the present prefill ends.
 
-        Over streams each text that has begun has a row in every decode beside answers; a row of a prompt by itself is expensive.
+        In streams beside answers, each prefilling sequence has a row in every decode, and a prompt's row alone is expensive.
         """
         reading = any(answer.run.missing for answer in self._active.values())
         return reading and self._interactive and self._streams
 
     def next(self) -> tuple[list[ActiveJob], list[tuple[ActiveJob, int]]]:
-        """Answers that have a row in the next decode, and those of which n prompt tokens, (answer, n), are read beside them.
+        """The answers to continue in the next decode, and (answer, n) for each prefill chunk of n tokens.
 
-        Whose prompt is read to its last token gives the first token of its answer in the same decode.
+        An answer whose prompt is prefilled to its last token is among the former: the same decode yields its first token.
         """
         answers = self._answering()
         reading = self._reading(len(answers))
@@ -78,8 +81,8 @@ class Composer:
         return [] if self._many else answers
 
     def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
-        """Whose prompts the next decode reads on, and how many tokens of each, the last one included."""
-        # the dict keeps the order of starting: the first one that reads has waited longest
+        """The answers in prefill, and the tokens of each one's next chunk, the prompt's last token included."""
+        # the dict keeps the order of admission: the first one in prefill has waited longest
         reading = [(seq, a.run.missing) for seq, a in self._active.items() if a.run.missing]
         if self._exact:
             held = self._contexts.engine.held(Role.TARGET, reading[0][0]) if reading else 0
@@ -91,7 +94,7 @@ class Composer:
         return [(self._active[seq], n) for seq, n in shares]
 
     def _room(self, n_answering: int) -> int:
-        """Prompt tokens that the next decode takes."""
+        """Limit on the prompt tokens of the next decode."""
         running = self._interactive and self._running
         return self.piece(self._contexts.fill_rows(max(1, n_answering) if running else n_answering))
 
@@ -100,9 +103,9 @@ class Composer:
         return sum(not a.run.missing and a.scored is None for a in self._active.values())
 
     def piece(self, most: int) -> int:
-        """Of `most` prompt tokens, how many may be read at once beside the answers that run, where people wait for these.
+        """The size of a prefill chunk, at most `most` tokens, beside the running answers.
 
-        As many as the gap allows, in decodes of a size in which a row is as cheap as in any.
+        If interactive, as large as the gap allows, with the decode's size among those where a row is cheapest.
         """
         n = self._running
         if not self._interactive or self._exact or not n:
@@ -113,13 +116,13 @@ class Composer:
         return self._reading_time.best(n, most, left, row)
 
     def _base(self, n: int) -> tuple[float, float]:
-        """Milliseconds of a decode of so many answers, and of a prompt's row by the curve, to begin with."""
+        """Milliseconds of a decode of n answers alone, and a first estimate for a prompt's row, by the curve."""
         table = self._curve.target.table()
         last = len(table) - 1
         return self._answers.get(n) or table[min(n, last)], table[last] / last
 
     def took(self, filled: int, n_answers: int, ms: float) -> None:
-        """Hear how long a decode took that read so many prompt tokens beside answers."""
+        """Learn from the time of a decode. filled: its prompt tokens."""
         if filled and n_answers:
             self._reading_time.learn(n_answers, filled, ms - self._base(n_answers)[0])
         elif n_answers:
@@ -128,18 +131,18 @@ class Composer:
 
 
 class ReadingTime:
-    """What a prompt's row takes beside answers, in milliseconds, by the octave of the decode's rows.
+    """Milliseconds of a prompt's row beside answers, by the octave of the decode's rows.
 
-    Kernels work in tiles of rows: 64 may take less time than 48.
+    Kernels work in tiles of rows, so that 64 may take less time than 48.
     """
 
     def __init__(self) -> None:
         self._row: dict[int, float] = {}
 
     def learn(self, n_answers: int, rows: int, ms: float) -> None:
-        """Hear of a decode whose prompt rows took so long; that the machine did something else once changes little.
+        """Learn from a decode whose prompt rows took `ms`. Outliers are capped, since the machine may have been busy.
 
-        Few rows beside many answers tell nothing: how long these took differs more from decode to decode.
+        Few rows beside many answers are ignored: the time of the answers' rows varies by more than theirs.
         """
         octave, row = (n_answers + rows).bit_length(), max(ms, 0.0) / rows
         if rows >= (1 << octave) // 4:
@@ -147,7 +150,7 @@ class ReadingTime:
             self._row[octave] = before + _NEWEST * (min(row, _MOST_TIMES * before) - before)
 
     def best(self, n_answers: int, most: int, ms: float, assumed: float) -> int:
-        """Of `most` prompt rows, as many as take so long where rows are cheapest. assumed: what one takes if none is known."""
+        """The largest number of prompt rows, up to `most`, that fit `ms` at the cheapest sizes. assumed: first estimate of a row."""
         found = []
         for octave in range((n_answers + 1).bit_length(), (n_answers + most).bit_length() + 1):
             row = self._expected(octave, assumed)
@@ -161,7 +164,7 @@ class ReadingTime:
         return max(n for row, n in found if row <= cheap)
 
     def _expected(self, octave: int, assumed: float) -> float:
-        """What a row takes; in a decode smaller than any yet as in the smallest, in a larger one hopefully less."""
+        """A row's time. An unknown octave takes the nearest one's, reduced if it is larger, so that larger decodes are tried."""
         if not self._row or octave in self._row:
             return self._row.get(octave, assumed)
         nearest = min(self._row, key=lambda known: (abs(known - octave), known))

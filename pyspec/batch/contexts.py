@@ -1,9 +1,8 @@
-"""Models and contexts of a batch: one target, draft and companion context for all sequences, and what lies in their cells.
+"""Models and contexts of a batch: one context each of target, draft and companion for all sequences, and its KV layout.
 
-In a pool, rows of sequences that differ in number go through one pass, and a shared beginning takes its
-cells once; but attention looks at the mask of every cell for every row. In streams a row meets its
-own sequence alone; but a batch of unequal rows falls apart into several passes, so little is drafted
-there, and every sequence takes as many cells as the longest.
+In a pool, sequences with different numbers of rows share a pass, and a shared prefix takes its cells once. But attention checks
+the mask of every cell for every row. In streams, a row attends to its own sequence's cells alone. But a batch with unequal rows
+splits into several passes, so that drafts rarely pay, and every sequence takes as many cells as the longest.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ log = logging.getLogger("pyspec")
 # -- sequences and cells ---------------------------------------------------------------------------
 
 MOST_SEQUENCES = 64
-"""Cost curves end there."""
+"""Largest number of sequences: cost curves end there."""
 
 STREAMS_FROM = 8
-"""Sequences from which streams without drafts are faster than a pool with lookup, on a CPU."""
+"""Number of sequences from which, on a CPU, streams without drafts are faster than a pool with lookup."""
 
 FEW = 2
-"""Most answers at once for which anything drafts over streams: their rows fall apart into as many passes."""
+"""Largest number of running sequences that draft in streams: unequal rows split into as many passes."""
 
 WASTE = 3
-"""Times the cells of a pool that streams may take."""
+"""Streams may take so many times the cells of a pool."""
 
 _WORTH = 0.03
-# what more sequences have to gain to be worth their memory
+# least gain that is worth the memory of more sequences
 
 
 class Layout(NamedTuple):
-    """cells: of each context, all sequences together. each: those of one stream, 0 in a pool."""
+    """KV cells of a context. cells: of all sequences together. each: of one stream, 0 in a pool."""
 
     cells: int
     each: int = 0
@@ -62,10 +61,10 @@ class Layout(NamedTuple):
 def lay_out(
     n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool, must_stream: bool = False
 ) -> Layout:
-    """Cells for `n_slots` records at once.
+    """Choose a layout for `n_slots` sequences.
 
-    n_ctx: positions a sequence may use. needs: cells that the largest records take, largest first.
-    Streams for many records of about one length, unless there must be a pool, as for drafts, or streams.
+    n_ctx: tokens of a sequence. needs: cells of the largest records, largest first. must_pool, must_stream: rule the other out.
+    Otherwise streams are for many records of about equal length.
     """
     pool = padded(max(sum(needs[:n_slots]), n_ctx))
     each = padded(needs[0]) if needs else 0
@@ -77,10 +76,10 @@ def lay_out(
 
 
 def best_parallel(times: Sequence[float]) -> int:
-    """How many sequences at once are worth it; `times[n]` is the target's time for n rows.
+    """The default number of sequences; `times[n]` is the target's time for n rows.
 
-    The smallest power of two, at most 16, than which none gives 3 % more tokens a second: a step that gains
-    nothing may lead to one that does, where two rows cost as much as two single ones and eight as much as four.
+    The smallest power of two whose throughput no other up to 16 exceeds by 3 %. A doubling that gains nothing may precede one
+    that does: on some machines two rows cost as much as two single ones, but eight as much as four.
     """
     sizes = [n for n in (1, 2, 4, 8, 16) if n < len(times)]
     best = max(n / times[n] for n in sizes)
@@ -90,13 +89,13 @@ def best_parallel(times: Sequence[float]) -> int:
 # -- models and contexts ---------------------------------------------------------------------------
 
 _ROWS_A_SEQUENCE = 72
-# the engine gives each sequence n_batch / n rows for its draft, the longest draft aside
+# of n_batch for each sequence: the engine gives it n_batch / n rows for its draft
 
 
 class Models:
-    """The target as a `llama_cpp.Llama`, and what will draft for it; contexts come later.
+    """The target as a `llama_cpp.Llama`, with its draft and companion, before contexts are created.
 
-    at_once: sequences at most. kwargs: as `TargetLlama` takes them. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
+    at_once: largest number of sequences. kwargs: those of `TargetLlama`. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Models:
             raise
 
     def attention(self, n_seq: int, n_ctx: int, *, unified: bool) -> Attention:
-        """What kind of attention to use for so many sequences of n_ctx cells, in one pool or in streams of their own."""
+        """The attention kernels for n_seq sequences of n_ctx cells. unified: in a pool, not in streams."""
         params = self.target.context_params
         if not self.on_cpu or not self._flash:
             return Attention(bool(self._flash))
@@ -134,7 +133,7 @@ class Models:
 
     @staticmethod
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
-        """All that a draft can use where one is named, those that the memory allows where nobody asked for any."""
+        """States to keep for each sequence: all that a named draft can use, or as many as memory holds for an automatic one."""
         if draft != "auto":
             return 0 if draft == "none" else SNAPSHOTS
         names = parse_devices(kwargs.get("devices"))
@@ -149,12 +148,12 @@ class Models:
 
     @property
     def _beside(self) -> list[Path]:
-        """Draft and companion, those that there are."""
+        """The files of draft and companion, if any."""
         return [path for path in (self.parts.draft, self.parts.companion) if path is not None]
 
     @property
     def sides(self) -> list[Side]:
-        """Draft and companion, and what a step of each reads."""
+        """Draft and companion, with the bytes that a step of each reads."""
         paths = self._beside
         sides = [Side(path, size_of(path)) for path in paths]
         if sides:
@@ -164,18 +163,18 @@ class Models:
         return sides
 
     def known(self) -> tuple[CostCurve, Acceptance]:
-        """The pair's profile, or a prior where it has none."""
+        """The pair's measured profile, or a prior."""
         return beginnings(self.target, self.sides)
 
     def beside(self, placement: Placement) -> float:
-        """Bytes of a position in the KV of draft and companion."""
+        """Bytes of a token in the KV caches of draft and companion."""
         found = [cell_bytes(path, placement) for path in self._beside]
-        if self.parts.head:  # a layer in the target's file
+        if self.parts.head:  # one layer of the target's file
             found[0] /= int(llama_cpp.llama_model_n_layer(self.target.model))
         return sum(found)
 
     def held(self, cells: int, n_seq: int, placement: Placement) -> int:
-        """Bytes of all weights, and of KV caches of so many cells for so many sequences."""
+        """Bytes of all weights and KV caches. cells: of each cache, for n_seq sequences."""
         sides = sum(side.size for side in self.sides)
         return sides + held_bytes(self.target, cells, n_seq, self.beside(placement))
 
@@ -186,12 +185,11 @@ class Models:
 
     @property
     def must_draft(self) -> bool:
-        """Whether drafts were asked for; those that `auto` stands for give way to streams, on a CPU."""
+        """Whether drafts rule streams out. On a CPU, those of `auto` do not."""
         drafts = self.parts.drafter is not None or self.parts.draft is not None
         return drafts and not (self._automatic and self.on_cpu)
 
     def close(self) -> None:
-        """Free the target."""
         self.parts.close()
         self.target.close()
 
@@ -199,8 +197,8 @@ class Models:
 class Contexts:
     """An engine over `n_slots` sequences.
 
-    n_ctx: positions a sequence may use. answering_rows: most rows of a decode while sequences answer. Raises NoMemory, and
-    what `Assembly` raises; the next ones may be made then.
+    n_ctx: tokens of a sequence. answering_rows: row limit of a decode while any sequence answers. Raises NoMemory, and as
+    `Assembly` does; smaller contexts may then be created.
     """
 
     def __init__(
@@ -225,37 +223,37 @@ class Contexts:
 
     @property
     def copied(self) -> dict[Role, Any]:
-        """The contexts whose KV is worth keeping: a draft that reads the target's states needs only those of the last tokens."""
+        """Contexts whose KV cache is parked. A draft that reads the target's states is left out: it needs only recent tokens."""
         sides = zip((Role.DRAFT, Role.COMPANION), self.assembly.models)
         found = {role: side.context for role, side in sides if not side.reads_states}
         return {Role.TARGET: self.target.ctx, **found}
 
     def fill_rows(self, n_answering: int) -> int:
-        """Prompt tokens that the next decode takes: beside answers, as many as go through in one pass with them."""
+        """Prompt tokens that fit the next decode. With answers, as many as fit one pass with them."""
         if n_answering:
             return min(self._n_ubatch, self.answering_rows) - n_answering
         return self.n_batch
 
     def draft_rows(self, n_answering: int, n_running: int, filled: int) -> int:
-        """Drafted tokens that each of `n_answering` sequences may have beside `filled` prompt tokens.
+        """Longest draft of each of `n_answering` sequences beside `filled` prompt tokens.
 
-        n_running: sequences that have a record, those that still read their prompt among them.
+        n_running: active sequences, including those in prefill.
         """
         if self.layout.each and n_running > FEW:
-            return 0  # unequal rows of streams fall apart into several passes
+            return 0  # unequal rows of streams split into several passes
         return max(0, (self.answering_rows - filled) // max(1, n_answering) - 1)
 
     def _replace_context(self, rows_asked: tuple[int, int], *, flash: bool) -> Any:
-        """Give the target a context for many sequences in place of the small one it was loaded with.
+        """Replace the small context that the target was loaded with by one for all sequences.
 
-        rows_asked: n_batch and n_ubatch, 0 where not given.
+        rows_asked: the caller's n_batch and n_ubatch, 0 for defaults.
         """
         target = self.target
         params = target.context_params
         params.n_ctx, params.n_seq_max = self.layout.cells, self.n_slots
         params.kv_unified = not self.layout.each
         params.flash_attn_type = flash_type(flash)
-        # llama_cpp made them no larger than the small context
+        # llama_cpp capped them to the small context
         n_batch, n_ubatch = rows_asked
         params.n_ubatch = n_ubatch or params.n_ubatch
         params.n_batch = max(params.n_ubatch, n_batch, _ROWS_A_SEQUENCE * self.n_slots)
@@ -275,7 +273,7 @@ class Contexts:
         return target._ctx  # noqa: SLF001
 
     def _adapt(self) -> None:
-        """Put a LoRA adapter on the new context, as the old one had it."""
+        """Apply the old context's LoRA adapter to the new one."""
         target = self.target
         adapter = target._lora_adapter  # noqa: SLF001
         if adapter is None:
@@ -300,9 +298,9 @@ def open_contexts(
     most: int | None,
     **layouts: bool,
 ) -> Contexts:
-    """Contexts for so many sequences, or for half as many, and so on, while they lack memory.
+    """Create contexts for `n_slots` sequences, or for half as many, and so on, until memory suffices.
 
-    most: KV cells that there is room for; None where it must be `n_slots`. layouts: as `lay_out` takes them. Raises NoMemory.
+    most: limit on KV cells; None to insist on `n_slots`. layouts: flags of `lay_out`. Raises NoMemory.
     """
     while True:
         layout = lay_out(n_slots, n_ctx, needs, **layouts)

@@ -1,4 +1,4 @@
-"""What the answers of a batch depend on: a journal goes on only with what it was begun with."""
+"""The identity of a batch: all that its answers depend on. A journal is only continued by a batch with the same identity."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TEXT_OPTIONS = (
 
 
 def changing_texts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the options of llama.cpp and the template, those that were given and that answers depend on."""
-    given = {name: options[name] for name in _TEXT_OPTIONS if options.get(name) not in (None, {})}
+    """The options of llama.cpp and the template that are set and change answers."""
+    found = {name: options[name] for name in _TEXT_OPTIONS if options.get(name) not in (None, {})}
     if adapter := options.get("lora_path"):
-        given["lora"] = file_sha256(Path(adapter))
-    return given
+        found["lora"] = file_sha256(Path(adapter))
+    return found
 
 
 def identity_of(models: Models, settings: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Version, hashes of models, settings of records, and `options` of the batch."""
+    """Version, hashes of models, default settings, and options of the batch."""
     rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
     return {
         "pyspec": __version__,

@@ -1,4 +1,4 @@
-"""What prompts begin with alike: read once, taken over from sequence to sequence, and kept in a file."""
+"""The prefix cache: texts in free sequences, from which prompts copy their beginning, and a file for the longest shared one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pyspec.llama.prompt_cache import PromptFile
 from pyspec.text.tokens import common_prefix
 
 _CELLS_A_TOKEN = 256
-# a stream is copied whole: 430 cells took the time of reading one token of SmolLM2-135M (BF16, two cores)
+# a stream is copied whole: 430 cells took as long as prefilling one token of SmolLM2-135M (BF16, two cores)
 
 
 class KeptTexts:
-    """Which texts free sequences still hold, those freed longest ago first.
+    """The texts that free sequences still hold, the sequence freed longest ago first.
 
-    A text is taken over by its owner alone: how soon an answer comes would tell others what it says. each: cells of a stream,
-    0 in a pool, where a copy costs nothing. public: gives the beginning of prompts that no owner wrote, which is everybody's.
-    parked: keeps texts whose sequence another one takes.
+    Only its owner may reuse a text, since faster answers would reveal it to others. each: cells of a stream, 0 in a pool, where
+    copies are free. public: returns the prefix of the template and server that every owner may reuse. parked: keeps texts of
+    evicted sequences.
     """
 
     def __init__(
@@ -30,45 +30,44 @@ class KeptTexts:
         parked: ParkedTexts | None = None,
     ) -> None:
         self._engine, self._public, self.parked = engine, public, parked
-        # of what each sequence holds, active ones too
+        # by sequence, active ones included
         self._owners = dict.fromkeys(range(n_slots), "")
         self.least = max(LEAST, each // _CELLS_A_TOKEN)
         self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
         self.shared: list[int] = []
-        """The longest beginning that a text took over from another, where nobody in particular wrote it."""
+        """The longest prefix that was reused and has no owner."""
 
     def keep(self, seq: int, text: Sequence[int], n: int) -> None:
-        """A sequence is free, and its first n tokens stay."""
-        # one token more than is kept: the last token of a text is never held
+        """Free a sequence, and keep its first n tokens."""
+        # one token more than is kept: the KV cache never holds a text's last token
         held = list(text[: n + 1]) if n > 0 else []
         self._engine.set_tokens(seq, held)
         self.texts[seq] = held
 
     def pad(self, text: Sequence[int]) -> list[int]:
-        """Make this the text of all free sequences, which hold none of it; returns their numbers."""
+        """Give all free sequences this text, none of which their KV cache holds. Returns the sequences."""
         for seq in self.texts:
             self.keep(seq, (), 0)
             self._engine.set_tokens(seq, text)
         return list(self.texts)
 
     def is_of(self, seq: int, owner: str) -> bool:
-        """Whether a sequence holds what this owner said."""
         return owner == self._owners[seq]
 
     def common(self, seq: int, text: Sequence[int], prompt: Sequence[int], owner: str) -> int:
-        """Tokens that an owner's prompt begins with like the text of a sequence, as far as the owner may know."""
+        """Tokens of the prefix that a prompt shares with a sequence's text, and that its owner may reuse."""
         n = common(text, prompt)
         return n if self.is_of(seq, owner) else min(n, common(self._public(), prompt))
 
     def left(self, seq: int, prompt: Sequence[int], owner: str) -> int:
-        """Tokens that an owner's prompt begins with like what this free sequence holds: nothing is copied for them."""
+        """Tokens of a prompt's prefix that this free sequence holds, so that no copy is needed."""
         n = self.common(seq, self.texts[seq], prompt, owner)
         return min(n, self._engine.held(Role.TARGET, seq))
 
     def source(
         self, prompt: Sequence[int], owner: str, active: Mapping[int, Sequence[int]]
     ) -> tuple[int | None, int]:
-        """Which sequence holds most of the beginning of an owner's prompt, and how many tokens."""
+        """The sequence with the longest prefix of a prompt, and its tokens; None and 0 below `least` tokens."""
         best, most = None, self.least - 1
         for seq, text in (*self.texts.items(), *active.items()):
             n = self.common(seq, text, prompt, owner)
@@ -79,10 +78,10 @@ class KeptTexts:
         return best, most if best is not None else 0
 
     def take(self, seq: int, prompt: Sequence[int], owner: str, source: int | None, n: int) -> None:
-        """Take a free sequence for an owner's text, whose first n tokens come from `source`."""
+        """Occupy a free sequence. The first n tokens of the prompt are copied from `source`."""
         self._park(seq, n if source in (None, seq) else 0)
         if owner != self._owners[seq] and source in (None, seq):
-            self.keep(seq, self.texts[seq], n)  # no more of it is the owner's
+            self.keep(seq, self.texts[seq], n)  # the rest belongs to another owner
         self.texts.pop(seq)
         self._owners[seq] = owner
         if source is not None:
@@ -92,31 +91,31 @@ class KeptTexts:
                 self._engine.copy_prefix(source, seq, n)
 
     def _park(self, seq: int, n: int) -> None:
-        """Keep a free sequence's text elsewhere, if more of it is about to be lost than the first n tokens that stay."""
+        """Park a free sequence's text, if eviction loses more of it than the n tokens that stay."""
         lost = len(self.texts[seq]) - 1 - n
         if self.parked is not None and lost >= max(self.least, n):
             self.parked.park(seq, self.texts[seq], self._owners[seq])
 
     def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
-        """Take out a text that is kept elsewhere and begins like an owner's prompt, in at least so many tokens."""
+        """Remove and return a parked text that shares a prefix of at least `least` tokens with the prompt."""
         return self.parked.fetch(prompt, owner, least) if self.parked is not None else None
 
     def move(self, high: int, gap: int, n: int) -> None:
-        """Let a free sequence hold the n tokens of another, which is free from now on."""
+        """Move the n tokens of a sequence to the free one `gap`; the former is then free."""
         self.texts.pop(gap)
         self._owners[gap] = self._owners[high]
         self._engine.copy_prefix(high, gap, n)
         self.keep(high, (), 0)
 
     def restore(self, file: PromptFile, most: int) -> None:
-        """Take up what a file holds, in a context that holds nothing yet; most: cells for it."""
+        """Load a file's prefix into an empty context. most: limit on its cells."""
         tokens = file.load(0, most)
         if len(tokens) > self.least:
             self._engine.set_tokens(0, tokens, held=len(tokens))
             self.texts[0] = self.shared = tokens
 
     def save(self, file: PromptFile) -> None:
-        """Write the longest beginning that texts shared, or the longest text where none did; no owner's whose name is known."""
+        """Write the longest shared prefix, or else the longest text, to a file. Texts with an owner are never written."""
         texts = [text for seq, text in self.texts.items() if not self._owners[seq]]
         wanted = self.shared or max(texts, key=len, default=[])
         seq, n = self.source([*wanted, 0], "", {})
@@ -126,7 +125,7 @@ class KeptTexts:
             self.texts[seq] = wanted[:n]
 
     def drop(self, most: int, spare: int | None = None) -> None:
-        """Forget texts, oldest first, until they take at most so many cells; `spare` is kept for longest."""
+        """Evict texts, oldest first, until they take at most so many cells. `spare` is evicted last."""
         for seq in sorted(self.texts, key=lambda seq: seq == spare):
             if sum(map(len, self.texts.values())) <= most:
                 return
@@ -135,5 +134,5 @@ class KeptTexts:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Tokens that two texts begin with alike, at most all of b but its last."""
+    """Tokens of the common prefix of two texts, at most all of b but its last."""
     return max(0, min(common_prefix(a, b), len(b) - 1))

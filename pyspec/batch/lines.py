@@ -1,4 +1,4 @@
-"""Lines of JSON as records: ours, which ask as requests of the server do, and those of OpenAI's batch format."""
+"""Lines of JSON as records: our own format, with the fields of the server's requests, and OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("pyspec")
 
 
 class LineBody(ChatBody, kw_only=True):
-    """A line of ours: a chat request's fields, or `prompt` in place of its messages. id: of the record."""
+    """A line of our format: a chat request's fields, or `prompt` in place of messages. id: of the record."""
 
     id: str | int | None = None
     messages: list[dict[str, Any]] | None = None  # type: ignore[assignment]  # prompt stands in for it
@@ -29,16 +29,16 @@ class LineBody(ChatBody, kw_only=True):
     refused = (*ChatBody.refused, "suffix")
 
     def records(self, name: str) -> list[Record]:
-        """What is asked, as a record. Raises InputError."""
+        """The line as one record. Raises InputError."""
         if self.echo or self.best_of not in (None, 1):
             raise InputError("echo and best_of are for completions", "use OpenAI's batch format")
         messages = None if self.messages is None else known(self.messages)
-        asked = {"prompt": self.prompt, "messages": messages, "system": self.system}
-        return [Record(**{**self._asked(name), **asked})]
+        texts = {"prompt": self.prompt, "messages": messages, "system": self.system}
+        return [Record(**{**self._asked(name), **texts})]
 
 
 class _Kind(msgspec.Struct):
-    """What tells one format from the other."""
+    """The fields of OpenAI's format; in a line of ours, `body` is absent."""
 
     custom_id: str | None = None
     url: str = ""
@@ -46,10 +46,9 @@ class _Kind(msgspec.Struct):
 
 
 def record_of(text: str, at: Record, *, templated: bool) -> Record:
-    """The record of a line. Raises InputError, whatever is wrong with it.
+    """The record of a line. Raises InputError, whatever is wrong with the line.
 
-    at: stands for its place, and is given the line's id and form where the line cannot be used. templated: whether texts are put
-    into a template.
+    at: the placeholder for a faulty line, which gets the line's id and form. templated: whether `--template` is in use.
     """
     try:
         line = msgspec.json.decode(text, type=_Kind)
@@ -75,7 +74,7 @@ def _own(text: str) -> Record:
 
 
 def _foreign(line: _Kind, at: Record, *, templated: bool) -> Record:
-    """A record of one of OpenAI's batch lines; one that cannot be used keeps its custom_id."""
+    """The record of a line in OpenAI's format. `at` gets its custom_id, even if the line is faulty."""
     at.id, at.form = line.custom_id or at.id, CHAT
     if templated:
         raise InputError("--template cannot be used with OpenAI's batch format")
@@ -83,7 +82,7 @@ def _foreign(line: _Kind, at: Record, *, templated: bool) -> Record:
 
 
 def _only(body: Body, name: str) -> Record:
-    """The one record of a body. Raises InputError for a body that asks for several answers, or more than a text."""
+    """A body's single record. Raises InputError for several answers, a stream or logprobs."""
     record, *more = records_of(body, name)
     if body.n not in (None, 1) or body.stream or more:
         raise InputError(
@@ -97,7 +96,7 @@ def _only(body: Body, name: str) -> Record:
 
 @cache
 def _names() -> frozenset[str]:
-    """Fields that a line may have: those of any request, and those that change no answer."""
+    """Known fields of a line: those of requests, and harmless ones."""
     return frozenset({*LineBody.__struct_fields__, *ChatBody.harmless})
 
 

@@ -1,4 +1,4 @@
-"""The window of jobs that wait: which goes next."""
+"""The queue of waiting jobs, and the order of admission."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import Callable
 from pyspec.batch.jobs import Job
 
 _PATIENCE = 8
-# times that all sequences may be started anew before a record that does not fit is waited for
+# rounds of all sequences in which smaller jobs may overtake one that does not fit
 
 
 class JobQueue:
-    """Jobs in a window, of which the one with the most to do goes first.
+    """A window of jobs, admitted longest first, so that a batch does not end with one long answer alone.
 
-    So the end of a batch is not one long answer alone. window: how many are chosen from. in_order: the
-    one that came first goes first instead.
+    window: number of jobs to choose from. in_order: admit first come, first served instead.
     """
 
     def __init__(self, window: int, n_slots: int, *, in_order: bool = False) -> None:
         self._window, self._patience = window, _PATIENCE * n_slots
         self._in_order = in_order
         self.jobs: list[Job] = []
-        """The one that goes next is the last; those that have to run alone come before all others."""
+        """Jobs in reverse order of admission. Those that have to run alone are admitted first."""
         self._passed_by = 0
 
     def __len__(self) -> int:
@@ -29,16 +28,15 @@ class JobQueue:
 
     @property
     def room(self) -> int:
-        """How many more jobs the window takes."""
+        """Free places of the window."""
         return max(0, self._window - len(self.jobs))
 
     def add(self, job: Job) -> None:
-        """Let a job wait for its turn."""
         self.jobs.append(job)
         self.jobs.sort(key=lambda j: (j.alone, 0 if self._in_order else j.need, -j.index))
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
-        """The job with the most to do among those that fit; None where none does, or one that does not has waited for long."""
+        """The first job that fits; None if none does, or if one that does not has been overtaken too often."""
         for at in range(len(self.jobs) - 1, -1, -1):
             if fits(self.jobs[at]):
                 job = self.jobs.pop(at)
@@ -49,7 +47,7 @@ class JobQueue:
         return None
 
     def take_ended(self, *, reads: bool) -> list[Job]:
-        """Those that were cancelled, and those that ask for no tokens, unless their prompts are to be read (`reads`)."""
+        """Remove and return cancelled jobs, and unless `reads`, jobs that want only their prompt prefilled."""
         ended = [job for job in self.jobs if job.cancelled or (job.only_read and not reads)]
         for job in ended:
             self.jobs.remove(job)

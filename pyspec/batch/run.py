@@ -41,12 +41,13 @@ log = logging.getLogger("pyspec")
 Take = Callable[[], tuple[int, Record] | Job | None]
 
 WINDOW = 64
-"""Fewest records that wait to be ordered by length."""
+"""Least number of waiting records to order by length."""
 
 FEWEST = 4
-"""Answers at once where people wait for them and nobody said how many, at least."""
+"""Least default of `parallel` for an interactive batch."""
 
-_MOST_UNASKED = 16  # answers at once where nobody said how many
+_MAX_DEFAULT = 16
+# largest default of `parallel`
 
 
 _COUNTED = ("tokens", "drafted", "verified", "accepted", "relaxed")
@@ -59,27 +60,27 @@ class Batch:
 
     Args:
         model_path: A file or a name.
-        settings: Sampling, acceptance rule, max_tokens, system text and stop strings of records that bring none.
-        parallel: Answers at once, 1 to 64; None for as many as the cost curve says pay and memory holds.
-        n_ctx: Positions a record may use, prompt and answer.
-        cells: KV cells of all sequences together; None for what `run` finds its records to need.
+        settings: Defaults of records: sampling, acceptance rule, max_tokens, system text and stop strings.
+        parallel: Sequences, 1 to 64; None for as many as the cost curve favours and memory holds.
+        n_ctx: Tokens of a record, prompt and answer.
+        cells: KV cells of all sequences together; None for what the records need.
         draft_max: Longest draft of a sequence, in tokens.
-        exact: A text depends on its record alone, not on neighbours, order or interruptions: nothing is drafted, and
-            every decode of answers has `parallel` rows.
-        interactive: People wait for the answers: first come, first served, each may use n_ctx positions at once, and
-            what free sequences hold is kept for prompts that begin alike.
-        token_gap: Milliseconds that people may wait for an answer's next token while prompts are read beside it;
-            None for 250, or four times what the answers' own decode takes.
-        cache_ram: MiB of this machine's memory for conversations whose sequence others took, where `interactive`; 0 for none,
-            None for an eighth of what is free.
-        prompt_cache: A file that keeps the longest beginning that prompts share, for the next `Batch`.
-        memory: Whether lookup drafts what other records said; a folder keeps it for the next `Batch`.
+        exact: Whether a text depends on its record alone, not on neighbours, order or interruptions. Nothing is drafted
+            then, and every decode of answers has `parallel` rows.
+        interactive: For people who wait: first come, first served, each record may use n_ctx tokens at once, and free
+            sequences keep their text for prompts with the same beginning.
+        token_gap: Limit in milliseconds on the wait for an answer's next token during prefill, where `interactive`;
+            None for 250, or four times the answers' own decode if that is longer.
+        cache_ram: MiB of this machine's memory for conversations that lost their sequence, where `interactive`; 0 for none,
+            None for an eighth of the free memory.
+        prompt_cache: A file that keeps the longest prefix that prompts share, for the next `Batch`.
+        memory: Whether lookup drafts from texts of other records; a folder keeps them for the next `Batch`.
 
     Attributes:
-        on_placed: Called with `placed` each time that contexts are made.
+        on_placed: Called with `placed` each time that contexts are created.
 
     Raises:
-        PyspecError: OptionError, ModelInvalid, DraftMismatch and the like, when made.
+        PyspecError: OptionError, ModelInvalid, DraftMismatch and the like.
     """
 
     on_placed: Callable[[str], None] = staticmethod(lambda _placed: None)
@@ -111,7 +112,7 @@ class Batch:
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max)
-        chosen = parse_length(length)
+        policy = parse_length(length)
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
         self._placement = Placement.of(*beside, draft_n_cpu_moe, draft_override_tensor)
@@ -120,8 +121,8 @@ class Batch:
         self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
         self._gap, self._cache_ram = token_gap, cache_ram
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
-        # with as many sequences as may run at once; where none were asked for, the memory says how many
-        kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MOST_UNASKED}  # fmt: skip
+        # without `parallel`, memory decides later how many sequences there are
+        kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MAX_DEFAULT}  # fmt: skip
         self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
@@ -130,14 +131,16 @@ class Batch:
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
         scored = self._models.parts.companion is not None
-        # one for all rules and temperatures, as their answers share rounds; ways to draw are learned apart in it
+        # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
         rule, draw = settings.rule_in_force, settings.sampling.draw
-        self._policies = Policies(chosen, curve, learned, companion=scored, rule=rule, draw=draw)
+        self._policies = Policies(policy, curve, learned, companion=scored, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(curve)
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it
         self._needs = [n_ctx] * self.parallel if interactive else []
         if exact:  # kernels take rows by fours, and the rest one by one
-            self._models.target.adapts_threads = False  # others may round otherwise
+            self._models.target.adapts_threads = (
+                False  # other numbers of threads may round differently
+            )
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
         self._queue, self._noted = deque[Job](), set[str]()
@@ -145,11 +148,11 @@ class Batch:
         self._decode_us = [0] * len(Role)
 
     def _at_once(self, curve: CostCurve) -> int:
-        """Answers at once where nobody said how many."""
+        """The default of `parallel`."""
         best = best_parallel(curve.target.table())
         if not self._interactive:
             return best
-        # fewer may be as fast, but one who asks shall not wait for the end of another's answer
+        # fewer may be as fast, but a request should not wait for the end of another's answer
         beside = self._models.beside(self._placement)
         room = memory_for(self._models.target, self._n_ctx, beside)
         return max(1, min(max(best, FEWEST), room))
@@ -158,10 +161,10 @@ class Batch:
         """Answer many prompts.
 
         Args:
-            records: Records or bare prompts; each is taken when there is room for it.
+            records: Records or bare prompts. The next ones are taken when the window has room.
 
         Yields:
-            Results as they finish; `result.index` is the record's place.
+            Results as they finish; `result.index` is the record's index.
 
         Raises:
             Cancelled: After `cancel`.
@@ -173,13 +176,13 @@ class Batch:
         return self._pump(partial(next, indexed, None))
 
     def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
-        """`run` for records that bring their own index and are all known: contexts hold the longest of them at once."""
+        """`run` for records with indexes that are all known, so that the first contexts hold the longest of them."""
         needs = sorted((self.settings.guess(record) for _, record in records), reverse=True)
         self._needs = [min(need, self._n_ctx) for need in needs[: self.parallel]]
         return self._pump(partial(next, iter(records), None))
 
     def prepare(self) -> None:
-        """Make the contexts now that `stream` would make for its first record. Raises what does not fit."""
+        """Create the contexts now, not at the first record of `stream`. Raises NoMemory and the like."""
         if self._scheduler is None:
             self._open(())
 
@@ -189,24 +192,23 @@ class Batch:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Jobs that run, and jobs that wait."""
+        """Numbers of running and of waiting jobs."""
         scheduler = self._scheduler
         active, waiting = (scheduler.active, scheduler.waiting) if scheduler else ((), ())
         return len(active), len(waiting) + len(self._queue)
 
     @property
     def target(self) -> Any:
-        """The target, a `llama_cpp.Llama`."""
         return self._models.target
 
     @property
     def vocab(self) -> Any:
-        """The target's vocabulary, as llama.cpp has it."""
+        """llama.cpp's handle of the target's vocabulary."""
         return self.target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the target is: vocabulary, context, parameters, bytes; and what drafts for it."""
+        """The target's vocabulary, context, parameters and bytes, and the names of draft and companion."""
         model = self._models.target.model
         draft, companion = self._models.parts.names
         return {
@@ -222,27 +224,27 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all weights and KV caches take."""
+        """Bytes of all weights and KV caches."""
         cells = self._contexts.layout.cells if self._contexts else 0
         return self._models.held(cells, self.parallel, self._placement)
 
     @property
     def placed(self) -> str:
-        """What lies on which devices, in one line; empty where all is the processor's."""
+        """The layers on each device, in one line; empty if all are on the processor."""
         sides = self._contexts.assembly.placed if self._contexts is not None else []
         return placed(self._models.target, sides)
 
     @property
     def speed(self) -> float:
-        """Times as fast as without drafts, by the cost curve, over all rounds with nothing but answers; 0 for not known."""
+        """Estimated speed-up by drafts over all rounds without prefill, by the cost curve; 0 for unknown."""
         return self._total.times_plain or 0.0
 
     def stream(self, after: Callable[[], None] | None = None) -> Iterator[RecordResult]:
-        """Results of submitted jobs until none is left; more may come meanwhile. after: called behind each round."""
+        """Results of submitted jobs until none is left; more may be submitted meanwhile. after: called after each round."""
         return self._pump(lambda: self._queue.popleft() if self._queue else None, after)
 
     def cancel(self) -> None:
-        """End what runs: the iterator raises Cancelled at once, even out of a decode. Safe from any thread."""
+        """Abort the run: the iterator raises Cancelled at once, even during a decode. Safe from any thread."""
         self._cancelled = True
         if self._contexts is not None:
             self._contexts.engine.cancel()
@@ -270,7 +272,7 @@ class Batch:
                 self._scheduler.abandon()
 
     def _fill_window(self, take: Take) -> Iterator[RecordResult]:
-        """Take records until the window is full; those that cannot run come back at once."""
+        """Take records until the window is full. Yields the results of those that cannot run."""
         jobs: list[Job] = []
         room = self._scheduler.waiting.room if self._scheduler else self._window
         while len(jobs) < room and (item := take()) is not None:
@@ -294,14 +296,14 @@ class Batch:
             scheduler.waiting.add(job)
 
     def _open(self, jobs: Sequence[Job]) -> Scheduler:
-        """Make contexts that hold the largest of these jobs, and of those expected, at once."""
+        """Create contexts that hold the largest of these jobs, and of those expected, at once."""
         found = sorted((job.need for job in jobs), reverse=True)[: self.parallel]
         needs = [max(pair) for pair in zip_longest(found, self._needs, fillvalue=0)]
-        # so many cells and no more, where they were asked for, are a pool
-        asked = [self._cells] if self._cells else needs
+        # a fixed number of cells needs a pool
+        needs = [self._cells] if self._cells else needs
         must_pool = bool(self._cells) or self._models.must_draft
         self._contexts = made = open_contexts(
-            self._models, self.parallel, self._n_ctx, asked, self._placement,
+            self._models, self.parallel, self._n_ctx, needs, self._placement,
             most=None if self._fixed else self._room, must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
         self.parallel = made.n_slots
@@ -322,14 +324,14 @@ class Batch:
 
     @cached_property
     def _room(self) -> int:
-        """KV cells that memory has for sequences that nobody asked for, known before the first contexts are made."""
+        """KV cells that memory holds for the default of `parallel`, measured before the first contexts are created."""
         return STEP * memory_for(self.target, STEP, self._models.beside(self._placement))
 
     def _outgrow(self, jobs: Sequence[Job]) -> None:
-        """Make larger contexts for the jobs that wait: none of them fits those there are."""
+        """Create larger contexts for the waiting jobs, none of which fits the present ones."""
         self._close_contexts()
         self._add(jobs)
-        if self._cancelled:  # while there was no engine to be told
+        if self._cancelled:  # while there was no engine to cancel
             raise Cancelled("the batch was cancelled")
 
     def _close_contexts(self) -> None:
@@ -341,16 +343,16 @@ class Batch:
         self._contexts = self._scheduler = None
 
     def _decoding(self) -> list[int]:
-        """Microseconds in llama.cpp's decodes, by role, with contexts that are gone."""
+        """Microseconds in llama.cpp's decodes by role, those of closed contexts included."""
         now = self._contexts.engine.decode_us() if self._contexts else [0] * len(Role)
         return [a + b for a, b in zip(self._decode_us, now)]
 
     def identity(self) -> dict[str, Any]:
-        """What the answers depend on: version, hashes of models, options. Not the parallelism."""
+        """Version, hashes of models and options that determine the answers. The parallelism is none of them."""
         return identity_of(self._models, self.settings, self._options)
 
     def stats(self) -> dict[str, Any]:
-        """Counts and times since this was made. decode_s is time inside llama.cpp's decodes, by role."""
+        """Counts and times since the batch was created. decode_s is time inside llama.cpp's decodes, by role."""
         scheduler, contexts, total = self._scheduler, self._contexts, self._total
         times, seconds = [1e-6 * us for us in self._decoding()], self._seconds
         return {
@@ -366,12 +368,12 @@ class Batch:
         }
 
     def close(self) -> None:
-        """Free the models; calling it again does nothing."""
+        """Free the models. Further calls do nothing."""
         self._close_contexts()
         self._models.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_decode_us"):  # made to the end
+        if hasattr(self, "_decode_us"):  # __init__ succeeded
             self.close()
 
     def __enter__(self) -> Batch:
@@ -382,7 +384,7 @@ class Batch:
 
 
 def _check(parallel: int | None, n_ctx: int, draft_max: int | None) -> None:
-    """Raise OptionError for a number that cannot be."""
+    """Raise OptionError for a number outside its range."""
     if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
         raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
     check_ranges({"n_ctx": n_ctx, "draft_max": draft_max})

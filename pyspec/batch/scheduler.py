@@ -1,20 +1,20 @@
-"""Continuous batching: which record runs in which sequence, and what goes into each decode.
+"""The scheduler of continuous batching: it assigns requests to sequences, and composes each decode.
 
-A round is one `Loop.round`: every answering sequence gets its row and its drafted tokens, and what
-room is left in the batch takes prompt tokens of sequences that are still reading. A sequence whose
-answer ends is given the next record at once; records may come while others run, and leave.
+A round is one `Loop.round`. Every decoding sequence gets a row for its next token and rows for its draft; prefill chunks of
+other sequences take the rest of the batch. A sequence whose answer ends takes the next request at once. Requests may be added
+and cancelled at any time.
 
-- A record starts when its prompt and its longest answer fit the free KV cells: decoding never runs
-  out of them.
-- What a prompt begins with is taken over from a sequence that holds it; while one is still reading
-  that, the others wait for it.
-- Over streams, equal rows of sequences whose numbers follow each other go through together: prompts
-  are read one at a time, and gaps are closed. Answers wait where many are to be read, unless people
-  wait for them: then prompts come in pieces that no answer waits long for.
-- Prompts with the least left to read go first, but the one that waits longest always gets a share:
-  neither do long prompts stall short ones, nor the other way round.
-- Where texts have to be exact, every decode of answers has the same number of rows and every prompt
-  is read alone and in the same pieces: rows then round the same, whoever their neighbours are.
+- Admission: a request starts when its prompt and its longest answer fit the free KV cells, so that decoding never runs
+  out of them and there is no preemption.
+- Prefix cache: a prompt's beginning is copied from a sequence that holds it. While another sequence is prefilling that
+  beginning, requests with the same one wait.
+- Streams: sequences with consecutive numbers and equally many rows share a pass, so prompts are prefilled one at a time, and
+  gaps between sequences are closed. Decoding pauses while many prompts wait, unless the batch is interactive: prefill chunks
+  are then small enough not to delay any answer for long.
+- Fairness: prompts with the fewest tokens left go first, but the one that has waited longest always gets a share. Neither long
+  nor short prompts stall the other.
+- Exact texts: every decode of answers has the same number of rows, and every prompt is prefilled alone in the same chunks, so
+  that floats round the same beside any neighbours.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ log = logging.getLogger("pyspec")
 
 
 class Scheduler:
-    """Runs jobs over the sequences of `contexts`; `round` returns those that ended in it.
+    """Runs jobs over the sequences of `contexts`. `round` returns the results of jobs that ended in it.
 
-    window: how many jobs wait to be chosen from. total: what is emitted is added there. interactive: who
-    came first is served first, and free sequences keep all of their text for prompts to come; else the
-    longest job goes first, and what waiting prompts begin with is kept. exact: texts do not depend on
-    neighbours. gap: see `Composer`. cache: bytes of memory for texts whose
-    sequence others took, where people wait. public: see `KeptTexts`.
-    outgrown: none of the jobs that wait fits a stream, and none runs.
-    waiting, active, kept: jobs that wait, answers by sequence, and what free sequences hold.
+    window: number of waiting jobs to choose from. total: collects the statistics of all answers. interactive: the first come is
+    served first, and free sequences keep their whole text for later prompts; else the longest job goes first, and free sequences
+    keep only prefixes of waiting prompts. exact: texts do not depend on neighbours. gap: see `Composer`. cache: bytes of memory
+    for texts of evicted sequences, if interactive. public: see `KeptTexts`.
+
+    outgrown: no job runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. kept: the
+    prefix cache in free sequences.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Scheduler:
                 self._start(job)
             except Cancelled:
                 raise
-            except Exception as error:  # noqa: BLE001 - what one job asks for is no reason to end the others
+            except Exception as error:  # noqa: BLE001 - a faulty job must not end the others
                 ended.append(self._fail(job, error))
                 lost = self._slots - self.active.keys() - self.kept.texts.keys()
                 for seq in lost:
@@ -116,7 +116,7 @@ class Scheduler:
 
     @property
     def _unused(self) -> int:
-        """Cells of a pool that no running job may come to need."""
+        """Cells of a pool that are not reserved for running jobs."""
         return self._layout.cells - sum(answer.job.need for answer in self.active.values())
 
     def _texts(self) -> dict[int, list[int]]:
@@ -124,13 +124,13 @@ class Scheduler:
         return {seq: answer.run.tokens for seq, answer in read.items()}
 
     def _being_read(self, job: Job) -> bool:
-        """Whether another sequence is about to hold more of a prompt's beginning than any does now."""
-        asked = job.tokens, job.owner
+        """Whether a prefilling sequence will hold a longer prefix of the prompt than any sequence holds now."""
+        prompt = job.tokens, job.owner
         reading = [(seq, a.run.tokens) for seq, a in self.active.items() if a.run.missing]
         if not reading:
             return False
-        _, held = self.kept.source(*asked, self._texts())
-        most = max(self.kept.common(*each, *asked) for each in reading)
+        _, held = self.kept.source(*prompt, self._texts())
+        most = max(self.kept.common(*each, *prompt) for each in reading)
         return most >= held + self.kept.least
 
     def _start(self, job: Job) -> None:
@@ -139,16 +139,16 @@ class Scheduler:
         source, n = self.kept.source(text, job.owner, self._texts())
         seq = self._place(source, n, job.owner)
         left = self.kept.left(seq, text, job.owner)
-        if left >= n:  # there is nothing to copy
+        if left >= n:  # no copy needed
             source, n = seq, left
-        if answer.scored is not None:  # every row of it is wanted
+        if answer.scored is not None:  # scoring needs every row of the prompt
             source, n = None, 0
         parked = self._parked(answer, n)
         if parked is not None:
             source, n = None, 0
         if self._exact:
-            n -= n % PREFILL_CHUNK  # pieces have to begin where they would alone
-        if not self._streams:  # in a pool, what free sequences hold gives way
+            n -= n % PREFILL_CHUNK  # chunks have to begin where they would alone
+        if not self._streams:  # in a pool, cached texts of free sequences are evicted for it
             self.kept.drop(self._unused - job.need, spare=source)
         if n == 0 or (source not in self.active and not self.kept.texts[source or 0]):
             source, n = None, 0
@@ -168,15 +168,16 @@ class Scheduler:
         self._forget(seq)
 
     def _parked(self, answer: ActiveJob, n: int) -> ParkedText | None:
-        """A text in memory that begins more like an answer's prompt than what sequences hold, of which n tokens can be used."""
+        """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""
         if answer.scored is not None:
             return None
         return self.kept.fetch(answer.run.tokens, answer.job.owner, n + self.kept.least)
 
     def _place(self, source: int | None, n: int, owner: str) -> int:
-        """A free sequence: the owner's that the prompt goes on with, or the one free for longest; beside others over streams.
+        """A free sequence: the source if its owner's prompt continues it, or the one free for longest. In streams, a neighbour.
 
-        One of which the prompt has little, n tokens, keeps the rest: an agent asks aside, and then goes on.
+        The source is kept where the prompt shares less than half of it, n tokens: agents make short requests between the turns of
+        a conversation.
         """
         free = self.kept.texts
         if self._streams and self.active:
@@ -190,7 +191,7 @@ class Scheduler:
         return next((seq for seq, text in others.items() if not text), next(iter(others)))
 
     def _forget(self, seq: int) -> None:
-        """Tell policies, and a drafter that remembers texts, that this one is another."""
+        """Reset the policies' and the drafter's state of a sequence for its new text."""
         self._policies.begin_sequence(seq, self.active[seq].job.options.sampling.draw)
         drafter, job = self._contexts.drafter, self.active[seq].job
         if drafter is not None:
@@ -199,10 +200,7 @@ class Scheduler:
                 drafter.expect(seq, [*job.tokens[-TAIL:], *job.predicted])
 
     def round(self) -> list[RecordResult]:
-        """One decode, and the results of jobs that ended with it.
-
-        Raises Cancelled; all that was not finished is then lost.
-        """
+        """Run one decode and return the results of jobs that ended. Raises Cancelled, which loses all unfinished jobs."""
         ended = self._leave()
         ended += self._start_all()
         self._close_gaps()
@@ -214,7 +212,7 @@ class Scheduler:
             return [*ended, *self._isolate(error)]
         answering, reading = self._composer.next()
         try:
-            ended += self._step(answering, reading)  # those before a failure stay
+            ended += self._step(answering, reading)  # results before a failure are kept
         except Cancelled:
             raise
         except EngineError as error:
@@ -222,8 +220,8 @@ class Scheduler:
         return ended
 
     def _leave(self) -> list[RecordResult]:
-        """Jobs of which nothing more is to come, and those that nobody waits for any more."""
-        reads = self._keep_texts  # a prompt is read for later only where its text is kept
+        """Remove jobs that are finished, late or cancelled, and return their results."""
+        reads = self._keep_texts  # jobs without an answer only fill the prefix cache
         ended = [self._end_waiting(job) for job in self.waiting.take_ended(reads=reads)]
         gone = [a for a in self.active.values() if a.job.cancelled or a.late or a.done]
         for answer in gone:
@@ -236,12 +234,12 @@ class Scheduler:
             return self._ended(job.begun)
         reason = "cancelled" if job.cancelled else "length"
         never = times_among(0.0, 0.0, 0.0, 0)
-        return self._told(job, job.result((), Tally(), never, finish_reason=reason))
+        return self._notified(job, job.result((), Tally(), never, finish_reason=reason))
 
     def _close_gaps(self) -> None:
-        """Where no record comes to fill a gap among streams, the last one does."""
+        """Move the last stream into a gap that no waiting job fills."""
         if any(answer.scored is not None for answer in self.active.values()):
-            return  # the engine knows but a part of their texts
+            return  # the engine has only a part of their tokens
         while self._streams and self.active and not self._exact:
             low, high = min(self.active), max(self.active)
             gap = next((seq for seq in range(low, high) if seq in self.kept.texts), None)
@@ -254,7 +252,7 @@ class Scheduler:
             self._forget(gap)
 
     def _score_prompts(self) -> list[RecordResult]:
-        """Read a piece of the prompt that waits longest to be scored; at its end the answer begins."""
+        """Score a chunk of the oldest prompt that needs it. After the last chunk its answer begins."""
         answer = next((a for a in self.active.values() if a.scored is not None), None)
         if answer is None or not score_piece(self._engine, answer, self._composer.piece(PIECE)):
             return []
@@ -265,7 +263,7 @@ class Scheduler:
     def _step(
         self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
     ) -> Iterator[RecordResult]:
-        """A decode for the answers of each draft length that requests name: a policy chooses for all rows of a round."""
+        """Run one round for each draft length that requests name: a policy chooses for all rows of a round."""
         by_seq = {answer.run.seq: answer for answer in answers}
         drafts = self._loop.can_draft
         named = {
@@ -286,8 +284,8 @@ class Scheduler:
     ) -> None:
         filled = sum(answer.run.missing for answer in answers) + sum(n for _, n in reading)
         room = self._contexts.draft_rows(len(answers), len(self.active), filled)
-        room = 0 if self._exact else room  # a grammar's drafts, too, would change how rows round
-        # where none can be, nothing that drafts is asked, and nothing learned
+        room = 0 if self._exact else room  # drafted rows, even a grammar's, would change rounding
+        # with draft_max 0, drafters are not called, and policies learn nothing
         for answer in answers:
             own = answer.job.options.speculation.longest
             answer.run.draft_max = min(self._draft_max, own, room)
@@ -302,7 +300,7 @@ class Scheduler:
         took = 1e3 * (perf_counter() - start)
         self._composer.took(filled, len(answers), took)
         plain = None
-        # a decode that reads prompts, too, tells nothing
+        # a decode with a prefill chunk cannot be compared
         if answers and self._loop.can_draft and not filled:
             rows = sum(step.rows for step in steps) + len(padding)
             decode_ms = 1e-3 * (self._engine.decode_us()[0] - before)
@@ -313,7 +311,7 @@ class Scheduler:
     def _plain_ms(
         self, answers: Sequence[ActiveJob], policy: LengthPolicy, rows: int, decode_ms: float
     ) -> float | None:
-        """What a round, whose decode was of so many rows, would have taken without drafts; None for not known."""
+        """Estimate the round's time without drafts, ms. None for unknown. rows, decode_ms: of its actual decode."""
         depth = max(len(answer.run.tokens) for answer in answers)
         target = policy.curve.target
         ms = plain_decode_ms(target, len(answers), [depth], {rows: 1}, decode_ms)
@@ -331,20 +329,20 @@ class Scheduler:
         self._total.join(answer.run.tally)
         result = answer.result("cancelled" if answer.job.cancelled else None)
         answer.close()
-        return self._told(answer.job, result)
+        return self._notified(answer.job, result)
 
-    def _told(self, job: Job, result: RecordResult) -> RecordResult:
+    def _notified(self, job: Job, result: RecordResult) -> RecordResult:
         if job.listener is not None:
             job.listener(result)
         return result
 
     def _fail(self, job: Job, error: Exception) -> RecordResult:
-        return self._told(job, failed(job.index, job.record, error))
+        return self._notified(job, failed(job.index, job.record, error))
 
     def _release(self, answer: ActiveJob) -> None:
-        """Give the sequence back, with as much of its text as may be of use."""
+        """Free the sequence. The prefix cache keeps as much of its text as later prompts may use."""
         seq, text = answer.run.seq, answer.run.tokens
-        # those to come, and what was shared so far
+        # waiting prompts, and the longest prefix shared so far
         prompts = [*(job.tokens for job in self.waiting.jobs), [*self.kept.shared, 0]]
         del self.active[seq]
         self._loop.end(answer.run)
@@ -353,7 +351,7 @@ class Scheduler:
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 
     def _isolate(self, error: EngineError) -> list[RecordResult]:
-        """After a failed decode: whose fault it was shows when each one goes on alone."""
+        """After a failed decode, queue its answers to run one by one: only the faulty one fails again."""
         answers = list(self.active.values())
         ended = []
         for answer in answers:
@@ -376,7 +374,7 @@ class Scheduler:
         return ended
 
     def abandon(self) -> None:
-        """Drop everything that has not ended."""
+        """Drop all unfinished jobs."""
         for answer in list(self.active.values()):
             self._release(answer)
             answer.close()

@@ -1,4 +1,4 @@
-"""How likely a prompt's own tokens are: it is read with every row's logits, a piece a round, beside the answers of others."""
+"""Log-probabilities of a prompt's tokens: it is prefilled with all logits, a chunk a round, beside other answers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pyspec.engine.handle import ALL_ROWS, Engine
 from pyspec.text.tokens import TokenLogprobs
 
 PIECE = 64
-"""Prompt tokens whose rows one decode brings: 64 of a vocabulary of 150,000 take 40 MB."""
+"""Prompt tokens of a chunk: the logits of 64 with a vocabulary of 150,000 take 40 MB."""
 
 
 def score_piece(engine: Engine, answer: ActiveJob, most: int = PIECE) -> bool:
-    """Read the next piece of its prompt; whether that was the last, the last token aside. Raises EngineError.
+    """Score the next chunk of an answer's prompt. Returns whether all but the last token are done. Raises EngineError.
 
-    most: tokens of the piece.
+    most: tokens of the chunk.
     """
     scores = answer.scored
     if scores is None:
