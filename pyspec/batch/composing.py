@@ -150,7 +150,7 @@ class ReadingTime:
             self._row[octave] = before + _NEWEST * (min(row, _MOST_TIMES * before) - before)
 
     def best(self, n_answers: int, most: int, ms: float, assumed: float) -> int:
-        """The largest number of prompt rows, up to `most`, that fit `ms` at the cheapest sizes. assumed: first estimate of a row."""
+        """The largest number of prompt rows, at most `most`, that fit `ms` at the cheapest sizes. assumed: estimate of a row."""
         found = []
         for octave in range((n_answers + 1).bit_length(), (n_answers + most).bit_length() + 1):
             row = self._expected(octave, assumed)

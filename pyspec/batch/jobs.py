@@ -1,4 +1,4 @@
-"""A record that is ready to run, and its answer in flight."""
+"""Jobs: records that are ready to run, and their running answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pyspec.text.tokens import Token, TokenLogprobs, targets_own
 
 @dataclass
 class Job:
-    """One record ready to run.
+    """A record that is ready to run.
 
-    need: cells of the KV cache, tokens. options: what is asked of the answer. reader: makes what takes the answer apart.
-    listener: hears of each round and of the result, in the thread that decodes. alternatives: how many of the likeliest tokens
-    it is told with each; None for none at all. cancelled: set from any thread; the job then leaves before the next round.
-    alone: nothing may run beside it. begun: what there is of its answer already. timeout: seconds that it may take. owner: whose
-    text it is: nobody else's is drafted for it. echo: what its answer begins with, the prompt's own text. predicted: tokens that
-    it may be, which are drafted. drafts: names of what drafts and judges.
+    need: KV cells that it may take. options: of the answer. reader: creates the answer's parser. listener: called with
+    each round's piece and with the result, in the engine's thread. alternatives: how many of the likeliest tokens to return at
+    each position; None for none at all. cancelled: may be set from any thread; the job ends before the next round. alone: no
+    other job may run beside it. begun: its answer so far, after a failed decode. timeout: in seconds. owner: only texts of the
+    same owner are drafted for it. echo: the prompt's text if the answer begins with it. predicted: tokens of a predicted
+    answer, to draft from. drafts: names of draft and companion.
     """
 
     index: int
@@ -51,12 +51,12 @@ class Job:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of the answer."""
+        """Maximal tokens of the answer."""
         return self.options.max_tokens or 0
 
     @property
     def only_read(self) -> bool:
-        """Whether it asks for neither tokens nor the prompt's probabilities: the prompt is then read for a request to come."""
+        """Whether it wants neither tokens nor the prompt's probabilities: it only fills the prefix cache."""
         return self.max_tokens == 0 and not self.options.prompt_rows
 
     def result(
@@ -67,7 +67,7 @@ class Job:
         kept: int = 0,
         **more: Any,
     ) -> RecordResult:
-        """The answer: what these parts say. kept: tokens of the prompt that need not be read. more: the result's own fields."""
+        """The result with these parts. kept: prompt tokens from the prefix cache. more: further fields of the result."""
         n = len(self.tokens)
         about = settled(tally, (n, min(kept, n)), timings)
         result = RecordResult.of(
@@ -86,11 +86,11 @@ class Job:
 
 @dataclass
 class ActiveJob:
-    """A job and its answer so far.
+    """A running job and its answer so far.
 
-    seen: tokens whose text is known. kept: tokens of the prompt that were read for
-    another. scored: how likely the prompt's tokens are, as far as is known, where that is still to be found out; of the first
-    one nobody can say. start, first: when it began, and when its first token came.
+    seen: tokens that the parser has taken. kept: prompt tokens from the prefix cache. scored: log-probabilities of the
+    prompt's tokens so far, None for the first one, while the prompt is being scored. start, first: times of the start and of
+    the first token.
     """
 
     job: Job
@@ -106,7 +106,7 @@ class ActiveJob:
 
     @classmethod
     def begin(cls, job: Job, target: Any) -> ActiveJob:
-        """Nothing is read yet. Raises OptionError or InputError for what cannot be asked of a sampler."""
+        """Create the sampler and start an empty answer. Raises OptionError or InputError for invalid sampler options."""
         options, grammar = job.options, job.options.grammar
         text = job.reader(options.stop)
         budget = options.budget(target, job.tokens)
@@ -119,19 +119,19 @@ class ActiveJob:
         return answer
 
     def echo(self) -> None:
-        """The answer begins with the prompt, and with what was found out of it."""
+        """Begin the answer with the prompt and its scores."""
         scores, self.scored = self.scored or [], None
         tokens = targets_own(self.job.tokens if scores else ())
         self._tell([AnswerPart("content", self.job.echo)], tokens, scores)
 
     @property
     def ready(self) -> bool:
-        """Whether it takes a token, and its prompt has been scored."""
+        """Whether it may decode: it wants tokens, and its prompt is not being scored."""
         return not self.job.only_read and self.scored is None
 
     @property
     def error(self) -> PyspecError | None:
-        """Why it cannot go on, if it cannot."""
+        """The error that ended it, if any."""
         masks = None if self.chain is None else self.chain.masks
         if self.run.error is None or masks is None:
             return self.run.error
@@ -139,20 +139,19 @@ class ActiveJob:
 
     @property
     def late(self) -> bool:
-        """Whether it takes longer than it may."""
+        """Whether it has exceeded its timeout."""
         most = self.job.timeout
         return most is not None and monotonic() - self.start > most
 
     @property
     def done(self) -> bool:
-        """Whether nothing is to come."""
         read = self.job.only_read and not self.run.missing
         return read or self.run.finish_reason is not None or self.text.done
 
     def emitted(
         self, tokens: tuple[Token, ...], plain_ms: float | None = None, took_ms: float = 0.0
     ) -> None:
-        """Take what a round emitted. plain_ms: what a round without drafts would have taken, None for not known."""
+        """Take a round's tokens. plain_ms: estimated time of the round without drafts, None for unknown. took_ms: its time."""
         self.seen += len(tokens)
         self.first = self.first or monotonic()
         if plain_ms is not None:
@@ -171,7 +170,7 @@ class ActiveJob:
             self.job.listener(Piece(tokens, parts=parts, likely=likely))
 
     def catch_up(self) -> None:
-        """Take what was emitted in a round that failed for others; where it came from is not known any more."""
+        """Take tokens emitted in a round that failed for others. Their sources are lost."""
         lost = self.run.tokens[self.seen :]
         if lost:
             self.emitted(targets_own(lost))
@@ -188,7 +187,7 @@ class ActiveJob:
         return found
 
     def result(self, reason: str | None) -> RecordResult:
-        """The answer; `reason` where it was ended from outside."""
+        """The result. reason: finish reason of an answer that was cut from outside."""
         if rest := self.text.finish():
             self._tell(rest)
         ended = "stop" if self.text.done else self.run.finish_reason or "length"

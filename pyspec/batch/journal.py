@@ -1,16 +1,14 @@
-"""The journal of a batch: every finished record on disk at once, so that nothing is computed twice.
+"""The journal of a batch: finished records are written to disk at once, so that none is computed twice.
 
-Records finish out of order, and in another order after an interruption. So the output is not
-written directly: a journal beside it (OUT.journal) takes whole records as they finish, and at the
-end OUT is assembled from it in the order of the inputs and moved into place in one step. Whatever
-happens in between, OUT is either absent, or the former one, or complete. What was finished stays as
-it was; of records that are computed after an interruption, texts may differ at near-ties from those
-of an undisturbed run, since rows of a decode round by how many there are, unless the batch is exact.
+Records finish out of order, and in another order after an interruption. So they are written to a journal beside the output
+(OUT.journal), from which OUT is assembled at the end in the order of the inputs and moved into place in one step. At any time
+OUT is absent, the former one, or complete. Finished records do not change. Unless the batch is exact, records computed after an
+interruption may differ at near-ties from those of an undisturbed run, since floats round by the number of a decode's rows.
 
-- Line one is the header: what the answers depend on (hashes of models and inputs, options). A
-  journal with another header is never continued.
-- One `os.write` a record; a write that fails or falls short is cut off again. A line torn by a
-  crash is cut on opening, with all after it.
+- Line one is the header: the run's identity (hashes of models and inputs, options). A journal with another header is never
+  continued.
+- Each record is written by one `os.write`. A write that fails or falls short is truncated, and so is a line torn by a crash,
+  with all after it, when the journal is opened.
 - `flock` keeps a second process out.
 """
 
@@ -38,27 +36,26 @@ except ImportError:  # Windows
 
 FORMAT = 1
 SYNC_S = 1.0
-"""Longest time a record waits for the disk."""
+"""Longest time until a record is synced to disk."""
 
 _MAGIC = b'{"pyspec_batch":'
 _LONGEST = 1 << 24
-# of a header
+# bytes of a header
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
     _FLAGS |= getattr(os, _name, 0)
 _BEYOND = 1 << 40
-# where Windows locks a byte: others could not read what is locked there
-_HASH = 64  # hex digits: no use to anyone
+# offset of the byte that Windows locks, past the end, since others cannot read locked bytes
+_HASH = 64  # hex digits of a hash, which messages leave out
 RESUME = "run the same command again to resume"
 
 
 class Journal:
-    """An append-only file of results that this process alone writes.
+    """An append-only file of results, locked by this process.
 
-    places: offset and size of each record's line, bytes. failed: places of the records that failed. anew: a journal of
-    another run gives way.
-    Raises BatchWriteError where the file cannot be made, is in use or is no journal, and
-    ResumeMismatch where it belongs to other inputs, models or options.
+    places: offset and size in bytes of each record's line. failed: indexes of failed records. anew: whether to replace a
+    journal of another run. Raises BatchWriteError if the file cannot be created, is in use or is no journal, and ResumeMismatch
+    if it belongs to other inputs, models or options.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], *, anew: bool = False) -> None:
@@ -75,11 +72,11 @@ class Journal:
             raise
 
     def __contains__(self, index: int) -> bool:
-        """Whether the record at this place of the inputs is finished."""
+        """Whether the record of this index is finished."""
         return index in self.places
 
     def append(self, result: RecordResult) -> None:
-        """Add a finished record. Raises BatchWriteError; the file then ends with the record before."""
+        """Add a finished record. Raises BatchWriteError, after which the file ends with the previous record."""
         data = msgspec.json.encode(result) + b"\n"
         self._write(data)
         self._keep(result, len(data))
@@ -87,13 +84,12 @@ class Journal:
             self.sync()
 
     def read(self, index: int) -> RecordResult:
-        """A finished record."""
         offset, size = self.places[index]
-        os.lseek(self._fd, offset, os.SEEK_SET)  # writes go to the end all the same
+        os.lseek(self._fd, offset, os.SEEK_SET)  # appending ignores the offset
         return msgspec.json.decode(os.read(self._fd, size), type=RecordResult)
 
     def sync(self) -> None:
-        """Have the disk hold what was written."""
+        """Flush to the disk. Raises BatchWriteError."""
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -101,8 +97,8 @@ class Journal:
         self._synced = monotonic()
 
     def remove(self) -> None:
-        """Delete the file: its output is in place."""
-        try:  # while it is locked, so that nobody goes on in a file that is about to go
+        """Delete the file, once the output is in place."""
+        try:  # while it is locked, so that no other process continues it
             self.path.unlink(missing_ok=True)
         except PermissionError:  # Windows deletes no open file
             self.close()
@@ -110,10 +106,10 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; calling it again does nothing. Whoever needs the disk to have it calls `sync`."""
+        """Close the file without `sync`. Further calls do nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):  # what matters was reported by the write
+            with contextlib.suppress(OSError):  # errors that matter were raised by the write
                 os.close(fd)
 
     # -- the file ----------------------------------------------------------------------------------
@@ -121,7 +117,7 @@ class Journal:
     def _write(self, data: bytes) -> None:
         rest = data
         try:
-            while rest:  # where the disk took a part, what follows says why
+            while rest:  # after a partial write, the next one raises the reason
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -140,12 +136,12 @@ class Journal:
 
     def _keep(self, result: RecordResult, size: int) -> None:
         self.places[result.index] = self._end - size, size
-        self.failed.discard(result.index)  # the last line on a record holds
+        self.failed.discard(result.index)  # a record's last line counts
         if result.error is not None:
             self.failed.add(result.index)
 
     def _recover(self, run: dict[str, Any]) -> None:
-        """Read what is there, and cut what is torn: there this goes on."""
+        """Read the existing records, and truncate after the last whole one."""
         header = _header(run)
         with os.fdopen(os.dup(self._fd), "rb") as stream:
             first = stream.readline(_LONGEST)
@@ -165,19 +161,19 @@ class Journal:
 
 
 def _header(run: dict[str, Any]) -> bytes:
-    """The first line of a journal: what answers depend on, by name."""
+    """The first line of a journal: the run's identity."""
     return msgspec.json.encode({"pyspec_batch": FORMAT, "run": run}) + b"\n"
 
 
 def finished(
     stream: BinaryIO, path: Path, run: dict[str, Any]
 ) -> Iterator[tuple[RecordResult, int, int]]:
-    """The records in a journal that may be another's and grow: each with offset and size of its line, bytes.
+    """Records of a journal, which another process may be writing, with offset and size in bytes of their lines.
 
-    Up to the first line that is torn or none. Raises ResumeMismatch where it belongs to other models or options.
+    Reading ends at the first line that is torn or invalid. Raises ResumeMismatch if it belongs to other models or options.
     """
     first = stream.readline(_LONGEST)
-    if not first.endswith(b"\n"):  # it has just been begun
+    if not first.endswith(b"\n"):  # it has just been created
         return
     if first != _header(run):
         raise _other(path, first, run)
@@ -203,7 +199,7 @@ def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
 
 
 def changed_settings(was: dict[str, Any], now: dict[str, Any]) -> str:
-    """What of two runs differs, with the values that a person can read."""
+    """The differences of two runs' identities in words, without hashes."""
     found = []
     for key in {**was, **now}:
         a, b = was.get(key), now.get(key)
@@ -230,7 +226,7 @@ def _open_locked(path: Path) -> int:
             if os.path.samestat(os.fstat(fd), path.lstat()):
                 return fd
         except FileNotFoundError:
-            pass  # whoever held it has just finished and removed it
+            pass  # the process that had it has just finished and removed it
         except BaseException:
             os.close(fd)
             raise

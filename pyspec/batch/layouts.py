@@ -1,4 +1,4 @@
-"""Where a batch writes: files that replace nothing of others', and two layouts of them, a text file an input and a table."""
+"""Output files of a batch, which never replace foreign files, in two layouts: a text file for each input, and a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspec.text.result import RecordResult
 
 
 class OutputFiles:
-    """Files that a run writes, and what lay there when it began. overwrite: whatever lies there."""
+    """A run's output files, and the signatures of files that existed before. overwrite: whether to replace foreign files."""
 
     def __init__(
         self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
@@ -36,15 +36,15 @@ class OutputFiles:
                 )
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """What a file is to hold."""
+        """The content of a file."""
         raise NotImplementedError
 
     def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """What an earlier output says of the records, see `JsonLines`; [] where only the journal knows."""
+        """Lines of an earlier output, see `JsonLines`; [] where only the journal has results."""
         return []
 
     def check(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Raise ResumeMismatch where a file is there that the records in the journal did not make."""
+        """Raise ResumeMismatch where a file exists that was not written from this journal."""
         complete = all(i in journal for i in range(len(records)))
         for path, seen in self.seen.items():
             if self.overwrite or seen is None:
@@ -58,7 +58,7 @@ class OutputFiles:
             self._write(path, self.chunks(path, journal, records))
 
     def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
-        """All or nothing, and nothing in place of a file that was not there when the run began. Raises BatchWriteError."""
+        """Write a file atomically. Raises BatchWriteError, also where a file has appeared or changed since the run began."""
         try:
             if _signature(path) != self.seen[path]:
                 raise FileExistsError
@@ -76,7 +76,7 @@ class OutputFiles:
         self.seen[path] = _signature(path)
 
     def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
-        """What to raise where something else lies at `path`."""
+        """The error for a foreign file at `path`."""
         return ResumeMismatch(
             f"{as_text(str(path))} exists and is not the result of this run{why}",
             "give another -o, use --overwrite, or move it away",
@@ -84,7 +84,7 @@ class OutputFiles:
 
 
 def _is_model(path: Path) -> bool:
-    """Whether a file is one that might be in use by this very run, or be missed most."""
+    """Whether a file is a GGUF, which this very run may use."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"
@@ -93,9 +93,9 @@ def _is_model(path: Path) -> bool:
 
 
 def _signature(path: Path) -> object:
-    """What tells one file from another under the same name; None for no file.
+    """A value that changes if the file is replaced or changed; None for no file.
 
-    Raises InputError for a link, a device or a folder: nothing but a regular file is ever replaced.
+    Raises InputError for a link, a device or a folder: only regular files are ever replaced.
     """
     try:
         found = path.lstat()
@@ -107,7 +107,7 @@ def _signature(path: Path) -> object:
 
 
 class TextFiles(OutputFiles):
-    """A folder with one text file an input file, under the input's name, where answers stand as their inputs do.
+    """A folder with a text file for each input file, under the input's name, with answers in the order of the inputs.
 
     A failed record leaves its place empty.
     """
@@ -135,7 +135,6 @@ class TextFiles(OutputFiles):
             raise BatchWriteError(f"{path.parent} cannot be created: {error.strerror}") from None
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """The answers to one input."""
         name = self._sources[path]
         own = (i for i, record in enumerate(records) if record.source == name)
         return (_ARRANGE[self.per](journal.read(i).text).encode() for i in own)
@@ -149,9 +148,9 @@ _ARRANGE: dict[str, Callable[[str], str]] = {
 
 
 class TableFile(OutputFiles):
-    """One CSV file: the rows of CSV inputs as they were, of others the records' ids, and the answers beside them.
+    """A CSV file: the rows of CSV inputs, or the ids of other records, with columns for the answers.
 
-    reading: as the records were read.
+    reading: the settings with which the records were read.
     """
 
     def __init__(
@@ -170,7 +169,6 @@ class TableFile(OutputFiles):
                 )
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """The rows."""
         if not self._tables:
             yield _row(["id", *_COLUMNS])
             for i, record in enumerate(records):
@@ -199,7 +197,7 @@ _COLUMNS = ("answer", "finish_reason", "error")
 
 
 def _free(head: Sequence[str]) -> list[str]:
-    """The names of our columns, other than those of the table."""
+    """Names of our columns that do not clash with those of the table."""
     return [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
 
 
@@ -209,13 +207,13 @@ def _cells(result: RecordResult) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> bytes:
-    """A row as every reader of CSV reads it back: Python's writer leaves a carriage return unquoted before 3.13."""
+    """A row of CSV. Python's own writer leaves carriage returns unquoted before 3.13."""
     written = [
-        '"' + cell.replace('"', '""') + '"' if _MEANS.search(cell) else cell for cell in cells
+        '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell for cell in cells
     ]
     row = ",".join(written) or '""'  # an empty line would be no row
     return (row + "\n").encode("utf-8", "backslashreplace")
 
 
-_MEANS = re.compile('[,"\r\n]')
-"""What means something in a table outside quotes."""
+_SPECIAL = re.compile('[,"\r\n]')
+"""Characters that require quotes."""

@@ -1,4 +1,4 @@
-"""What one record becomes: a job with its prompt as tokens, its sampler and limits."""
+"""Makes a job of a record: its prompt as tokens, its options and its parser."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from pyspec.text.template import ChatTemplate
 from pyspec.text.tokenizer import check_tokens
 from pyspec.text.tokens import common_prefix
 
-_FORMAT_TOKENS = 64  # of a chat template, and to spare
-_BYTES_A_TOKEN = 3  # few enough that a prompt not yet tokenised is hardly ever thought too short
+_FORMAT_TOKENS = 64  # upper estimate of a chat template's tokens
+_BYTES_A_TOKEN = 3  # low, so that estimates of prompts are rarely too short
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for records that say nothing else.
+    """Defaults for options that a record does not set.
 
     Attributes:
-        sampling: How the target chooses tokens. Its seed is the batch's: each record's own is drawn from it and the record's
-            id, so neither order nor neighbours matter.
-        rule: `Strict()` or `Margin()`: when a drafted token is accepted.
-        max_tokens: Tokens of an answer.
+        sampling: How the target chooses tokens. Its seed is the batch's. Each record's seed is derived from that and the
+            record's id, so that neither order nor neighbours matter.
+        rule: `Strict()` or `Margin()`, by which drafted tokens are accepted.
+        max_tokens: Maximal tokens of an answer.
         system: System text of chats.
         stop: Strings that end an answer.
-        raw: Whether prompts go to the model without a chat template.
-        timeout: Seconds that an answer may take, from when its prompt begins to be read.
-        reasoning_budget: Most tokens of reasoning; None or -1 for as many as come.
+        raw: Whether prompts are used without the chat template.
+        timeout: Time limit of an answer in seconds, from the start of its prefill.
+        reasoning_budget: Maximal tokens of reasoning; None or -1 for no limit.
 
     Raises:
         OptionError: A value is outside its range.
@@ -67,11 +67,11 @@ class Settings:
 
     @property
     def rule_in_force(self) -> Strict | Margin:
-        """Where a record has no temperature of its own."""
+        """The rule for records without a temperature of their own."""
         return rule_at(self.rule, self.sampling.temperature)
 
     def guess(self, record: Record) -> int:
-        """About how many tokens a record takes, prompt and answer; hardly ever too few."""
+        """An upper estimate of a record's tokens, prompt and answer."""
         texts = [record.prompt or "", record.system or self.system or ""]
         texts += [str(turn) for turn in record.messages or ()]
         wanted = self.max_tokens if record.max_tokens is None else record.max_tokens
@@ -79,12 +79,12 @@ class Settings:
         return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
 
     def following(self, target: Any, sides: Sequence[Side]) -> Settings:
-        """With the rule that is known to hold for a target and its draft, where that is to say."""
+        """Settings in which an automatic rule is replaced by the one known to suit a target and its draft."""
         return replace(self, rule=followed(self.rule, target.model_path, sides))
 
 
 class JobMaker:
-    """Makes jobs for one target. n_ctx: positions a sequence may use. drafts: names of what drafts and judges."""
+    """Makes jobs for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class JobMaker:
 
     @cached_property
     def public(self) -> list[int]:
-        """What the prompts of all chats begin with that bring a user's words alone: the template's text and the server's own."""
-        asked = [[{"role": "user", "content": text}] for text in "ab"]
+        """The prefix that all chats with only a user's text share: the template's and the server's own text."""
+        chats = [[{"role": "user", "content": text}] for text in "ab"]
         try:
-            first, second = (self._tokens(Record(id="", messages=turns)) for turns in asked)
+            first, second = (self._tokens(Record(id="", messages=turns)) for turns in chats)
         except PyspecError:
             return []
         return first[: common_prefix(first, second)]
@@ -116,11 +116,11 @@ class JobMaker:
             return failed(index, record, record.error)
         try:
             return self.job(index, record)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one record, the others go on
+        except Exception as error:  # noqa: BLE001 - a faulty record must not end the others
             return failed(index, record, error)
 
     def job(self, index: int, record: Record) -> Job:
-        """A job. Raises InputError, OptionError or ContextOverflow."""
+        """The job of a record. Raises InputError, OptionError or ContextOverflow."""
         record.check()
         tokens = self._tokens(record)
         if len(tokens) > self._n_ctx:
@@ -170,7 +170,7 @@ class JobMaker:
         )
 
     def count(self, record: Record) -> int:
-        """How many tokens a prompt has, whether or not there is room for it; at least so many where that is far from so.
+        """Count a prompt's tokens, even if it exceeds the context; a lower bound if it does so by far.
 
         Raises InputError or OptionError.
         """
@@ -187,7 +187,7 @@ class JobMaker:
         return data.decode("utf-8", "replace")
 
     def _predicted(self, text: str | None) -> list[int]:
-        """Tokens of a text that an answer may be, as many as it may have."""
+        """Tokens of a predicted answer, at most n_ctx."""
         if not text:
             return []
         data = text.encode("utf-8", "replace")
@@ -196,7 +196,7 @@ class JobMaker:
         ]
 
     def _is_chat(self, record: Record) -> bool:
-        """Whether the prompt is made by the chat template; without one, a prompt by itself is a text to go on with."""
+        """Whether the chat template applies. For a model without one, a prompt without system text is a text to continue."""
         if record.messages is not None or record.form == COMPLETION:
             return record.messages is not None
         alone = self._template.is_plain and self._system(record) is None
@@ -210,7 +210,7 @@ class JobMaker:
         return ReasoningLimit(most, functions, record.goes_on)
 
     def _budget(self, record: Record) -> int | None:
-        """Most tokens of reasoning; None for as many as come."""
+        """Maximal tokens of reasoning; None for no limit."""
         own = record.reasoning_budget
         most = self._settings.reasoning_budget if own is None else own
         return None if most is None or most < 0 else most
@@ -223,7 +223,7 @@ class JobMaker:
         for token in own.get("logit_bias", ()):
             if not 0 <= token < self._target.n_vocab():
                 raise OptionError(f"logit_bias names token {token}", "there is no such token")
-        # of one's own by the record's id, so that neither order nor neighbours matter
+        # derived from the record's id, so that neither order nor neighbours matter
         seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
         return replace(base, seed=seed, noise=noise, **own).seeded()
 
@@ -241,7 +241,7 @@ class JobMaker:
         system = self._system(record)
         if system is not None and not any(turn.get("role") in TELLING for turn in turns):
             turns = [{"role": "system", "content": system}, *turns]
-        if len(turns) > self._n_ctx:  # a turn is a token at least
+        if len(turns) > self._n_ctx:  # each turn has at least one token
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)
         tools = [{"type": "function", "function": function} for function in record.tools or ()]
         budget = self._budget(record)
@@ -253,7 +253,7 @@ class JobMaker:
         )
 
     def _filling(self, record: Record, suffix: str) -> list[int]:
-        """The prompt of a text between two others; it leaves room for the answer, but no more than a quarter of the context."""
+        """The prompt of an infill. It leaves room for the answer, at most a quarter of the context."""
         fill_in, prompt = FillIn(self._target), record.prompt or ""
         if record.others is None:
             return fill_in.tokens(prompt, suffix)
@@ -265,17 +265,17 @@ class JobMaker:
         return self._settings.system if record.system is None else record.system
 
 
-def _speculation(asked: SpeculationBody | None, rule: Verification) -> Speculation:
-    """What a record asks for, `rule` where it names none. Raises OptionError."""
-    if asked is None:
+def _speculation(body: SpeculationBody | None, rule: Verification) -> Speculation:
+    """A record's options of speculation. rule: the default rule. Raises OptionError."""
+    if body is None:
         return Speculation(verification=rule)
-    numbers = {name: getattr(asked, name) for name in MARGIN_NUMBERS}
-    given = {name: number for name, number in numbers.items() if number is not None}
-    if given and asked.verify != "margin":
-        told = f"speculation has {', '.join(given)}, which belong to the margin rule"
-        raise OptionError(told, 'add "verify": "margin"')
-    if asked.verify is not None:
-        rule = Margin(**given) if asked.verify == "margin" else Strict()
+    fields = {name: getattr(body, name) for name in MARGIN_NUMBERS}
+    numbers = {name: number for name, number in fields.items() if number is not None}
+    if numbers and body.verify != "margin":
+        message = f"speculation has {', '.join(numbers)}, which belong to the margin rule"
+        raise OptionError(message, 'add "verify": "margin"')
+    if body.verify is not None:
+        rule = Margin(**numbers) if body.verify == "margin" else Strict()
     return Speculation(
-        asked.enabled is not False, rule, length=asked.length, draft_max=asked.draft_max
+        body.enabled is not False, rule, length=body.length, draft_max=body.draft_max
     )

@@ -1,8 +1,8 @@
-"""A run from files to files: what is not finished is answered and kept in the journal, then the output is assembled from it.
+"""A run from files to files: it answers unfinished records into the journal, and then assembles the output from that.
 
-`OUT.jsonl` gets one line a record, in the order of the inputs. `DIR/` gets one text file an input
-file, `OUT.csv` a row a record; the journal stays there, since they have no place for all that it says.
-Nothing is overwritten that this run did not write, unless it was told to.
+`OUT.jsonl` has a line for each record, in the order of the inputs. `DIR/` has a text file for each input file, and `OUT.csv` a
+row for each record. The journal of the latter two is kept, since they cannot hold whole results. Without `--overwrite`, the run
+replaces only files that it wrote itself.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _EarlierLine(msgspec.Struct):
 
     @property
     def shows(self) -> bool:
-        """Whether it has what was asked."""
+        """Whether it has the prompt."""
         return self.prompt is not None or self.messages is not None
 
 
 class JsonLines(OutputFiles):
-    """One JSONL file.
+    """A JSONL file.
 
-    counts: with all counts of speculation in each line. prompts: with what was asked. model: its name in OpenAI's format.
+    counts: with all counts of speculation in each line. prompts: with the prompts. model: its name in OpenAI's format.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class JsonLines(OutputFiles):
         self._earlier: list[bytes | None] = []
 
     def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """The file's lines if it is of this very run, None for failed records; [] where there is no file, or it may go.
+        """The lines of this run's earlier output, None for failed records; [] for no file, or one to overwrite.
 
-        Raises ResumeMismatch where it holds something else.
+        Raises ResumeMismatch for any other file.
         """
         self._run = run
         if self.seen[self.path] is None:
@@ -89,32 +89,32 @@ class JsonLines(OutputFiles):
         raise self.refuse(self.path, why)
 
     def check(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Nothing: `inspect` has seen all there is."""
+        """Do nothing: `inspect` has checked the only file."""
 
     def assemble(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Write the file, and then remove the journal. Raises BatchWriteError."""
+        """Write the file and remove the journal. Raises BatchWriteError."""
         super().assemble(journal, records)
         journal.remove()
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """A line a record: the earlier one where it has not been answered again."""
+        """A line for each record: the earlier one unless it was answered again."""
         for i, record in enumerate(records):
             line = self._earlier[i] if self._earlier and i not in journal else None
             if line is None:
-                asked = shown(record) if self.prompts else {}
+                prompt = shown(record) if self.prompts else {}
                 line = public(
                     journal.read(i),
                     self._run,
                     record.form,
                     counts=self.counts,
                     model=self.model,
-                    asked=asked,
+                    prompt=prompt,
                 )
             yield line
 
 
 def _known_lines(path: Path) -> list[tuple[_EarlierLine, bytes]]:
-    """Lines of an earlier output; nothing where the file is none."""
+    """Lines of an earlier output; none if the file is something else."""
     decode = msgspec.json.Decoder(_EarlierLine).decode
     try:
         with path.open("rb") as stream:
@@ -124,14 +124,14 @@ def _known_lines(path: Path) -> list[tuple[_EarlierLine, bytes]]:
 
 
 ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
-"""What of `speculation` tells about the text. The rest tells how it was computed: rounds and drafted
-tokens depend on the clock, on the neighbours in a batch and on where a run was interrupted."""
+"""Members of `speculation` that describe the text. The others describe its computation: rounds and drafted tokens depend on
+the clock, on neighbours in the batch and on interruptions."""
 
 
 def shown(record: Record) -> dict[str, Any]:
-    """What a record asks, as its line shows it; empty for one that could not be read."""
-    asked = {"prompt": record.prompt, "messages": record.messages}
-    return {name: value for name, value in asked.items() if value is not None}
+    """A record's prompt as members of its line; empty for a record that could not be read."""
+    prompts = {"prompt": record.prompt, "messages": record.messages}
+    return {name: value for name, value in prompts.items() if value is not None}
 
 
 def public(
@@ -141,19 +141,19 @@ def public(
     *,
     counts: bool = False,
     model: str = "",
-    asked: Mapping[str, Any] = MappingProxyType({}),
+    prompt: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
-    """The line of a result in the output file, newline included; `run` names models and options.
+    """The line of a result in the output file, with its newline. run: hash of the run's identity.
 
-    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, which makes two
-    runs' files differ. asked: what `shown` returns, where the line is to have it.
+    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, by which files of two runs differ.
+    prompt: what `shown` returns, if the line is to have it.
     """
     block = result.speculation
     if not counts:
         block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
     if form:
-        return msgspec.json.encode({**_foreign(result, run, form, block, model), **asked}) + b"\n"
-    line = {"id": result.id, **asked, "prompt_sha256": result.prompt_sha256, "text": result.text}
+        return msgspec.json.encode({**_foreign(result, run, form, block, model), **prompt}) + b"\n"
+    line = {"id": result.id, **prompt, "prompt_sha256": result.prompt_sha256, "text": result.text}
     for name in ("reasoning", "reasoning_cut", "calls"):
         if value := getattr(result, name):
             line[name] = value
@@ -164,7 +164,7 @@ def public(
 def _foreign(
     result: RecordResult, run: str, form: str, block: dict[str, Any], model: str
 ) -> dict[str, Any]:
-    """A line of OpenAI's batch format. Its times are 0, so that the same answers have the same bytes."""
+    """A line of OpenAI's batch format. Its times are 0, so that equal answers have equal bytes."""
     name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
     response = error = None
     if result.error is None:
@@ -187,10 +187,9 @@ def _foreign(
 def open_output(
     out: str, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool, **lines: Any
 ) -> OutputFiles:
-    """The output that `-o` names: a folder where it ends with a slash or is one, a table where it ends with .csv, else lines.
+    """The output that `-o` names: a folder if it is one or ends with a slash, a table if it ends with .csv, else JSON lines.
 
-    lines: what `JsonLines` takes. Raises InputError for a name that ends like something else, and for prompts in what has no
-    place for them.
+    lines: arguments of `JsonLines`. Raises InputError for an unknown ending, and for prompts in a folder or a table.
     """
     if out == "-":
         raise InputError(
@@ -203,7 +202,7 @@ def open_output(
         return TextFiles(Path(out), inputs, reading.per, overwrite=overwrite)
     if out.lower().endswith(".csv"):
         return TableFile(Path(out), inputs, reading, overwrite=overwrite)
-    made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # says what is worse first
+    made = JsonLines(Path(out), inputs, overwrite=overwrite, **lines)  # its errors matter more
     if Path(out).suffix.lower() not in ("", ".jsonl", ".ndjson"):
         raise InputError(
             f"-o {as_text(out)} has no known ending",
@@ -217,10 +216,10 @@ def open_output(
 
 @dataclass
 class RunProgress:
-    """What a run did.
+    """Counts of a run.
 
-    kept: records that the journal or an earlier run had already. done: finished now, answered or failed. failed: also of those
-    kept. verified, accepted: drafted tokens.
+    kept: records finished by an earlier run. done: records finished by this one, answered or failed. failed: includes those of
+    earlier runs. verified, accepted: drafted tokens.
     """
 
     records: int
@@ -246,20 +245,20 @@ class RunProgress:
 
 
 class Answerer(Protocol):
-    """Who answers the records of files: a `Batch`, or its like on a cluster."""
+    """An engine that answers records: a `Batch`, or its equivalent on a cluster."""
 
     def identity(self) -> dict[str, Any]:
-        """What the answers depend on."""
+        """All that the answers depend on."""
 
     def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
         """Results of records with their indexes, as they finish."""
 
 
 class FileRun:
-    """One run over records that are known, inside `with`: first `answer`, then `assemble`.
+    """A run over known records, within a `with` block: first `answer`, then `assemble`.
 
-    retry_failed: answer again what failed before. Entering raises BatchWriteError or ResumeMismatch
-    where the output is in use or belongs to something else; nothing has been computed then.
+    retry_failed: whether to answer failed records again. Entering the block raises BatchWriteError or ResumeMismatch, before
+    anything is computed, if the output is in use or belongs to another run.
     """
 
     def __init__(
@@ -273,8 +272,8 @@ class FileRun:
         self.answerer, self.records, self.output = answerer, records, output
         self.retry_failed = retry_failed
         self.summary = RunProgress(len(records))
-        asked = "".join(f"{record.id}\0{record.sha256}\n" for record in records)
-        inputs = hashlib.sha256(asked.encode("utf-8", "backslashreplace")).hexdigest()
+        requests = "".join(f"{record.id}\0{record.sha256}\n" for record in records)
+        inputs = hashlib.sha256(requests.encode("utf-8", "backslashreplace")).hexdigest()
         self.run = {**answerer.identity(), "inputs": inputs}
         self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
         self.journal: Journal | None = None
@@ -306,11 +305,11 @@ class FileRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the output has been there from the start."""
+        """Whether the output was complete before the run."""
         return self.journal is None
 
     def answer(self, report: Callable[[RecordResult], None]) -> None:
-        """Answer what is not done yet; each record is on its way to the disk before `report` hears of it."""
+        """Answer unfinished records. Each is written to the journal before `report` is called with it."""
         journal = self.journal
         if journal is None:
             return
@@ -324,7 +323,7 @@ class FileRun:
             journal.sync()
 
     def assemble(self) -> None:
-        """Put the output in its place."""
+        """Write the output."""
         if self.journal is not None:
             self.output.assemble(self.journal, self.records)
 

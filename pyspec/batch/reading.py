@@ -1,6 +1,6 @@
-"""Which inputs there are, in a fixed order, each once, and how lines, paragraphs, files, JSON lines and columns become records.
+"""Finds input files, in a fixed order without duplicates, and reads records from lines, paragraphs, files, JSON and columns.
 
-Text is strict UTF-8. No record is ever held that is larger than the limit.
+Text is strict UTF-8. No record larger than the limit is ever held in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspec.text.result import Failure
 log = logging.getLogger("pyspec")
 
 MAX_RECORD = 1 << 20
-"""Largest record unless told otherwise, bytes."""
+"""Default limit on a record, bytes."""
 
 Per = Literal["line", "file", "paragraph"]
 
@@ -35,11 +35,11 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Reading:
-    """How inputs are read.
+    """Settings for reading inputs.
 
-    per: what one record of a text file is. limit: largest record, bytes. errors: "strict", or
-    "replace" to put U+FFFD where bytes are not UTF-8. template: text with `{text}` in it. column: of
-    a CSV file, where the text is; of one with a single column it need not be said.
+    per: the unit of a text file that is a record. limit: bytes of a record. errors: "strict", or "replace" to put U+FFFD where
+    bytes are not UTF-8. template: text with `{text}` in it. column: the column of a CSV file that has the prompts; not needed
+    if there is only one.
     """
 
     per: Per = "line"
@@ -55,7 +55,7 @@ class Reading:
             )
 
     def wrap(self, text: str) -> str:
-        """The prompt made of one input; braces other than `{text}` are left alone."""
+        """The prompt for one input. Braces other than `{text}` are left alone."""
         return text if self.template is None else self.template.replace("{text}", text)
 
 
@@ -63,10 +63,10 @@ Kind = Literal["text", "jsonl", "csv"]
 
 
 def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> Iterator[Record]:
-    """Records of one input; blank lines, paragraphs, files and rows give none.
+    """Records of one input. Blank lines, paragraphs, files and rows are skipped.
 
-    A line of JSON has `prompt` or `messages`, and optionally id, system, max_tokens and the like, or is one of OpenAI's
-    batch format. Raises InputError for a table that cannot be read or has no such column; else a bad record is its own failure.
+    A line of JSON has `prompt` or `messages`, and optionally id, system, max_tokens and the like, or is in OpenAI's batch
+    format. Raises InputError for a table that cannot be read or lacks the column. Other faulty records carry their error.
     """
     for number, text in (_cells if kind == "csv" else _texts)(stream, name, kind, reading):
         whole = kind == "text" and reading.per == "file"
@@ -86,7 +86,7 @@ def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> I
 
 
 class _Line(NamedTuple):
-    """One line without its end; offset is its first byte's. A line over the limit has no data."""
+    """A line without its end. offset: of its first byte. data: None for a line over the limit."""
 
     number: int
     offset: int
@@ -94,7 +94,7 @@ class _Line(NamedTuple):
 
 
 def _lines(stream: BinaryIO, limit: int, *, cr: bool = False) -> Iterator[_Line]:
-    """Lines by bytes; LF and CRLF end one, the end of the file too. A BOM is no part of the first. cr: leave the CR of CRLF."""
+    """Lines of a file without the BOM. LF, CRLF or the end of the file end a line. cr: keep the CR of CRLF."""
     offset = number = 0
     while data := stream.readline(limit + len(_BOM) + 2):
         number += 1
@@ -105,12 +105,12 @@ def _lines(stream: BinaryIO, limit: int, *, cr: bool = False) -> Iterator[_Line]
         yield _Line(number, offset + bom, body if len(body) <= limit else None)
         offset += len(data)
         while len(body) > limit and data and not data.endswith(b"\n"):
-            data = stream.readline(1 << 16)  # what is too long is read over, and not held
+            data = stream.readline(1 << 16)  # the rest is skipped in parts, and not held
             offset += len(data)
 
 
 def _groups(stream: BinaryIO, per: Per, limit: int) -> Iterator[list[_Line]]:
-    """The lines of each record; of one that is too long no more than shows it."""
+    """The lines of each record. One over the limit is cut soon after that."""
     group: list[_Line] = []
     size = 0
     for line in _lines(stream, limit):
@@ -130,7 +130,7 @@ def _groups(stream: BinaryIO, per: Per, limit: int) -> Iterator[list[_Line]]:
 def _texts(
     stream: BinaryIO, name: str, kind: Kind, reading: Reading
 ) -> Iterator[tuple[int, str | InputError]]:
-    """Each record's text under the number of its first line, or what is wrong with it."""
+    """Each record's first line number, and its text or error."""
     for lines in _groups(stream, reading.per if kind == "text" else "line", reading.limit):
         size = sum(len(line.data or b"") + 1 for line in lines) - 1
         try:
@@ -143,7 +143,7 @@ def _texts(
 
 
 def _text(line: _Line, name: str, reading: Reading) -> str:
-    """The text of a line. Raises InputTooLong or InputEncoding, which name line and byte."""
+    """A line's text. Raises InputTooLong or InputEncoding, which name line and byte."""
     if line.data is None:
         raise _too_long(name, line.number, reading.limit)
     try:
@@ -163,7 +163,7 @@ def _too_long(name: str, line: int, limit: int) -> InputTooLong:
 
 
 def _from_json(text: str, at: Record, reading: Reading) -> Record:
-    """The record of a line of JSON; where it cannot be used, the one that stands for its place, with the error."""
+    """The record of a line of JSON, or the placeholder `at` with the error."""
     try:
         record = record_of(text, at, templated=reading.template is not None)
     except InputError as error:
@@ -178,7 +178,7 @@ def _from_json(text: str, at: Record, reading: Reading) -> Record:
 def _cells(
     stream: BinaryIO, name: str, _kind: Kind, reading: Reading
 ) -> Iterator[tuple[int, str | InputError]]:
-    """The cells of one column of a CSV file whose first row names the columns, each under its last line's number."""
+    """The cells of one column of a CSV file with a header row, each with the number of its row's last line."""
     rows = rows_of(stream, name, reading)
     _, head = next(rows, (0, []))
     if not head:
@@ -197,9 +197,9 @@ def _cells(
 
 
 def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, the head first, each with its last line's number.
+    """The rows of a CSV file, the header first, each with the number of its last line.
 
-    Raises InputError for a file that is none, and for a row with more cells than the head: nothing says which they belong to.
+    Raises InputError for invalid CSV, and for a row with more cells than the header, whose columns are ambiguous.
     """
     lines = (_text(line, name, reading) + "\n" for line in _lines(stream, reading.limit, cr=True))
     first = list(islice(lines, _SNIFFED))
@@ -221,14 +221,11 @@ def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int
 
 
 _SNIFFED = 100
-"""Lines from which it is told what separates cells."""
+"""Number of lines from which the delimiter is detected."""
 
 
 def _delimiter(lines: Sequence[str], name: str) -> str:
-    """What separates the cells: a comma unless the head has something else, and the rows agree with that. Raises InputError.
-
-    A name that ends with .tsv says it.
-    """
+    """The delimiter: a tab for .tsv, else a comma unless header and rows agree on another one. Raises InputError."""
     if name.lower().endswith(".tsv"):
         return "\t"
     named = [each for each in ",;\t|" if len(_first_rows(lines, each, 1)[0]) > 1]
@@ -246,7 +243,7 @@ def _delimiter(lines: Sequence[str], name: str) -> str:
 def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[str]]:
     """The first rows of complete lines, at least one."""
     found: list[list[str]] = []
-    with suppress(csv.Error):  # said where it is read
+    with suppress(csv.Error):  # raised when the rows are read
         found += islice(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), most)
     return found or [[]]
 
@@ -256,15 +253,12 @@ def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[st
 
 _KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _TAKEN = (".txt", ".md", ".text", ".jsonl", ".ndjson")
-# from a folder
+# endings of the files that are read from a folder
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One input file; path None is stdin.
-
-    name: how records and messages call it. below: its path inside the folder it was found in.
-    """
+    """An input file. path: None for stdin. name: for records and messages. below: path relative to the folder that was named."""
 
     path: Path | None
     name: str
@@ -273,29 +267,29 @@ class InputFile:
 
 
 def find_sources(inputs: Sequence[str]) -> list[InputFile]:
-    """Files behind names, folders, globs and `-`, each once, folders sorted by path.
+    """Files for names, folders, globs and `-`, without duplicates; those of a folder are sorted by path.
 
-    Raises InputError for what does not exist, holds no text or is no regular file.
+    Raises InputError for names that do not exist, have no text files or are no regular file.
     """
     found: dict[str, InputFile] = {}
-    for given in inputs:
-        for source in _find(given):
+    for word in inputs:
+        for source in _find(word):
             key = "-" if source.path is None else os.path.realpath(source.path)
             found.setdefault(key, source)
     return list(found.values())
 
 
-def _find(given: str) -> list[InputFile]:
-    if given == "-":
+def _find(word: str) -> list[InputFile]:
+    if word == "-":
         return [InputFile(None, "stdin", "stdin", "text")]
-    path = Path(given)
+    path = Path(word)
     if path.is_dir():
         return _inside(path)
-    if not path.exists() and glob.has_magic(given):
-        matches = sorted(Path(match) for match in glob.glob(given, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not path.exists() and glob.has_magic(word):
+        matches = sorted(Path(match) for match in glob.glob(word, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
         files = [match for match in matches if match.is_file()]
         if not files:
-            raise InputError(f"{as_text(given)} matches no file")
+            raise InputError(f"{as_text(word)} matches no file")
         return [_source(file, file.name) for file in files]
     return [_source(path, path.name)]
 
@@ -325,7 +319,7 @@ def _name_skipped(folder: Path, files: Sequence[Path]) -> None:
 
 
 _NAMED = 5
-"""How many skipped files are named."""
+"""Number of skipped files that the warning names."""
 
 
 def _source(path: Path, below: str) -> InputFile:
@@ -341,12 +335,12 @@ def _source(path: Path, below: str) -> InputFile:
 
 
 def as_text(name: str) -> str:
-    """A file's name as text: bytes that are not UTF-8 are escaped."""
+    """A file's name as text, with bytes that are not UTF-8 escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def read_sources(sources: Sequence[InputFile], reading: Reading) -> Iterator[Record]:
-    """All records of all sources, in order; ids are unique. Raises InputError where a file cannot be read."""
+    """All records of all sources, in order, with unique ids. Raises InputError if a file cannot be read."""
     return unique(record for source in sources for record in _read(source, reading))
 
 
@@ -360,7 +354,7 @@ def _read(source: InputFile, reading: Reading) -> Iterator[Record]:
 
 
 def _kind(source: InputFile, reading: Reading) -> Kind:
-    """What an input is read as. Raises InputError for one that has no columns, or would be misread line by line."""
+    """The format to read an input as. Raises InputError for a column of no table, and for JSON that is not in lines."""
     if reading.column is not None and source.path is None:
         return "csv"
     if reading.column is not None and source.kind != "csv":

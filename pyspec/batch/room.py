@@ -1,4 +1,4 @@
-"""What models and their KV caches take of memory, and what there is for them: of this machine and of devices."""
+"""Memory of models and their KV caches, and the room for them on this machine and on devices."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from pyspec.store.machine import machine_memory
 log = logging.getLogger("pyspec")
 
 STEP = 256
-"""llama.cpp rounds contexts, and each stream, up to it."""
+"""llama.cpp rounds contexts, and each stream, up to a multiple of this."""
 
 
 def padded(cells: int) -> int:
-    """The context that llama.cpp makes of so many cells."""
+    """The size of the context that llama.cpp creates for so many cells."""
     return -(-cells // STEP) * STEP
 
 
-_F16 = 1  # llama.cpp's number for the type of KV that models beside the target have
+_F16 = 1  # llama.cpp's number of the default KV type
 _SHARE, _DEVICE_SHARE = 0.25, 0.75
-# of this machine's memory, and of a device's, that KV cells may take unless more sequences were asked for
+# shares of this machine's memory, and of a device's, for the KV cells of a default number of sequences
 
 
 def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
-    """How many sequences of n_ctx cells fit.
+    """The number of sequences of n_ctx cells that fit.
 
-    In a quarter of this machine's memory, and in three quarters of what is free on devices, each for the layers it has.
-    beside: bytes of a position in the KV of draft and companion, which lie on devices where any of the target does, as do the
-    states that a recurrent model keeps.
+    The layers on each take at most a quarter of this machine's memory, and three quarters of the free memory on devices.
+    beside: bytes of a token in the KV caches of draft and companion. These are on devices if any layer of the target is, like
+    a recurrent model's states.
     """
     layers = llama_cpp.llama_model_n_layer(target.model)
     cells = padded(n_ctx)
@@ -59,7 +59,7 @@ def memory_for(target: Any, n_ctx: int, beside: float = 0.0) -> int:
 
 
 def _layer_bytes(target: Any) -> float:
-    """Bytes of a position in the KV of a layer."""
+    """Bytes of a token in a layer's KV cache."""
     model, params = target.model, target.context_params
     heads = max(1, llama_cpp.llama_model_n_head(model))
     width = llama_cpp.llama_model_n_embd(model) * llama_cpp.llama_model_n_head_kv(model) // heads
@@ -68,25 +68,25 @@ def _layer_bytes(target: Any) -> float:
 
 
 def _state_bytes(target: Any) -> int:
-    """Bytes of the recurrent states of a sequence, those that are kept among them."""
+    """Bytes of a sequence's recurrent states, snapshots included."""
     facts = facts_of(Path(target.model_path))
     return int(1 + target.context_params.n_rs_seq) * (facts.state if facts else 0)
 
 
 def states_for(path: Path, n_seq: int, layers: int | str, devices: Sequence[str]) -> int:
-    """States that a hybrid model can keep for each of so many sequences: of this machine's memory they take what KV cells may.
+    """The number of snapshots that a hybrid model can keep for each sequence, in the memory that is meant for KV cells.
 
-    layers: those asked to be on devices, whose free memory counts then, less the weights.
+    layers: requested on devices, whose free memory then counts, less the weights.
     """
     facts = facts_of(path)
     if facts is None or not facts.state:
-        return SNAPSHOTS  # llama.cpp keeps none where there is no use for them
+        return SNAPSHOTS  # llama.cpp ignores the number for other models
     room = _room_beside(facts.size, layers, devices)
     return int(max(0, min(SNAPSHOTS, room // (n_seq * facts.state))))
 
 
 def _room_beside(weights: int, layers: int | str, devices: Sequence[str]) -> float:
-    """Bytes that KV cells may take beside so many of weights."""
+    """Bytes for KV cells beside so many bytes of weights."""
     room = _SHARE * (machine_memory() or math.inf)
     if layers != 0 and (found := layer_devices(devices)):
         room = min(room, _DEVICE_SHARE * (sum(each.free for each in found) - weights))
@@ -96,9 +96,9 @@ def _room_beside(weights: int, layers: int | str, devices: Sequence[str]) -> flo
 def longest_context(
     path: Path, others: Sequence[Path], layers: int | str, devices: Sequence[str], n_seq: int
 ) -> int:
-    """The context that a model was trained for, or as much of it as memory holds for each of so many sequences, which is said.
+    """The context that a model was trained for, or as much of it as memory holds for n_seq sequences, with a warning.
 
-    others: draft, companion. layers: those asked to be on devices.
+    others: draft, companion. layers: requested on devices.
     """
     trained = read_header(path, weights=False).of_arch("context_length")
     most = trained if type(trained) is int and trained > 0 else STEP
@@ -114,9 +114,9 @@ def longest_context(
 
 
 def cell_bytes(path: Path, placement: Placement) -> float:
-    """Bytes of a position in the KV of a model beside the target: what its layers project a token to."""
-    asked = {"attn_k.weight": placement.type_k, "attn_v.weight": placement.type_v}
-    kinds = {name: _F16 if kind is None else kind for name, kind in asked.items()}
+    """Bytes of a token in a model's KV cache, by the shapes of its projections."""
+    types = {"attn_k.weight": placement.type_k, "attn_v.weight": placement.type_v}
+    kinds = {name: _F16 if kind is None else kind for name, kind in types.items()}
     total = 0.0
     for tensor in read_header(path, weights=False).tensors:
         name = tensor.name.split(".", 2)[-1]
@@ -127,24 +127,24 @@ def cell_bytes(path: Path, placement: Placement) -> float:
 
 
 def layers_away(target: Any) -> int:
-    """Layers whose KV cache lies on a device."""
+    """Number of layers whose KV cache is on a device."""
     layers = llama_cpp.llama_model_n_layer(target.model)
-    asked = gpu_layers(target)
-    if not target.context_params.offload_kqv or not asked:
+    offloaded = gpu_layers(target)
+    if not target.context_params.offload_kqv or not offloaded:
         return 0
-    return int(layers if asked < 0 else min(layers, asked - 1))  # the output goes first
+    return int(layers if offloaded < 0 else min(layers, offloaded - 1))  # the output goes first
 
 
 # -- models together -------------------------------------------------------------------------------
 
 _MODELS_SHARE = 0.75
-# of memory that several models may take where nobody said how much; the rest is for what decoding needs, and for others
+# default share of memory for several models; the rest is for compute buffers and other programs
 
 
 def held_bytes(target: Any, cells: int, n_seq: int, beside: float = 0.0) -> int:
-    """Bytes of a loaded target's weights, and of KV caches of so many cells for so many sequences.
+    """Bytes of a loaded target's weights, and of all KV caches.
 
-    beside: bytes of a position in the KV of others.
+    cells: of each cache. beside: bytes of a token in the KV caches of draft and companion.
     """
     layers = llama_cpp.llama_model_n_layer(target.model)
     caches = cells * (layers * _layer_bytes(target) + beside) + n_seq * _state_bytes(target)
@@ -152,13 +152,13 @@ def held_bytes(target: Any, cells: int, n_seq: int, beside: float = 0.0) -> int:
 
 
 def expected_bytes(target: Path, others: Sequence[Path], cells: int, placement: Placement) -> int:
-    """About the same before anything is loaded, by the files. others: draft, companion; placement: types of the target's KV."""
+    """An estimate of the bytes of models that are not loaded. others: draft, companion. placement: types of the target's KV."""
     caches = cell_bytes(target, placement) + sum(cell_bytes(path, Placement()) for path in others)
     return int(size_of(target) + sum(map(size_of, others)) + cells * caches)
 
 
 def room_of_models(layers: int | str, names: Sequence[str]) -> float:
-    """Bytes that several models may take together: of the devices where layers are asked to be there, else of this machine."""
+    """Bytes for several models together, on the devices if layers are requested there, else on this machine."""
     found = layer_devices(names) if layers != 0 else []
     memory = sum(each.total for each in found) or machine_memory()
     return _MODELS_SHARE * memory or math.inf
