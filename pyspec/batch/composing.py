@@ -14,13 +14,9 @@ from pyspec.policy.cost import CostCurve
 GAP_MS = 250.0
 """Default limit, in ms, on the wait for an answer's next token while prompts are prefilled beside it."""
 
-_BASES = (
-    4.0  # the default limit is at least so many times the answers' own decode, for slow machines
-)
+_BASES = 4.0  # least default limit, in times of the answers' own decode, for slow machines
 _ALIKE = 1.25  # a row may take so many times as long in a larger decode to count as equally fast
-_HOPE = (
-    0.9  # assumed time of a row in a decode larger than any before, relative to the nearest known
-)
+_HOPE = 0.9  # time of a row in a decode larger than any before, relative to the nearest known
 _MOST_TIMES = 3.0  # outliers: longer decodes count as so many times the expected time
 _NEWEST = 0.3  # weight of the last decode in the moving average
 

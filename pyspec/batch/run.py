@@ -138,9 +138,7 @@ class Batch:
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it
         self._needs = [n_ctx] * self.parallel if interactive else []
         if exact:  # kernels take rows by fours, and the rest one by one
-            self._models.target.adapts_threads = (
-                False  # other numbers of threads may round differently
-            )
+            self._models.target.adapts_threads = False  # other numbers may round otherwise
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
         self._queue, self._noted = deque[Job](), set[str]()

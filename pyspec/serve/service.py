@@ -216,9 +216,7 @@ class Service:
         return not self.alive
 
     def _flush(self) -> None:
-        self._flush_due = (
-            False  # first, so that pieces that arrive from here on wake the loop again
-        )
+        self._flush_due = False  # first: pieces that arrive from here on wake the loop again
         while self._brought:
             index, brought = self._brought.popleft()
             if index in self._open:
