@@ -51,7 +51,6 @@ class Job:
 
     @property
     def max_tokens(self) -> int:
-        """Maximal tokens of the answer."""
         return self.options.max_tokens or 0
 
     @property

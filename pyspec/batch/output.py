@@ -233,7 +233,6 @@ class RunProgress:
     reasons: dict[str, int] = field(default_factory=dict)
 
     def count(self, result: RecordResult) -> None:
-        """Count one more finished record."""
         self.done += 1
         reason = result.error.type if result.error is not None else result.finish_reason or "?"
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
@@ -323,7 +322,6 @@ class FileRun:
             journal.sync()
 
     def assemble(self) -> None:
-        """Write the output."""
         if self.journal is not None:
             self.output.assemble(self.journal, self.records)
 

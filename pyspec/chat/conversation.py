@@ -73,7 +73,6 @@ class Conversation:
 
     @property
     def last_answer(self) -> Result | None:
-        """The newest answer."""
         return self.exchanges[-1].answer if self.exchanges else None
 
     def forget_tokens(self) -> None:

@@ -109,7 +109,6 @@ class CommandCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Yield completions at the cursor."""
         before = document.text_before_cursor
         if not before.startswith("/") or "\n" in before:
             return

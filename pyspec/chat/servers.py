@@ -59,7 +59,6 @@ class RunningServer(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of a request."""
         own = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         return {"Content-Type": "application/json", **own}
 

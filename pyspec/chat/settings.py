@@ -122,7 +122,6 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
 
     @property
     def margin(self) -> Margin:
-        """The margin rule with the current numbers."""
         return Margin.of(self)
 
     @property
@@ -131,7 +130,6 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
         return {AUTO: None, "strict": Strict()}.get(self.verify, self.margin)
 
     def sampling(self, seed: int) -> Sampling:
-        """Return the sampling options for one answer."""
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()
         own = {name: getattr(self, name) for name in known}
         return Sampling(**{**own, "temperature": self.temp, "seed": seed})

@@ -156,7 +156,6 @@ class Chat:
         self.keep()
 
     def undo(self) -> Exchange:
-        """Remove the last exchange and return it."""
         if not self.conversation.exchanges:
             raise InputError("there is nothing to undo", "ask something first")
         return self.conversation.exchanges.pop()

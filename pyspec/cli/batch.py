@@ -250,7 +250,6 @@ def _rate(summary: RunProgress, seconds: float) -> str:
 def batch_progress(
     summary: RunProgress, console: Console | None = None
 ) -> Iterator[Callable[[RecordResult], None]]:
-    """Yield a function that reports each result."""
     if 0 < summary.kept < summary.records:
         tell(f"{summary.kept} of {summary.records} records are already done", err=True)
     start = monotonic()
@@ -303,7 +302,6 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def show_summary(facts: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print the table at the end."""
     console = console or Console(stderr=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")

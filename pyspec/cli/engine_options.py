@@ -28,7 +28,6 @@ class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # gen
         self.codes = codes
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the word's value."""
         return self.codes[super().convert(value, param, ctx)]
 
 

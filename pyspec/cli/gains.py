@@ -59,7 +59,6 @@ class GainFigures(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What was found, in one line."""
         used = "lookup" if self.draft == "none" else self.draft.replace("+", " + ")
         return (
             f"here: {self.edits:.1f} times for edits, {self.chat:.1f} for chat; using {used}; "

@@ -245,7 +245,6 @@ def _by_server(
     output: OutputOptions,
     screen: Screen,
 ) -> int:
-    """Answer by a server that runs."""
     model = RemoteChat(there)
     screen.note(f"by the server at {there.url}: {model.name}, draft {model.draft}")
     model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0

@@ -188,7 +188,6 @@ class Loader:
         return batch, server.serving(own if several else _called(own, path))
 
     def embedders(self) -> list[Embedder]:
-        """Load the models of --embed."""
         from pyspec.serve.embedding import Embedder  # noqa: PLC0415 - takes a moment, and few need it
 
         models, engine, found = self.models, self.engine, []

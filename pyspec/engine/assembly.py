@@ -150,7 +150,6 @@ class Assembly:
 
     @property
     def has_companion(self) -> bool:
-        """Whether a companion is loaded."""
         return self._parts.companion is not None
 
     def close(self) -> None:

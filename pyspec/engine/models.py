@@ -195,7 +195,6 @@ class SideModel:
         return address(self._model.model)
 
     def close(self) -> None:
-        """Free context and model."""
         self._ctx.close()
         self._free()
 

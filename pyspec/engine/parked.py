@@ -32,7 +32,6 @@ class ParkedText(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all states."""
         return sum(map(len, self.states.values()))
 
 

@@ -90,7 +90,6 @@ def profiles_dir() -> Path:
 
 
 def profile_path(folder: Path, key: ProfileKey) -> Path:
-    """The file for the profile of `key`."""
     digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
     return folder / f"profile-{digest[:20]}.json"
 
@@ -110,7 +109,6 @@ def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
 
 
 def prior_path(draft: Path) -> Path:
-    """Where a draft's prior is written."""
     return draft.with_suffix(".prior.json")
 
 

@@ -112,7 +112,6 @@ def emitted(verdict: Any, *, confirming: bool = False) -> tuple[Token, ...]:
 
 
 def draft_of(seq: int, view: Any) -> Draft:
-    """Convert a `ps_draft` to a `Draft`."""
     n = view.n
     draft = Draft(seq, n, p=ffi.unpack(view.p, n)) if n else Draft(seq, 0)
     if n and view.scored:

@@ -36,7 +36,6 @@ class Tally:
     accepted_by_position: list[int] = field(default_factory=list)
 
     def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
-        """Count one round."""
         self.tokens += emitted
         self.rounds += 1
         self.drafted += drafted
@@ -133,7 +132,6 @@ class PlainSpeed:
     source: Literal["curve", "rounds"]
 
     def as_dict(self) -> dict[str, Any]:
-        """The form for results."""
         return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
 
 

@@ -217,7 +217,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         return most
 
     def n_ctx(self) -> int:
-        """Tokens that the context holds."""
         n_ctx = int(super().n_ctx())
         return min(n_ctx, self._most_positions or n_ctx)  # llama.cpp rounds it up
 

@@ -94,7 +94,6 @@ def beyond(key: str, value: Any) -> Schema:
 
 
 def other_types(given: str | Sequence[str]) -> Schema:
-    """Return a schema of the other types."""
     kinds = [given] if isinstance(given, str) else given
     if "integer" in kinds and "number" not in kinds:
         raise InputError("numbers that are no integers")

@@ -36,7 +36,6 @@ class _Part:
 
     @property
     def names_rule(self) -> bool:
-        """Whether the text is a rule's name."""
         return self.text[0].isalpha()
 
     @property

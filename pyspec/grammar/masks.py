@@ -122,7 +122,6 @@ class Masks:
 
     @property
     def n_vocab(self) -> int:
-        """Tokens of the model."""
         return self._vocabulary.n
 
     @property
@@ -131,7 +130,6 @@ class Masks:
         return None if self._trigger or self.error else self._matcher
 
     def accept(self, token: int) -> None:
-        """Continue the text with this token."""
         if self._matcher is None or self.error:
             return
         self._skeleton.accept(token)

@@ -36,7 +36,6 @@ class Skeleton:
         self._drafted, self._hits, self._misses = list[int](), 0, 0
 
     def accept(self, token: int) -> None:
-        """Hear of the answer's next token."""
         if self._drafted:
             right = self._drafted.pop(0) == token
             self._misses += not right

@@ -34,7 +34,6 @@ class Spacing:
         return replace(self, lines=[*self.lines], nested={**self.nested})
 
     def read(self, text: bytes) -> None:
-        """Continue with these bytes."""
         for at in range(len(text)):
             self._read(text[at : at + 1])
 

@@ -85,7 +85,6 @@ class ByteVocabulary:
 
     @classmethod
     def of(cls, llama: Any) -> ByteVocabulary:
-        """Return the vocabulary of a `llama_cpp.Llama`."""
         with cls._guard:
             found = cls._all.get(llama)
             if found is None:

@@ -79,7 +79,6 @@ class ClosedHandle:
 
 
 def closed_error() -> EngineError:
-    """The error for any use after `close`."""
     return EngineError("this SpeculativeLlama is closed", "create a new one")
 
 

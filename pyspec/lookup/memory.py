@@ -75,7 +75,6 @@ class OwnTexts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the indexes."""
         return self._late.nbytes + self._before.nbytes
 
     @property
@@ -122,7 +121,6 @@ class OwnTexts:
         return found
 
     def flush(self) -> None:
-        """Write what is not on disk yet."""
         if self._file is not None:
             self._file.flush()
 
@@ -209,7 +207,6 @@ class TextFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting."""
         runs, self._runs, self._waiting, self._end = self._runs, [], 0, 0
         if runs:
             numbers = [n for place, tokens in runs for n in (place, len(tokens), *tokens)]
@@ -374,7 +371,6 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the indexes."""
         return sum(texts.nbytes for texts in self._owners.values())
 
     def close(self) -> None:

@@ -90,7 +90,6 @@ class TextIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
         return self._sizes()[1]
 
     def _sizes(self) -> tuple[int, int]:

@@ -226,7 +226,6 @@ class Mean:
     n: int = 0
 
     def add(self, value: float) -> None:
-        """Add one number."""
         self.n += 1
         self.value += (value - self.value) / self.n
 

@@ -86,7 +86,6 @@ class ChoiceStats(msgspec.Struct):
         self.rounds_with_companion += rounds * (outcome.companion_rows > 0)
 
     def report(self) -> dict[str, Any]:
-        """The statistics as plain values."""
         out = msgspec.structs.asdict(self)
         out["rounds_by_length"] = dict(sorted(self.rounds_by_length.items()))
         return {name: round(n, 3) if isinstance(n, float) else n for name, n in out.items()}
@@ -183,7 +182,6 @@ class LengthPolicy(Policy):
         """Do nothing: no state is kept per sequence."""
 
     def stats(self) -> dict[str, Any]:
-        """The counts of this answer."""
         self._catch_up()
         return self.counts.report()
 

@@ -18,7 +18,6 @@ def can_draw() -> bool:
 
 
 def new_axes(title: str, x: str, y: str, width: float = 7.0) -> tuple[Any, Any]:
-    """An empty figure and its axes."""
     import matplotlib as mpl  # noqa: PLC0415 - optional
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional
 

@@ -303,7 +303,6 @@ def break_even(rows: Sequence[float], step: float, kmax: int) -> float:
 
 
 def say(m: PairFigures, out: Console) -> None:
-    """Print the tables."""
     first, *_ = m.target_ms.values()
     more = {n: ms / first[1] for n, ms in first.items()}
     columns = [*m.target_ms.values(), more, m.companion_ms]
@@ -355,7 +354,6 @@ def _lines(m: PairFigures) -> list[str]:
 
 
 def draw(m: PairFigures, path: Path) -> None:
-    """Save the cost curve as a plot."""
     curves = {
         f"target, {depth} deep": [0.0, *times.values()] for depth, times in m.target_ms.items()
     }

@@ -137,7 +137,6 @@ class Dry:
 
     @classmethod
     def of(cls, llama: Any) -> Dry:
-        """The samplers of a `llama_cpp.Llama`."""
         return cls._all.setdefault(llama, cls())
 
     def sampler(

@@ -204,7 +204,6 @@ class PromptStatus:
         self._status.update(message)
 
     def stop(self) -> None:
-        """Remove it from the screen."""
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -36,7 +36,6 @@ class TextTable:
 
     @property
     def markdown(self) -> str:
-        """The table in Markdown."""
         lines = [self.head, ["---", *["---:"] * (len(self.head) - 1)], *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

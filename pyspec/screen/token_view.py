@@ -26,7 +26,6 @@ _MEANING = {
 
 
 def has_colour(console: Console) -> bool:
-    """Whether a console shows colours."""
     return console.color_system is not None and not console.no_color
 
 

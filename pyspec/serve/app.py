@@ -168,7 +168,6 @@ class Handlers:
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
-        """Count the tokens of a request's prompt."""
         read, beside = TOKEN_COUNTS[whole_path(request.url.path)]
         data, _ = await self._data(request)
         body = read(data)
@@ -217,7 +216,6 @@ class Handlers:
             return _json(about.slots(service.batch))
 
     async def version(self, _request: Request) -> Response:
-        """The version of ollama's API."""
         return _json(about.version())
 
     async def tags(self, request: Request) -> Response:

@@ -70,7 +70,6 @@ class GuardedProtocol(_Protocol):
         return list(cls._half)
 
     def evict(self) -> None:
-        """Abort the connection."""
         self._arrived()
         self.transport.abort()
 

@@ -62,7 +62,6 @@ class PatientSend:
         self._timer = self._loop.call_later(min(left, self._every, self._seconds), self._look)
 
     def end(self) -> None:
-        """Stop the timer."""
         self._timer.cancel()
 
 

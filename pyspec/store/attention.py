@@ -296,5 +296,4 @@ class _Cells:
         return ms
 
     def close(self) -> None:
-        """Free the context."""
         llama_cpp.llama_free(self._context)

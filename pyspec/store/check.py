@@ -149,7 +149,6 @@ def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -
 
 
 def ships(path: Path) -> bool:
-    """Whether a file ships with pyspec."""
     return os.path.realpath(path.parent) in map(os.path.realpath, shipped_folders())
 
 

@@ -156,7 +156,6 @@ class Cursor:
         self.size = os.fstat(file.fileno()).st_size
 
     def bad(self, what: str, hint: str = "") -> ModelInvalid:
-        """Return the error for this file."""
         return ModelInvalid(f"{show(self.name)}: {what}", hint)
 
     def need(self, n: int, what: str) -> None:
@@ -168,7 +167,6 @@ class Cursor:
             raise self.bad(f"{what} makes the header larger than {MAX_HEADER >> 20} MiB")
 
     def take(self, n: int, what: str) -> bytes:
-        """Read the next `n` bytes."""
         self.need(n, what)
         data = self.file.read(n)
         if len(data) < n:
@@ -177,7 +175,6 @@ class Cursor:
         return data
 
     def skip(self, n: int, what: str) -> None:
-        """Skip `n` bytes without reading them."""
         self.need(n, what)
         self.pos = self.file.seek(self.pos + n)
 

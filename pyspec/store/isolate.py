@@ -98,7 +98,6 @@ def command_of(task: str, script: Path | None = None, *, watching: bool = False)
 
 
 def environment_of(*, gpu: bool) -> dict[str, str]:
-    """Return the environment of a child."""
     return {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
 
 

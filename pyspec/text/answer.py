@@ -201,7 +201,6 @@ class Speech:
 
     @classmethod
     def of(cls, llm: Any) -> Speech:
-        """Return the speech of a `TargetLlama`."""
         vocab = llm._model.vocab  # noqa: SLF001 - llama_cpp has no public way
         architecture = llm.metadata.get("general.architecture", "")
         sources = ChatTemplate.of(llm).sources.values()

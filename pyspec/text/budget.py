@@ -69,7 +69,6 @@ class Budget:
         return self._due[0] if self._due else None
 
     def accept(self, token: int) -> None:
-        """Go on with this token."""
         if self._due and self._due.pop(0) != token:
             self.give_up()
         if self._due or self._tries:

@@ -76,7 +76,6 @@ class Piece(Step, frozen=True):
 
     @property
     def text(self) -> str:
-        """The content."""
         return self._joined("content", "broken")
 
     @property
@@ -103,7 +102,6 @@ class WholeAnswer:
 
     @classmethod
     def of(cls, parts: Iterable[AnswerPart]) -> WholeAnswer:
-        """Put the parts of an answer together."""
         texts: dict[str, list[str]] = {"reasoning": [], "content": []}
         calls: dict[int, tuple[AnswerPart, list[str]]] = {}
         for part in parts:
@@ -234,7 +232,6 @@ class TrimmedText:
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is a JSON object."""
     return object_of(text) is not None
 
 

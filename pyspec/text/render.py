@@ -85,7 +85,6 @@ class Renderer:
         raise _failed(reply.get("error"))
 
     def close(self) -> None:
-        """End the child."""
         with self._lock:
             self._end()
 

@@ -71,7 +71,6 @@ class Result(msgspec.Struct, kw_only=True):
         return float(self.speculation.get("timings", {}).get("tokens_per_second", 0.0))
 
     def message(self) -> dict[str, Any]:
-        """The answer as an OpenAI message."""
         made: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.reasoning:
             made["reasoning_content"] = self.reasoning

@@ -42,7 +42,6 @@ class Scanner:
         self._text, self._at = "", 0
 
     def feed(self, text: str) -> None:
-        """Add text."""
         self._text, self._at = self._text[self._at :] + text, 0
 
     @property
@@ -77,7 +76,6 @@ class Scanner:
             yield
 
     def space(self) -> Scan[str]:
-        """Read white space."""
         parts: list[str] = []
         while (char := (yield from self.peek())) and char.isspace():
             match = _SPACE.match(self._text, self._at)

@@ -41,11 +41,9 @@ class GrammarWriter:
 
     @property
     def rules(self) -> str:
-        """All rules."""
         return "".join(f"{name}: {body}\n" for name, body in self._rules.items())
 
     def rule(self, name: str, body: str) -> str:
-        """Add a rule, and return its name."""
         self._rules[name] = body
         return name
 

@@ -33,7 +33,6 @@ class NamedCalls(CallForm):
 
     @property
     def opens(self) -> tuple[str, ...]:
-        """The marks that begin calls."""
         return tuple(filter(None, (self.section[0], self.open)))
 
     @property

@@ -34,7 +34,6 @@ class ObjectCalls(CallForm):
 
     @property
     def opens(self) -> tuple[str, ...]:
-        """The marks that begin calls."""
         return (self.open,)
 
     @property

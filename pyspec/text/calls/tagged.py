@@ -45,7 +45,6 @@ class TaggedCalls(CallForm):
 
     @property
     def opens(self) -> tuple[str, ...]:
-        """The marks that begin calls."""
         return tuple(filter(None, (self.open, self.name_open)))
 
     @property
