@@ -17,7 +17,7 @@ GAP_MS = 250.0
 _BASES = 4.0  # least default limit, in times of the answers' own decode, for slow machines
 _ALIKE = 1.25  # a row may take so many times as long in a larger decode to count as equally fast
 _HOPE = 0.9  # time of a row in a decode larger than any before, relative to the nearest known
-_MOST_TIMES = 3.0  # outliers: longer decodes count as so many times the expected time
+_MAX_TIMES = 3.0  # outliers: longer decodes count as so many times the expected time
 _NEWEST = 0.3  # weight of the last decode in the moving average
 
 
@@ -123,7 +123,7 @@ class Composer:
             self._reading_time.learn(n_answers, filled, ms - self._base(n_answers)[0])
         elif n_answers:
             before = self._answers.get(n_answers, ms)
-            self._answers[n_answers] = before + _NEWEST * (min(ms, _MOST_TIMES * before) - before)
+            self._answers[n_answers] = before + _NEWEST * (min(ms, _MAX_TIMES * before) - before)
 
 
 class ReadingTime:
@@ -143,7 +143,7 @@ class ReadingTime:
         octave, row = (n_answers + rows).bit_length(), max(ms, 0.0) / rows
         if rows >= (1 << octave) // 4:
             before = self._row.get(octave, row)
-            self._row[octave] = before + _NEWEST * (min(row, _MOST_TIMES * before) - before)
+            self._row[octave] = before + _NEWEST * (min(row, _MAX_TIMES * before) - before)
 
     def best(self, n_answers: int, most: int, ms: float, assumed: float) -> int:
         """The largest number of prompt rows, at most `most`, that fit `ms` at the cheapest sizes. assumed: estimate of a row."""

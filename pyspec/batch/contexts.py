@@ -35,7 +35,7 @@ log = logging.getLogger("pyspec")
 
 # -- sequences and cells ---------------------------------------------------------------------------
 
-MOST_SEQUENCES = 64
+MAX_SEQUENCES = 64
 """Largest number of sequences: cost curves end there."""
 
 STREAMS_FROM = 8

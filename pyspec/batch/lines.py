@@ -34,7 +34,7 @@ class LineBody(ChatBody, kw_only=True):
             raise InputError("echo and best_of are for completions", "use OpenAI's batch format")
         messages = None if self.messages is None else known(self.messages)
         texts = {"prompt": self.prompt, "messages": messages, "system": self.system}
-        return [Record(**{**self._asked(name), **texts})]
+        return [Record(**{**self._record_fields(name), **texts})]
 
 
 class _Kind(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.batch.contexts import MOST_SEQUENCES, Contexts, Models, best_parallel, open_contexts
+from pyspec.batch.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
@@ -383,8 +383,8 @@ class Batch:
 
 def _check(parallel: int | None, n_ctx: int, draft_max: int | None) -> None:
     """Raise OptionError for a number outside its range."""
-    if parallel is not None and not 1 <= parallel <= MOST_SEQUENCES:
-        raise OptionError(f"parallel is {parallel}", f"use 1 to {MOST_SEQUENCES}")
+    if parallel is not None and not 1 <= parallel <= MAX_SEQUENCES:
+        raise OptionError(f"parallel is {parallel}", f"use 1 to {MAX_SEQUENCES}")
     check_ranges({"n_ctx": n_ctx, "draft_max": draft_max})
     if n_ctx < 1:
         raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")

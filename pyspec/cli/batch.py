@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspec.batch import Batch, Settings
-from pyspec.batch.contexts import MOST_SEQUENCES
+from pyspec.batch.contexts import MAX_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
@@ -85,7 +85,7 @@ class BatchOptions(CacheOptions, SystemOptions):
         show_default=False, help="End the reasoning after N tokens; if not given, or -1, the model ends it.")
     exact: bool = option("Answers", "--exact", is_flag=True,
         help="Make each text independent of other records, their order and interruptions; turns drafts off.")
-    parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
+    parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MAX_SEQUENCES),
         help="Answers at once; if not given, chosen from this machine's decode times and memory.")
     engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
         help="Where to run: in this process, or in Ray actors.")

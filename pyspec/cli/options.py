@@ -14,7 +14,7 @@ from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import Speculation, SpeculativeLlama
-from pyspec.requests.records import MOST_TOKENS
+from pyspec.requests.records import MAX_TOKENS
 from pyspec.sampling.verification import AUTO as AUTO_RULE
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification
 from pyspec.screen.progress import busy, store_progress
@@ -290,7 +290,7 @@ class ShownOptions:
         help="Colours of notes and tokens.")
     reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
         help="Reasoning before an answer: show it (dimmed on a terminal), hide it, or ask the model for none.")
-    reasoning_budget: int = option("Output", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MOST_TOKENS),
+    reasoning_budget: int = option("Output", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS),
         default=-1, show_default=False, help="End the reasoning after N tokens; if not given, or -1, the model ends it.")
     wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
     # fmt: on

@@ -29,7 +29,7 @@ from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.server_options import ServerOptions
 from pyspec.engine.models import Placement
 from pyspec.errors import NoMemory, OptionError
-from pyspec.requests.records import MOST_TOKENS
+from pyspec.requests.records import MAX_TOKENS
 from pyspec.screen.progress import store_progress
 from pyspec.serve.settings import ServerSettings, served_name
 from pyspec.store.locate import found_here, resolve
@@ -161,7 +161,7 @@ class Loader:
             memory = memory / path.stem
         rule, word = self.drafts.rule, self.models.of(name).model
         sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
-        most = server.max_tokens or MOST_TOKENS
+        most = server.max_tokens or MAX_TOKENS
         settings = Settings(
             sampling, rule, most, self.told.system, reasoning_budget=server.reasoning_budget
         )

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from pyspec.batch.contexts import MOST_SEQUENCES
+from pyspec.batch.contexts import MAX_SEQUENCES
 from pyspec.cli.command import model_names, option, tell
 from pyspec.errors import OptionError
-from pyspec.requests.records import MOST_TOKENS
+from pyspec.requests.records import MAX_TOKENS
 from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings
 from pyspec.store.files import read_named
@@ -69,15 +69,15 @@ class ServerOptions:
     embed: tuple[str, ...] = option("Server", "--embed", metavar="NAME|FILE", multiple=True, shell_complete=model_names,
         help="A model that makes embeddings (/v1/embeddings) or ranks texts (/v1/rerank), beside the one that answers; may be "
         "repeated.")
-    parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MOST_SEQUENCES),
+    parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MAX_SEQUENCES),
         help="Answers at once, each with its own context; if not given, chosen from profile and memory.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
         help="Requests that may wait; further ones get 429.")
     max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=MAX_BODY,
         help="Largest request, bytes.")
-    max_tokens: int | None = option("Server", "-n", "--max-tokens", type=click.IntRange(1, MOST_TOKENS),
+    max_tokens: int | None = option("Server", "-n", "--max-tokens", type=click.IntRange(1, MAX_TOKENS),
         help="Longest answer, tokens, for requests that set no limit; if not given, as long as the context has room.")
-    reasoning_budget: int = option("Server", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MOST_TOKENS), default=-1,
+    reasoning_budget: int = option("Server", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS), default=-1,
         show_default=False, help="End the reasoning after N tokens, for requests that set no budget; if not given, or -1, the "
         "model ends it.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,

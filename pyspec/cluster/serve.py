@@ -33,7 +33,7 @@ from starlette.responses import Response, StreamingResponse
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
-from pyspec.requests.records import MOST_TOKENS
+from pyspec.requests.records import MAX_TOKENS
 from pyspec.serve.apis.interface import PING, Interface, openai_refusal
 from pyspec.serve.apis.messages import NOTE
 from pyspec.serve.app import make_app
@@ -329,7 +329,7 @@ def app(
     parallel = int(arguments.setdefault("parallel", 4))
     cpus = float(arguments.get("n_threads") or 1) if num_cpus is None else num_cpus
     threads = {"n_threads": max(1, int(cpus)), "n_threads_batch": max(1, int(cpus))}
-    arguments = {"settings": Settings(max_tokens=MOST_TOKENS), **threads, **arguments}
+    arguments = {"settings": Settings(max_tokens=MAX_TOKENS), **threads, **arguments}
     scale = AutoscalingConfig(
         min_replicas=fewest, max_replicas=most, target_ongoing_requests=parallel
     )

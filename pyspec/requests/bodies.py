@@ -17,7 +17,7 @@ from pyspec.errors import InputError
 from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import REFUSED, UndoneFields, refuse_undone
-from pyspec.requests.records import CHAT, COMPLETION, MOST_TOKENS, Record, RequestFields
+from pyspec.requests.records import CHAT, COMPLETION, MAX_TOKENS, Record, RequestFields
 from pyspec.sampling.chain import LEAST_P
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import content_text
@@ -159,7 +159,7 @@ _SHAPING = (
 
 def _as_many(tokens: int | None) -> int | None:
     """A limit on tokens. Clients of llama.cpp send -1 for as many as fit."""
-    return MOST_TOKENS if tokens == -1 else tokens
+    return MAX_TOKENS if tokens == -1 else tokens
 
 
 class ChatBody(Body):
@@ -200,9 +200,9 @@ class ChatBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """The chat as one record. Raises InputError."""
-        return [Record(messages=known(self.messages), form=CHAT, **self._asked(name))]
+        return [Record(messages=known(self.messages), form=CHAT, **self._record_fields(name))]
 
-    def _asked(self, name: str) -> dict[str, Any]:
+    def _record_fields(self, name: str) -> dict[str, Any]:
         """All of a record's fields but the messages. Raises InputError."""
         shared = self._shared(name)
         if self.max_completion_tokens is not None:
@@ -322,16 +322,16 @@ def known(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         role = message.get("role")
         if isinstance(role, str) and role not in _ROLES:
             raise InputError(f"a message has the role {role[:40]!r}", f"use {', '.join(_ROLES)}")
-        call, told = message.get("function_call"), _with_refusal(message)
-        if call and not message.get("tool_calls"):  # as clients say it that knew no tools
-            known = {key: value for key, value in told.items() if key != "function_call"}
-            told = {**known, "tool_calls": [{"type": "function", "function": call}]}
-        found.append(with_function_calls(told))
+        call, made = message.get("function_call"), _with_refusal(message)
+        if call and not message.get("tool_calls"):  # the older form, from before there were tools
+            rest = {key: value for key, value in made.items() if key != "function_call"}
+            made = {**rest, "tool_calls": [{"type": "function", "function": call}]}
+        found.append(with_function_calls(made))
     return found
 
 
 def _with_refusal(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose refusal, if it has one, is what was said."""
+    """A message whose refusal, if any, becomes its content."""
     content, refusal = message.get("content"), message.get("refusal")
     if isinstance(content, list) and any(map(_is_refusal, content)):
         return {**message, "content": [_as_text(part) for part in content]}

@@ -23,7 +23,7 @@ from pyspec.text.stream import check_stops
 CHAT, COMPLETION = "chat", "completion"
 """OpenAI's two kinds of requests and responses."""
 
-MOST_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 
 
 class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -178,10 +178,10 @@ class Record(RecordFields, kw_only=True):
 
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "max_tokens": (0, MOST_TOKENS),
+    "max_tokens": (0, MAX_TOKENS),
     "temperature": (0, 1e9),
     "seed": (0, 2**32 - 1),
-    "reasoning_budget": (-1, MOST_TOKENS),
+    "reasoning_budget": (-1, MAX_TOKENS),
 }
 _ABOUT = {"id", "source", "line", "form", "prediction", "error"}
 ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)

@@ -143,35 +143,37 @@ class _ResponseMeter:
         await self._send(message)
 
 
-def facts(asked: PendingRequest | None) -> dict[str, Any]:
+def facts(pending: PendingRequest | None) -> dict[str, Any]:
     """Figures of a request: tokens, time to the first one, finish reasons."""
-    if asked is None:
+    if pending is None:
         return {}
-    ended = [result for result, _ in asked.ended.values()]
+    ended = [result for result, _ in pending.ended.values()]
     known: dict[str, Any] = {
-        "id": asked.name,
-        "model": asked.serving.model,
-        "stream": bool(asked.body.stream),
-        "answers": len(asked.jobs),
-        "prompt_tokens": asked.prompt_tokens,
+        "id": pending.name,
+        "model": pending.serving.model,
+        "stream": bool(pending.body.stream),
+        "answers": len(pending.jobs),
+        "prompt_tokens": pending.prompt_tokens,
         "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in ended),
         "completion_tokens": sum(result.usage.completion_tokens for result in ended),
         "finish_reasons": [result.finish_reason for result in ended],
     }
-    if asked.ended:
-        known["first_token_ms"] = min(times["first_token_ms"] for _, times in asked.ended.values())
+    if pending.ended:
+        known["first_token_ms"] = min(
+            times["first_token_ms"] for _, times in pending.ended.values()
+        )
     return known
 
 
-def _attributes(asked: PendingRequest | None) -> dict[str, Any]:
+def _attributes(pending: PendingRequest | None) -> dict[str, Any]:
     """The figures under the names of OpenTelemetry's conventions for generative models."""
-    known = facts(asked)
-    if asked is None:
+    known = facts(pending)
+    if pending is None:
         return {}
     return {
-        "gen_ai.operation.name": "chat" if asked.is_chat else "text_completion",
+        "gen_ai.operation.name": "chat" if pending.is_chat else "text_completion",
         "gen_ai.provider.name": "pyspec",
-        "gen_ai.request.model": asked.body.model or known["model"],
+        "gen_ai.request.model": pending.body.model or known["model"],
         "gen_ai.response.model": known["model"],
         "gen_ai.response.id": known["id"],
         "gen_ai.usage.input_tokens": known["prompt_tokens"],

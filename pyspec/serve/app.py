@@ -155,16 +155,16 @@ class Handlers:
         """Admit a request. Returns it, and the function that ends it. size: its bytes."""
         service = await self._fleet.take(body.model)
         try:
-            asked = await service.ask(interface.prefix, body, size, holder)
+            pending = await service.ask(interface.prefix, body, size, holder)
         except BaseException:
             self._fleet.release(service)
             raise
-        request.scope[ASKED] = asked
-        self._metrics.asked(interface.kind, asked.prompt_tokens)
-        return asked, partial(self._end, service, asked)
+        request.scope[ASKED] = pending
+        self._metrics.asked(interface.kind, pending.prompt_tokens)
+        return pending, partial(self._end, service, pending)
 
-    def _end(self, service: Service, asked: PendingRequest) -> None:
-        service.drop(asked)
+    def _end(self, service: Service, pending: PendingRequest) -> None:
+        service.drop(pending)
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -290,10 +290,10 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
 
 
 async def _whole_answer(
-    interface: Interface, request: Request, asked: PendingRequest, end: Callable[[], None]
+    interface: Interface, request: Request, pending: PendingRequest, end: Callable[[], None]
 ) -> Response:
     """A response that is not streamed. The request is cancelled if the client leaves."""
-    answer = asyncio.ensure_future(_whole(interface, asked))
+    answer = asyncio.ensure_future(_whole(interface, pending))
     left = asyncio.ensure_future(_gone(request.receive))
     try:
         await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -306,12 +306,12 @@ async def _whole_answer(
         end()
 
 
-async def _whole(interface: Interface, asked: PendingRequest) -> dict[str, Any]:
+async def _whole(interface: Interface, pending: PendingRequest) -> dict[str, Any]:
     """The body of a response that is not streamed. Raises AnswerFailed."""
-    choices = asked.choices()
-    async for _ in asked.updates(choices):
+    choices = pending.choices()
+    async for _ in pending.updates(choices):
         pass
-    return interface.whole(asked, choices)
+    return interface.whole(pending, choices)
 
 
 async def _gone(receive: Receive) -> None:

@@ -26,10 +26,10 @@ from pyspec.text.tokenizer import check_tokens
 
 VectorRows = npt.NDArray[np.float32]
 
-MOST_INPUTS = 2048
+MAX_INPUTS = 2048
 """Largest number of texts per request, as OpenAI has it."""
 
-MOST_ROWS = 2048
+MAX_ROWS = 2048
 """Default for the tokens of a decode, and so of the longest text: attention takes memory by their square."""
 
 NO_EMBEDDINGS = "this server makes no embeddings and ranks nothing; start it with --embed NAME, beside the model that answers"
@@ -46,7 +46,7 @@ class Embedder:
         self.name, self._queue, self._waiting = name, queue, 0
         header = read_header(path)
         trained = header.of_arch("context_length")
-        rows = how.pop("n_batch", None) or MOST_ROWS
+        rows = how.pop("n_batch", None) or MAX_ROWS
         rows = min(rows, trained) if type(trained) is int and trained > 0 else rows
         if header.of_arch("pooling_type") in (None, llama_cpp.LLAMA_POOLING_TYPE_NONE):
             how["pooling_type"] = llama_cpp.LLAMA_POOLING_TYPE_MEAN
@@ -74,8 +74,8 @@ class Embedder:
 
         cut: whether to truncate texts that are too long. Raises InputError, ContextOverflow or TooManyRequests.
         """
-        if not 0 < len(texts) <= MOST_INPUTS:
-            raise InputError(f"there are {len(texts)} texts", f"send 1 to {MOST_INPUTS}")
+        if not 0 < len(texts) <= MAX_INPUTS:
+            raise InputError(f"there are {len(texts)} texts", f"send 1 to {MAX_INPUTS}")
         if self._waiting >= self._queue:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
         self._waiting += 1

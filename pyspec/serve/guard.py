@@ -20,7 +20,7 @@ except ImportError:  # httptools, written in C, is an extra of uvicorn
 HEADERS_S = 10.0
 """A connection that has not sent its headers by then is closed."""
 
-MOST_HALF, MOST_NEW = 256, 768
+MAX_HALF, MAX_NEW = 256, 768
 """Limits on connections without a whole request. Above the first, a new connection evicts the oldest unless that came within
 `GRACE_S`: many are accepted before any is read from, and a client that sends at once must not be evicted. The second is firm.
 """
@@ -58,9 +58,9 @@ class GuardedProtocol(_Protocol):
         self._half[self] = None
         self._since = self.loop.time()
         self._due = self.loop.call_later(HEADERS_S, self._give_up)
-        while len(self._half) > MOST_HALF:
+        while len(self._half) > MAX_HALF:
             oldest = next(iter(self._half))
-            if self._since - oldest._since < GRACE_S and len(self._half) <= MOST_NEW:  # noqa: SLF001 - of its own class
+            if self._since - oldest._since < GRACE_S and len(self._half) <= MAX_NEW:  # noqa: SLF001 - of its own class
                 return
             oldest.evict()
 

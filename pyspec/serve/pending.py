@@ -125,16 +125,16 @@ class Choice:
     _parts, _likely, _details: parts, log-probabilities and sources of tokens that have not been written yet.
     """
 
-    def __init__(self, asked: PendingRequest, index: int) -> None:
-        self.asked, self.index, self._piece = asked, index, asked.piece
+    def __init__(self, pending: PendingRequest, index: int) -> None:
+        self.pending, self.index, self._piece = pending, index, pending.piece
         self.result: Any = None  # at the end
         self.block: dict[str, Any] = {}
         self._parts: list[AnswerPart] = []
         self._likely: list[tuple[Token, TokenLogprobs | None]] = []
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._logprobs = LogprobWriter(asked.body.form, asked.piece)
-        self._writer = DeltaWriter(asked.jobs[index].record.custom or ())
+        self._logprobs = LogprobWriter(pending.body.form, pending.piece)
+        self._writer = DeltaWriter(pending.jobs[index].record.custom or ())
 
     def take(self, brought: Sequence[Piece | RecordResult]) -> None:
         """Add pieces, and the result. Raises AnswerFailed."""
@@ -144,7 +144,7 @@ class Choice:
                 continue
             self._parts += each.parts
             self._likely += zip(each.tokens, each.likely)
-            if self.asked.details:
+            if self.pending.details:
                 self._details += map(self._detail, each.tokens)
 
     def _detail(self, token: Token) -> dict[str, Any]:
@@ -157,18 +157,18 @@ class Choice:
         if result.error is not None:
             raise AnswerFailed(result.error.message, result.error.type)
         self.result = result
-        _, timings = self.asked.ended[self.index]
+        _, timings = self.pending.ended[self.index]
         self.block = {**result.speculation, "timings": timings}
 
     def whole(self) -> dict[str, Any]:
         """The finished answer as a choice of a response's body."""
-        asked = self.asked
-        shown = bodies.choice_of(asked.body.form, self.index, self.result)
-        if asked.body.alternatives is not None:
+        pending = self.pending
+        shown = bodies.choice_of(pending.body.form, self.index, self.result)
+        if pending.body.alternatives is not None:
             shown["logprobs"] = self._logprobs.write(self._likely)
         if self._details:
             self.block["tokens"] = self._details
-        return _as_function_call(shown) if asked.older else shown
+        return _as_function_call(shown) if pending.older else shown
 
     def taken(self) -> list[AnswerPart]:
         """Take the parts that arrived since the last call."""
@@ -202,14 +202,14 @@ class Choice:
 
     def chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         """A chunk with this delta, and with the log-probabilities and details that wait."""
-        asked, likely, details = self.asked, self._likely, self._details
+        pending, likely, details = self.pending, self._likely, self._details
         self._likely, self._details = [], []
         choice: dict[str, Any] = {"index": self.index, "finish_reason": reason, "logprobs": None}
-        choice |= {"delta": delta} if asked.is_chat else {"text": delta.get("content", "")}
+        choice |= {"delta": delta} if pending.is_chat else {"text": delta.get("content", "")}
         if likely:
             choice["logprobs"] = self._logprobs.write(likely)
-        choice = _as_function_call(choice) if asked.older else choice
-        body = asked.frame([choice], chunk=True)
+        choice = _as_function_call(choice) if pending.older else choice
+        body = pending.frame([choice], chunk=True)
         return {**body, "tokens": details} if details else body
 
 

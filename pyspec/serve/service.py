@@ -1,4 +1,4 @@
-"""The service of one model: the engine's thread, the requests that it is given, and the way their answers take back.
+"""The service of one model: the engine's thread, its requests, and the delivery of their answers.
 
 HTTP runs in an asyncio loop, llama.cpp in one thread. The end of a round wakes the loop once, with new tokens of any number of
 requests. They wait in their request until its reader takes them, so that a slow reader holds up nobody. An answer's length bounds
@@ -111,19 +111,19 @@ class Service:
         jobs = await self._understood(body, name, size)
         self._still_taking()
         self._room_for(len(jobs))
-        asked = PendingRequest(
+        pending = PendingRequest(
             self.serving, self.piece, self.answered, body, jobs, f"{prefix}{name}"
         )
         if not self._open:
             self.pulse.beat()
         for i, job in enumerate(jobs):
-            self._open[job.index] = job, partial(asked.put, i)
+            self._open[job.index] = job, partial(pending.put, i)
             job.listener = partial(self._post, job.index)
             if holder:
                 job.owner = f"{holder} {job.owner}"
             self.batch.submit_job(job)
         self._wake.set()
-        return asked
+        return pending
 
     def _still_taking(self) -> None:
         if self.draining:
@@ -161,9 +161,9 @@ class Service:
         if len(self._open) + n > self._most:
             raise TooManyRequests("too many requests are waiting", "try again in a moment")
 
-    def drop(self, asked: PendingRequest) -> None:
+    def drop(self, pending: PendingRequest) -> None:
         """Cancel answers whose reader has gone."""
-        for job in asked.jobs:
+        for job in pending.jobs:
             if job.index in self._open:
                 job.cancelled = True
                 self._wake.set()
@@ -281,8 +281,8 @@ class Service:
     def _job(self, record: Record, body: Any, i: int) -> Job:
         """The job of answer i of a request. Answers have different noise, though the request names one seed."""
         seed = random.getrandbits(32) if record.seed is None else record.seed
-        asked = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
-        job = self.batch.jobs.job(next(self._count), asked)
+        seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
+        job = self.batch.jobs.job(next(self._count), seeded)
         job.alternatives, job.owner = body.alternatives, body.owner
         if body.alternatives is not None:
             echoes = bool(job.echo)

@@ -24,7 +24,7 @@ from pyspec.batch import Batch
 from pyspec.cli.serve import _called, _listen
 from pyspec.errors import OptionError
 from pyspec.serve import service
-from pyspec.serve.guard import MOST_NEW
+from pyspec.serve.guard import MAX_NEW
 from pyspec.serve.settings import served_name
 
 
@@ -164,7 +164,7 @@ def test_who_asks_does_not_give_way_to_a_flood_behind_it(start):
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     client.request("GET", "/health")
     behind = [
-        socket.create_connection(("127.0.0.1", port), DEADLINE_S) for _ in range(MOST_NEW + 60)
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) for _ in range(MAX_NEW + 60)
     ]
     for one in behind:
         one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")

@@ -73,8 +73,8 @@ def health(server):
 @pytest.fixture
 def narrow(serve, monkeypatch):
     """A server with room for 8 connections that ask half, and for 24 of them that have just come."""
-    monkeypatch.setattr(guard, "MOST_HALF", 8)
-    monkeypatch.setattr(guard, "MOST_NEW", 24)
+    monkeypatch.setattr(guard, "MAX_HALF", 8)
+    monkeypatch.setattr(guard, "MAX_NEW", 24)
     return serve()
 
 

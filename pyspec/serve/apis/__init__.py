@@ -1,1 +1,1 @@
-"""The server's APIs, a module each; interface.py says what one takes."""
+"""The server's APIs, one module each; interface.py defines what an API consists of."""

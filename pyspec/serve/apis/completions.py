@@ -17,23 +17,23 @@ _PLACE = "\0text\0"
 """Placeholder for the text in a chunk that is encoded once; NUL occurs in no name."""
 
 
-def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed."""
-    body = asked.frame([choice.whole() for choice in choices])
+    body = pending.frame([choice.whole() for choice in choices])
     blocks = [choice.block for choice in choices]
     block = blocks[0] if len(blocks) == 1 else {"choices": blocks}
     return {**body, "usage": _usage(choices), "speculation": block}
 
 
-async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """The chunks of all choices as they arrive, then `[DONE]`, as server-sent events.
 
     A choice sends nothing before its first text: until then another replica could still answer.
     """
-    choices = asked.choices()
+    choices = pending.choices()
     writers = [_ChunkWriter(choice) for choice in choices]
     try:
-        async for choice in asked.updates(choices):
+        async for choice in pending.updates(choices):
             if choice is None:
                 yield PING
                 continue
@@ -42,8 +42,8 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     except AnswerFailed as error:
         yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
         return
-    if (asked.body.stream_options or {}).get("include_usage"):
-        yield _event({**asked.frame([], chunk=True), "usage": _usage(choices)})
+    if (pending.body.stream_options or {}).get("include_usage"):
+        yield _event({**pending.frame([], chunk=True), "usage": _usage(choices)})
     yield b"data: [DONE]\n\n"
 
 
@@ -55,7 +55,7 @@ class _ChunkWriter:
         made = _event(choice.chunk({"content": _PLACE}))
         self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
         self._first: dict[str, Any] | None = None
-        if choice.asked.is_chat:
+        if choice.pending.is_chat:
             self._first = choice.chunk({"role": "assistant", "content": ""})
 
     def events(self) -> Iterator[bytes]:
@@ -76,7 +76,7 @@ class _ChunkWriter:
 
 def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
     results = [choice.result for choice in choices]
-    firsts = results[:: choices[0].asked.body.n or 1]  # the prompt of several choices counts once
+    firsts = results[:: choices[0].pending.body.n or 1]  # the prompt of several choices counts once
     prompt = sum(result.usage.prompt_tokens for result in firsts)
     kept = sum(result.speculation.get("prompt_kept", 0) for result in firsts)
     answer = sum(result.usage.completion_tokens for result in results)

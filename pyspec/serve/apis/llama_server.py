@@ -45,10 +45,10 @@ class LlamaBody(Body):
         shared = {key: getattr(self, key) for key in Body.__struct_fields__}
         most = self.max_tokens if self.n_predict is None else self.n_predict
         shared |= {"max_tokens": most, "logit_bias": _biases(self.logit_bias), "n": None}
-        asked = CompletionBody(prompt=self.prompt, **shared)
-        if asked.n_prompts != 1:
+        completion = CompletionBody(prompt=self.prompt, **shared)
+        if completion.n_prompts != 1:
             raise InputError("a request has one prompt here", "send several to /v1/completions")
-        return asked.records(name)
+        return completion.records(name)
 
 
 class OtherFileBody(msgspec.Struct):
@@ -93,7 +93,7 @@ def _biases(value: Any) -> dict[int, float] | None:
         ) from None
 
 
-def _whole(_asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+def _whole(_pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     (choice,) = choices
     return {**_end(choice), "content": choice.result.text}
 
@@ -103,7 +103,7 @@ _STOPS = {"length": "limit", "context": "limit", "cancelled": "none"}
 
 def _end(choice: Choice) -> dict[str, Any]:
     """The last event of an answer: finish reason, counts and times."""
-    result, asked, times = choice.result, choice.asked, choice.block["timings"]
+    result, pending, times = choice.result, choice.pending, choice.block["timings"]
     kind = "word" if result.stop_string else _STOPS.get(result.finish_reason, "eos")
     n, read = result.usage.completion_tokens, result.usage.prompt_tokens
     rest = times["total_ms"] - times["first_token_ms"]
@@ -113,15 +113,15 @@ def _end(choice: Choice) -> dict[str, Any]:
         "index": 0,
         "id_slot": -1,
         "stop": True,
-        "model": asked.serving.model,
+        "model": pending.serving.model,
         "tokens_predicted": n,
         "tokens_evaluated": read,
         "tokens_cached": choice.block.get("prompt_kept", 0),
         "generation_settings": {
-            "n_predict": asked.jobs[0].max_tokens,
-            "stream": bool(asked.body.stream),
+            "n_predict": pending.jobs[0].max_tokens,
+            "stream": bool(pending.body.stream),
         },
-        "prompt": asked.body.prompt,
+        "prompt": pending.body.prompt,
         "has_new_line": "\n" in result.text,
         "truncated": result.finish_reason == "context",
         "stop_type": kind,
@@ -139,11 +139,11 @@ def _end(choice: Choice) -> dict[str, Any]:
     }
 
 
-async def _events(asked: PendingRequest) -> AsyncIterator[bytes]:
+async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """The answer as it grows, and its end, as server-sent events."""
-    choices = asked.choices()
+    choices = pending.choices()
     try:
-        async for choice in asked.updates(choices):
+        async for choice in pending.updates(choices):
             if choice is None:
                 yield PING
                 continue

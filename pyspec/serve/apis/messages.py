@@ -253,13 +253,13 @@ def _block(block: AnswerBlock) -> dict[str, Any]:
     return {"type": "tool_use", "id": block.call, "name": block.name, "input": arguments}
 
 
-def _message(asked: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
+def _message(pending: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
     """An empty message."""
     return {
-        "id": asked.name,
+        "id": pending.name,
         "type": "message",
         "role": "assistant",
-        "model": asked.serving.model,
+        "model": pending.serving.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
@@ -267,9 +267,9 @@ def _message(asked: PendingRequest, prompt_tokens: int) -> dict[str, Any]:
     }
 
 
-def _ended(asked: PendingRequest, result: Result) -> dict[str, Any]:
+def _ended(pending: PendingRequest, result: Result) -> dict[str, Any]:
     """An answer's stop reason."""
-    if result.finish_reason == "stop" and result.stop_string in (asked.body.stop_sequences or ()):
+    if result.finish_reason == "stop" and result.stop_string in (pending.body.stop_sequences or ()):
         return {"stop_reason": "stop_sequence", "stop_sequence": result.stop_string}
     reason = _REASONS.get(result.finish_reason or "", "max_tokens")
     return {"stop_reason": reason, "stop_sequence": None}
@@ -285,7 +285,7 @@ def _usage(result: Result) -> dict[str, int]:
     }
 
 
-def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed.
 
     A truncated call becomes text, since clients would run it. It is left out where the request demands a call.
@@ -293,24 +293,24 @@ def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     (choice,), blocks = choices, AnswerBlocks()
     for _ in blocks.take(choice.taken()):
         pass
-    demanded = (asked.body.tool_choice or {}).get("type") in ("any", "tool")
+    demanded = (pending.body.tool_choice or {}).get("type") in ("any", "tool")
     shown = [block for block in blocks.all if block.whole or not demanded]
     content = [_block(b) if b.whole else {"type": "text", "text": b.text} for b in shown]
-    made = {**_message(asked, 0), "content": content, **_ended(asked, choice.result)}
+    made = {**_message(pending, 0), "content": content, **_ended(pending, choice.result)}
     return {**made, "usage": _usage(choice.result), "speculation": choice.block}
 
 
-async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """A message's events, from `message_start` to `message_stop`.
 
     Only comments are sent before the first text: until then another replica could still answer. A truncated call has begun by
     then, as in Anthropic's own streams: clients know by `max_tokens` that its input is incomplete.
     """
-    blocks, choices = AnswerBlocks(), asked.choices()
-    message = _message(asked, len(asked.jobs[0].tokens))
+    blocks, choices = AnswerBlocks(), pending.choices()
+    message = _message(pending, len(pending.jobs[0].tokens))
     begun = False
     try:
-        async for choice in asked.updates(choices):
+        async for choice in pending.updates(choices):
             if choice is None:
                 yield event({"type": "ping"}) if begun else PING
                 continue
@@ -327,7 +327,7 @@ async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
     for step, block, text in blocks.end():
         yield _step(step, block, text)
     (choice,) = choices
-    ended = {"delta": _ended(asked, choice.result), "usage": _usage(choice.result)}
+    ended = {"delta": _ended(pending, choice.result), "usage": _usage(choice.result)}
     yield event({"type": "message_delta", **ended, "speculation": choice.block})
     yield event({"type": "message_stop"})
 

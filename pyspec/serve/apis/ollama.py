@@ -53,7 +53,7 @@ class OllamaBody(Body):
         if self.max_tokens == _AS_MUCH_AS_FITS:
             self.max_tokens = -1
 
-    def _asked(self) -> dict[str, Any]:
+    def _chat_fields(self) -> dict[str, Any]:
         """Response format and reasoning effort as fields of a chat's body. Raises InputError."""
         fields: dict[str, Any] = {}
         if self.format not in (None, ""):
@@ -87,9 +87,9 @@ class OllamaChat(OllamaBody):
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
         messages = [_turn(message) for message in self.messages or ()]
-        return as_chat(self, "chat", messages=messages, tools=self.tools, **self._asked()).records(
-            name
-        )
+        return as_chat(
+            self, "chat", messages=messages, tools=self.tools, **self._chat_fields()
+        ).records(name)
 
 
 class OllamaText(OllamaBody):
@@ -115,7 +115,7 @@ class OllamaText(OllamaBody):
                 raise InputError(f"{field} is not supported", hint)
         turns = [{"role": "system", "content": self.system}] if self.system else []
         turns.append({"role": "user", "content": self.prompt})
-        (record,) = as_chat(self, "text", messages=turns, **self._asked()).records(name)
+        (record,) = as_chat(self, "text", messages=turns, **self._chat_fields()).records(name)
         if self.raw or self.suffix:
             record.messages, record.prompt, record.form = None, self.prompt, COMPLETION
             record.suffix = self.suffix or None
@@ -204,31 +204,31 @@ def _end(choice: Choice) -> dict[str, Any]:
 
 
 def _whole(wrapped: _Wrap) -> Callable[[PendingRequest, list[Choice]], dict[str, Any]]:
-    def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+    def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
         (choice,) = choices
         result = choice.result
         answer = wrapped(result.text, result.reasoning, result.calls)
-        return {**_frame(_model(asked), asked.created, done=True), **answer, **_end(choice)}
+        return {**_frame(_model(pending), pending.created, done=True), **answer, **_end(choice)}
 
     return whole
 
 
-def _model(asked: PendingRequest) -> str:
-    return str(asked.body.model or asked.serving.model)
+def _model(pending: PendingRequest) -> str:
+    return str(pending.body.model or pending.serving.model)
 
 
 def _events(wrapped: _Wrap) -> Callable[[PendingRequest], AsyncIterator[bytes]]:
-    async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+    async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
         """Lines as the answer grows. Calls are sent whole, before the last line."""
-        choices = asked.choices()
+        choices = pending.choices()
         try:
-            async for choice in asked.updates(choices):
+            async for choice in pending.updates(choices):
                 for made in _lines(wrapped, choice) if choice is not None else ():
-                    yield _line({**_frame(_model(asked), asked.created, done=False), **made})
+                    yield _line({**_frame(_model(pending), pending.created, done=False), **made})
         except AnswerFailed as error:
             yield _line({"error": str(error)})
             return
-        last = {**_frame(_model(asked), asked.created, done=True), **wrapped("", "", [])}
+        last = {**_frame(_model(pending), pending.created, done=True), **wrapped("", "", [])}
         yield _line({**last, **_end(choices[0])})
 
     return events

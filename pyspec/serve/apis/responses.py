@@ -104,9 +104,9 @@ _PARTS = {"reasoning": "reasoning_text", "content": "output_text"}
 class ResponseWriter:
     """The response to one request as it grows."""
 
-    def __init__(self, asked: PendingRequest) -> None:
-        self._asked, self._body = asked, asked.body
-        self._blocks, self._tools = AnswerBlocks(), asked.body.client_tools()
+    def __init__(self, pending: PendingRequest) -> None:
+        self._pending, self._body = pending, pending.body
+        self._blocks, self._tools = AnswerBlocks(), pending.body.client_tools()
         self._likely: dict[int, list[dict[str, Any]]] = {}  # log-probabilities by block
         self._waiting: list[dict[str, Any]] = []  # log-probabilities of tokens without text so far
         self._count = 0
@@ -115,15 +115,15 @@ class ResponseWriter:
 
     def response(self, status: str, choice: Choice | None = None) -> dict[str, Any]:
         """The response's body. choice: the finished answer."""
-        asked, body = self._asked, self._body
+        pending, body = self._pending, self._body
         made = {
-            "id": asked.name,
+            "id": pending.name,
             "object": "response",
-            "created_at": asked.created,
+            "created_at": pending.created,
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": asked.serving.model,
+            "model": pending.serving.model,
             "output": [],
             "usage": None,
             "instructions": body.instructions,
@@ -171,7 +171,7 @@ class ResponseWriter:
     def _id(self, block: AnswerBlock) -> str:
         custom = block.kind == "call" and self._tool(block).kind == "custom"
         name = "ctc" if custom else _NAMES[block.kind]
-        return f"{name}_{self._asked.name.partition('_')[2]}_{block.index}"
+        return f"{name}_{self._pending.name.partition('_')[2]}_{block.index}"
 
     def _item(self, block: AnswerBlock, status: str = "") -> dict[str, Any]:
         """A block as an item. status: of a block that has not ended."""
@@ -267,24 +267,24 @@ def _incomplete(reason: str | None) -> str | None:
     return "max_output_tokens" if reason in ("length", "context", "cancelled") else None
 
 
-def whole(asked: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
+def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed."""
-    answer = ResponseWriter(asked)
+    answer = ResponseWriter(pending)
     for _ in answer.take(choices[0]):
         pass
     return answer.response("completed", choices[0])
 
 
-async def events(asked: PendingRequest) -> AsyncIterator[bytes]:
+async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """A response's events, from `response.created` to the one with its final status.
 
     The first ones are sent with the first text, since until then another replica could still answer, or at the first ping:
     some clients take only events, not comments, as a sign of life.
     """
-    answer, choices = ResponseWriter(asked), asked.choices()
+    answer, choices = ResponseWriter(pending), pending.choices()
     begun = False
     try:
-        async for choice in asked.updates(choices):
+        async for choice in pending.updates(choices):
             if not begun:
                 begun = True
                 yield event(answer.going_on("created"))
