@@ -15,7 +15,7 @@ LEAST = 16
 """Shortest common beginning worth taking over from another sequence, tokens."""
 
 MIB = 1 << 20
-_SHARE = 0.125  # of the memory that is free, where nobody said how much
+_SHARE = 0.125  # default share of the free memory
 
 
 def room_for_parked(asked: int | None) -> int:
@@ -36,7 +36,7 @@ class ParkedText(NamedTuple):
 
 
 class ParkedTexts:
-    """What sequences held, by owner: nobody else's prompt is continued with it. Least recently parked texts go first.
+    """KV states of evicted texts by owner, for prompts of the same owner alone. The oldest go first.
 
     contexts: addresses of the contexts whose KV can be copied, by role. most: bytes of all texts.
     """

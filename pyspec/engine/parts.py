@@ -30,9 +30,9 @@ class Parts:
     """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
 
     Attributes:
-        automatic: nobody named the draft, so one of `others` may replace it.
+        automatic: the draft was chosen automatically, so one of `others` may replace it.
         head: the draft is the target's own next-token head, in the target's file.
-        lookup_alone: nobody asked for lookup, but nothing else was found.
+        lookup_alone: lookup was not requested, but nothing else was found.
         left_out: drafts that could not be used, with reasons.
         others: further parts to try, in turn.
         memory: what lookup remembers, if it was made here.

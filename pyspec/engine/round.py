@@ -121,7 +121,7 @@ class Loop:
         """Do one decode on the target, and return one step for each of `runs`, which generate.
 
         Prompt tokens that these runs still miss are read in the same decode. reading: (run, n) pairs; n more prompt tokens of
-        each run are read in this decode. padding: sequences that get a row which nobody reads. Where one run's row or sampler
+        each run are read in this decode. padding: sequences that get an unused row. Where one run's row or sampler
         leaves nothing to choose, its `error` says so, and the others go on.
         """
         if self.threads is not None and self.threads.adapt():
@@ -236,7 +236,7 @@ class Loop:
     def _draft(
         self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
     ) -> _RoundDrafts | None:
-        """One draft per run, by lookup where it finds something, else by a model; None where nobody drafted."""
+        """One draft per run, by lookup if it finds something, else by a model; None if neither drafted."""
         plan = policy.plan(places)
         drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
         asked = [

@@ -64,11 +64,11 @@ class Drafter(ABC):
         """
 
     def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Hear how the text of a sequence may go on, which somebody predicts; comes behind `begin`.
+        """Take a prediction of a sequence's text, to draft from. Called after `begin`.
 
         Args:
             seq: Number of the sequence.
-            tokens: Ids of the last of its prompt, and of what is predicted.
+            tokens: Ids of the prompt's last tokens and of the predicted text.
         """
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below

@@ -177,7 +177,7 @@ class Outcome(msgspec.Struct):
 class Policy(ABC):
     """Decides draft lengths. One object lives as long as the process and learns across answers.
 
-    Not thread-safe. A round comes without `plan` where nobody could draft, and without `choose` where nobody did.
+    Not thread-safe. A round skips `plan` if no sequence can draft, and `choose` if none did.
     """
 
     @abstractmethod
