@@ -210,12 +210,12 @@ def batch(
 
 def _once_told() -> Callable[[str], None]:
     """Return a function that prints the placement once. Larger contexts for later, longer records change little of it."""
-    told: list[str] = []
+    printed: list[str] = []
 
     def tell_once(placed: str) -> None:
-        if placed and not told:
+        if placed and not printed:
             tell(placed, err=True)
-        told.append(placed)
+        printed.append(placed)
 
     return tell_once
 
@@ -284,8 +284,8 @@ def _say_failure(console: Console, result: RecordResult, number: int) -> None:
 def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the rows of the summary; without any for work that was not done."""
     counts = [("answered", "answered"), ("failed", "failed"), ("kept", "before")]
-    said = [f"{facts[key]} {word}" for key, word in counts if facts[key] or key == "answered"]
-    yield "records", ", ".join(said)
+    parts = [f"{facts[key]} {word}" for key, word in counts if facts[key] or key == "answered"]
+    yield "records", ", ".join(parts)
     if not facts["done"]:
         return
     yield "ended by", ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"

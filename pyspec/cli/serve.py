@@ -121,24 +121,24 @@ class Loader:
     def answers_as_usual(self) -> bool:
         """Whether answers are those that the model gives without any option of this server but where and how fast it runs."""
         own = self.models.chat_template, dict(self.models.template_args), self.told.system
-        given = self.engine.arguments.keys() - _OF_SPEED
+        options = self.engine.arguments.keys() - _OF_SPEED
         budget = self.server.reasoning_budget >= 0
-        return not (any(own) or given or budget or self.drafts.verify != DraftOptions.verify)
+        return not (any(own) or options or budget or self.drafts.verify != DraftOptions.verify)
 
     @property
     def memory(self) -> float:
         """Bytes that all models may take together."""
-        asked, models = self.server.models_memory, self.models
-        if asked is not None:
-            return 1e9 * asked
+        limit, models = self.server.models_memory, self.models
+        if limit is not None:
+            return 1e9 * limit
         return room_of_models(models.n_gpu_layers, models.devices)
 
     def needs(self, name: str | None) -> int:
         """Estimate the bytes that a model takes. Raises NoMemory if that exceeds --models-memory."""
-        path, given = self._find(name)
-        others = files_among(given["draft"], given["companion"])
+        path, options = self._find(name)
+        others = files_among(options["draft"], options["companion"])
         kinds = Placement(type_k=self.engine.type_k, type_v=self.engine.type_v)
-        cells = (self.server.parallel or FEWEST) * given["n_ctx"]
+        cells = (self.server.parallel or FEWEST) * options["n_ctx"]
         return self._allowed(name, expected_bytes(path, others, cells, kinds))
 
     def _find(self, name: str | None) -> tuple[Path, dict[str, Any]]:

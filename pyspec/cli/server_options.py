@@ -103,8 +103,8 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         # click treats an empty variable as unset
-        given = os.environ.get(_KEY) if self.api_key is None else self.api_key
-        if given is not None and not given.strip():
+        key = os.environ.get(_KEY) if self.api_key is None else self.api_key
+        if key is not None and not key.strip():
             raise OptionError(
                 "the API key is empty", f"give one, or leave --api-key and {_KEY} out"
             )

@@ -30,9 +30,9 @@ PROMPT, ANSWER, DRAFTED = 70, 24, 5
 
 def draft(target: str, draft_file: str, options: str) -> None:
     """Answer once, with drafts."""
-    given = json.loads(options)
-    seconds = given.pop("seconds")
-    llm = TargetLlama(target, trust=True, verbose=False, head=draft_file == MTP, **given)
+    kwargs = json.loads(options)
+    seconds = kwargs.pop("seconds")
+    llm = TargetLlama(target, trust=True, verbose=False, head=draft_file == MTP, **kwargs)
     session = Session(Assembly(llm, choose_parts(llm, draft_file, "none")))
     prompt = [3 + i % (llm.n_vocab() - 3) for i in range(min(PROMPT, llm.n_ctx() // 2))]
     run = Run(0, prompt, Gate(Strict(), sampled=False), ANSWER, goes_on=True)

@@ -221,10 +221,10 @@ class _Loading:
     def __init__(
         self, path: Path, target: Any, placement: Placement, context: Any, *, head: bool
     ) -> None:
-        own, asked = target.model_params, placement.n_gpu_layers
+        own, layers = target.model_params, placement.n_gpu_layers
         self.params = params = llama_cpp.llama_model_default_params()
-        fits = asked == AUTO or (asked is None and target.fits_itself)
-        params.n_gpu_layers = own.n_gpu_layers if asked in (None, AUTO) else asked
+        fits = layers == AUTO or (layers is None and target.fits_itself)
+        params.n_gpu_layers = own.n_gpu_layers if layers in (None, AUTO) else layers
         for name in ("split_mode", "main_gpu", "tensor_split", "load_mode"):
             setattr(params, name, getattr(own, name))
         names = target.devices if placement.devices is None else placement.devices

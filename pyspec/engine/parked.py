@@ -18,9 +18,9 @@ MIB = 1 << 20
 _SHARE = 0.125  # default share of the free memory
 
 
-def room_for_parked(asked: int | None) -> int:
-    """Return the bytes that conversations may take; asked: MiB, None for a share of what is free now."""
-    return int(_SHARE * psutil.virtual_memory().available) if asked is None else asked * MIB
+def room_for_parked(mib: int | None) -> int:
+    """Return the bytes that conversations may take. mib: their limit in MiB, None for a share of the free memory."""
+    return int(_SHARE * psutil.virtual_memory().available) if mib is None else mib * MIB
 
 
 class ParkedText(NamedTuple):

@@ -324,8 +324,8 @@ Other types use Q4_K_M's, since kernels of its family handle several rows at onc
 
 def gpu_layers(llm: Any) -> int:
     """Layers requested on devices, -1 or many for all; 0 if there is no device."""
-    asked = int(llm.model_params.n_gpu_layers)
-    return asked if asked and layer_devices(getattr(llm, "devices", ())) else 0
+    layers = int(llm.model_params.n_gpu_layers)
+    return layers if layers and layer_devices(getattr(llm, "devices", ())) else 0
 
 
 def prior_curve(llm: Any, sides: Sequence[Side], one_row_ms: float = 0.0) -> CostCurve:
@@ -351,8 +351,8 @@ def prior_curve(llm: Any, sides: Sequence[Side], one_row_ms: float = 0.0) -> Cos
 
 def _curve_of_device(llm: Any) -> str | None:
     """The shape for a device, if most layers are on one that is not another machine's."""
-    asked, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
-    if asked == 0 or 0 < asked < most / 2:
+    layers, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
+    if layers == 0 or 0 < layers < most / 2:
         return None  # the layers left to the CPU dominate the time
     if all(each.kind == "RPC" for each in layer_devices(getattr(llm, "devices", ()))):
         return None  # what runs on the other machine is unknown

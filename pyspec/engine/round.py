@@ -239,25 +239,25 @@ class Loop:
         """One draft per run, by lookup if it finds something, else by a model; None if neither drafted."""
         plan = policy.plan(places)
         drafts = [self._look_up(run, place.room, plan) for run, place in zip(runs, places)]
-        asked = [
+        orders = [
             _DraftOrder(i, run, place, min(n, place.room))
             for i, (run, place, n) in enumerate(zip(runs, places, plan.lengths))
             if n > 0 and place.room > 0 and drafts[i].n == 0 and self._may_run_model(run)
         ]
         drafted = _RoundDrafts(drafts)
-        if self.draft_model and not self._draft_outage.lasts() and asked:
-            self._try_model(asked, plan, drafted)
-        return drafted if asked or _any_drafted(drafted.drafts) else None
+        if self.draft_model and not self._draft_outage.lasts() and orders:
+            self._try_model(orders, plan, drafted)
+        return drafted if orders or _any_drafted(drafted.drafts) else None
 
-    def _try_model(self, asked: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
+    def _try_model(self, orders: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
         try:
-            self._run_model(asked, plan, drafted)
+            self._run_model(orders, plan, drafted)
         except (Cancelled, EngineBusy):
             raise
         except (EngineError, UnsupportedModel) as error:
             self._complain("the draft", error)
             self._draft_outage.begin()
-            for one in asked:
+            for one in orders:
                 self.engine.put_draft(one.run.seq, ())
         else:
             self._draft_outage.end()
@@ -299,19 +299,19 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - as above
             self._complain(drafter.name, error)
 
-    def _run_model(self, asked: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
+    def _run_model(self, orders: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
         start = perf_counter()
         self.engine.set_stop(plan.floors, plan.table)
         companion = plan.use_companion and self.companion and not self._score_outage.lasts()
-        seqs = [one.run.seq for one in asked]
+        seqs = [one.run.seq for one in orders]
         rows = companion
-        self.engine.draft(seqs, [one.limit for one in asked], keep_rows=rows)
+        self.engine.draft(seqs, [one.limit for one in orders], keep_rows=rows)
         middle = perf_counter()
         scored = companion and self._score(seqs)
         end = perf_counter()
         views = [self.engine.drafted(seq) for seq in seqs]
         drafts = [draft_of(seq, view) for seq, view in zip(seqs, views)]
-        for one, draft in zip(asked, drafts):
+        for one, draft in zip(orders, drafts):
             drafted.drafts[one.i] = draft
         drafted.t_draft = 1e3 * (middle - start)
         drafted.steps = max(view.n - view.kept for view in views)
@@ -319,7 +319,7 @@ class Loop:
         if scored:
             drafted.t_companion = 1e3 * (end - middle)
             drafted.companion_read = sum(
-                one.place.companion_lag for one, draft in zip(asked, drafts) if draft.n
+                one.place.companion_lag for one, draft in zip(orders, drafts) if draft.n
             )
             drafted.companion_rows = drafted.companion_read + sum(draft.n for draft in drafts)
 

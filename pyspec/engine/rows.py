@@ -34,11 +34,11 @@ def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[in
     if not reading or budget < 1:
         return []
     first, missing = reading[0]
-    given = {first: min(missing, max(1, budget // 4))}
-    budget -= given[first]
+    shares = {first: min(missing, max(1, budget // 4))}
+    budget -= shares[first]
     for seq, left in sorted(reading, key=lambda item: item[1]):
-        more = min(budget, left - given.get(seq, 0))
+        more = min(budget, left - shares.get(seq, 0))
         if more > 0:
-            given[seq] = given.get(seq, 0) + more
+            shares[seq] = shares.get(seq, 0) + more
             budget -= more
-    return list(given.items())
+    return list(shares.items())

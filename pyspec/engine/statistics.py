@@ -207,8 +207,8 @@ def plain_decode_ms(
     def cost(rows: int) -> float:
         return fmean(table[rows] for table in tables)
 
-    said = sum(count * cost(rows) for rows, count in verifies.items())
-    return cost(n) * (spent_ms / said if said and spent_ms else 1.0)
+    expected = sum(count * cost(rows) for rows, count in verifies.items())
+    return cost(n) * (spent_ms / expected if expected and spent_ms else 1.0)
 
 
 def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:

@@ -157,10 +157,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
 
     def _flash(self, path: Path, kwargs: Mapping[str, Any]) -> bool:
         """Whether flash attention is on; for "auto" whichever was measured to be faster, on where there is no choice."""
-        asked = kwargs.get("flash_attn", False)
+        flash = kwargs.get("flash_attn", False)
         must = self._chosen or kwargs.get("embedding") or kwargs.get("vocab_only")
-        if asked != AUTO or must or is_quantised(kwargs.get("type_v")):
-            return bool(asked)
+        if flash != AUTO or must or is_quantised(kwargs.get("type_v")):
+            return bool(flash)
         use = Use(kwargs["n_ctx"], kwargs["n_threads"], n_ubatch=kwargs.get("n_ubatch", 512))
         found = attention_of(path, use)
         self.deeper = found.deeper

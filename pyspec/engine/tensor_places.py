@@ -95,11 +95,11 @@ def tensor_places(
 def _pairs(overrides: Overrides) -> Iterator[tuple[str, str]]:
     if isinstance(overrides, str):
         parts = [part for part in overrides.split(",") if part.strip()]
-        given: Iterable[tuple[str, str]] = (_split(part) for part in parts)
+        pairs: Iterable[tuple[str, str]] = (_split(part) for part in parts)
     else:
-        given = overrides.items() if isinstance(overrides, Mapping) else overrides
+        pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     known = placeable_names()
-    for pattern, device in given:
+    for pattern, device in pairs:
         _check_pattern(pattern)
         if device.lower() not in known:
             there = ", ".join(dict.fromkeys(known.values()))

@@ -46,8 +46,8 @@ class PairVerdict(msgspec.Struct, forbid_unknown_fields=True):
     def allowed(self) -> Strict | Margin:
         """The rule that it allows. Raises OptionError for invalid numbers."""
         try:
-            given = (self.rule or {}).items()
-            numbers: dict[str, Any] = {n: math.inf if v == "inf" else v for n, v in given}
+            members = (self.rule or {}).items()
+            numbers: dict[str, Any] = {n: math.inf if v == "inf" else v for n, v in members}
             return Strict() if self.rule is None else Margin(**numbers)
         except TypeError:
             raise OptionError("a verdict names an unknown setting") from None
