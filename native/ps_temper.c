@@ -3,7 +3,8 @@
  *
  * With the noise that both share, any draft leaves the text as it is, so the draft may draw at another temperature than the target;
  * one that knows less agrees more often where it is sharper. At the first token of each draft the choices of a few factors are
- * kept, and the target's choice there tells which of them were right, whatever was drafted. No further decode is needed.
+ * kept, and the target's choice there tells which of them were right, whatever was drafted. No further decode is needed. Under a
+ * margin the text depends on the draft, which must then not depend on other texts: it draws at the target's temperature.
  */
 #include "ps_internal.h"
 
@@ -15,11 +16,13 @@ static const float AHEAD = 4.0f; /* so many more must have agreed before another
 
 ps_coupling ps_tempered(const ps_engine *engine, const ps_seq *seq, int32_t which) {
     ps_coupling how = seq->coupling;
-    how.temperature *= FACTOR[which < 0 ? engine->temper.chosen : which];
+    const int32_t chosen = how.tempered ? engine->temper.chosen : 0;
+    how.temperature *= FACTOR[which < 0 ? chosen : which];
     return how;
 }
 
 void ps_temper_keep(const ps_engine *engine, ps_seq *seq, const float *row, int32_t n_vocab, const ps_row *found) {
+    if (!seq->coupling.tempered) return;
     seq->tempered_at = seq->n;
     for (int32_t i = 0; i < PS_N_TEMPERS; i++) {
         const ps_coupling how = ps_tempered(engine, seq, i);

@@ -70,6 +70,7 @@ typedef struct ps_coupling {
     float min_p;       /* for a whole row: ids less than this many times as likely as the first are left out; 0 for none */
     float top_p;       /* for a draft's row: a first token at least this likely is the only one left; 0 for none */
     int32_t top_k;     /* the target's chain begins with keeping so many ids of a row, and need not see others; 0: it sees all */
+    int32_t tempered;  /* non-zero: the draft's temperature is learned; 0 where the text depends on the draft */
 } ps_coupling;
 
 /* G of n ids at a position, the same on every machine. */

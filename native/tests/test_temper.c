@@ -12,7 +12,7 @@ static ps_seq seq;
 static void begin(void) {
     memset(&engine, 0, sizeof engine);
     memset(&seq, 0, sizeof seq);
-    seq.coupling = (ps_coupling){.seed = 5, .temperature = 0.8f};
+    seq.coupling = (ps_coupling){.seed = 5, .temperature = 0.8f, .tempered = 1};
     seq.n = 7;
     seq.tempered_at = -1;
 }
@@ -61,9 +61,20 @@ static void test_a_choice_counts_once_and_at_its_place(void) {
     CHECK(engine.temper.agreed[2] == 1 && seq.tempered_at == -1);
 }
 
+static void test_under_a_margin_nothing_is_learned(void) {
+    begin();
+    engine.temper.chosen = 2;
+    seq.coupling.tempered = 0;
+    const float row[] = {0, 1, 2};
+    const ps_row found = {.first = 2, .second = 1, .z1 = 2, .z2 = 1};
+    ps_temper_keep(&engine, &seq, row, 3, &found);
+    CHECK(seq.tempered_at == -1 && ps_tempered(&engine, &seq, -1).temperature == seq.coupling.temperature);
+}
+
 int main(void) {
     RUN(test_what_each_factor_would_draw);
     RUN(test_the_factor_that_agrees_is_taken);
     RUN(test_a_choice_counts_once_and_at_its_place);
+    RUN(test_under_a_margin_nothing_is_learned);
     return REPORT();
 }

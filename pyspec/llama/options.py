@@ -177,7 +177,7 @@ class AnswerOptions:
             Gate(self.rule(own), sampled=sampling.draw == "apart"),
             UNLIMITED if most is None or most < 1 else most,
             0 if chain is None else address(chain.sampler),
-            self._coupling,
+            self._coupling(self.rule(own)),
             draft_max=self.speculation.longest,
             drafting=self.drafting,
             goes_on=self.goes_on,
@@ -185,12 +185,13 @@ class AnswerOptions:
             guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
         )
 
-    @property
-    def _coupling(self) -> Coupling | None:
+    def _coupling(self, rule: Verification) -> Coupling | None:
         """The noise; says so where the chain begins with its top-k."""
-        noise, top_k = self.sampling.coupling, max(0, self.sampling.top_k)
-        first = noise is not None and self.sampling.temperature > 0.0 and not self.shaped
-        return noise._replace(top_k=top_k) if noise is not None and first else noise
+        if (noise := self.sampling.coupling) is None:
+            return None
+        first = self.sampling.temperature > 0.0 and not self.shaped
+        top_k = max(0, self.sampling.top_k) if first else noise.top_k
+        return noise._replace(top_k=top_k, tempered=not isinstance(rule, Margin))
 
     @property
     def shaped(self) -> bool:

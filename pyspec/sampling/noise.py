@@ -25,7 +25,8 @@ class Coupling(NamedTuple):
     """Noise shared by target and draft: at each position the argmax of logit / temperature + G(seed, position, id).
 
     min_p limits what the draft draws from, as the target's chain does for the target; so does top_p, if it leaves one token. 0 is
-    no limit. top_k: how many ids of a row the target's chain keeps first; 0 where something in it sees the row before.
+    no limit. top_k: how many ids of a row the target's chain keeps first; 0 where something in it sees the row before. tempered:
+    whether the draft learns a temperature of its own, which would change a text that depends on the draft.
     """
 
     seed: int
@@ -33,6 +34,7 @@ class Coupling(NamedTuple):
     min_p: float
     top_p: float = 0.0
     top_k: int = 0
+    tempered: bool = False
 
 
 NOISES = ("coupled", "llama.cpp")

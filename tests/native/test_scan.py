@@ -36,10 +36,10 @@ def test_top2_is_the_twins(level: int, row: np.ndarray) -> None:
 @each_level
 @given(row=rows())
 def test_lse_is_the_twins(level: int, row: np.ndarray) -> None:
-    """Log-sum-exp within two units of float32's precision."""
+    """Log-sum-exp within what a block's sum in float32 may round: equal terms of one lane all round the same way."""
     status, got = c_scan(row, lib.PS_SCAN_LSE)
     assert status == lib.PS_OK
-    assert got.lse == pytest.approx(scan(row).lse, rel=3e-7, abs=1e-6)
+    assert got.lse == pytest.approx(scan(row).lse, rel=3e-7, abs=2e-5)
 
 
 @pytest.mark.parametrize("n", [*EDGES, 49152, 151936, 262144])

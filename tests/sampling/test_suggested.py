@@ -13,7 +13,7 @@ import running
 import tiny
 
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import CacheOptions, DraftOptions, SystemOptions
+from pyspec.cli.options import DraftOptions, KeptOptions, SystemOptions
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.serve import Loader, ServedModels, ServerOptions
 from pyspec.sampling.suggested import SuggestedSampling, suggested_by
@@ -145,7 +145,7 @@ def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_asci
 def test_a_server_follows_it(suggesting: Path) -> None:
     """For requests that say nothing of it."""
     models = ServedModels(model=(str(suggesting),), draft="none", trust_model=True, ctx=64)
-    options = ServerOptions(parallel=1), SystemOptions(), CacheOptions(), models, DraftOptions()
+    options = ServerOptions(parallel=1), SystemOptions(), KeptOptions(), models, DraftOptions()
     batch, _ = Loader(*options, SamplerOptions(min_p=0.25), EngineOptions()).load(models.first)
     with batch:
         sampling = batch.settings.sampling

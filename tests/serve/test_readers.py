@@ -10,9 +10,10 @@ import threading
 
 import pytest
 from asking import body, post, raw
-from waiting import wait
+from waiting import DEADLINE_S, wait
 
 from pyspec.batch.scheduler import Scheduler
+from pyspec.engine.round import Loop
 from pyspec.serve import patience
 
 
@@ -97,25 +98,41 @@ def test_answer_ends_when_its_client_goes(serve, stream, abrupt):
     assert post(server, body())[0] == 200
 
 
-def test_waiting_request_leaves_too(serve):
+@pytest.fixture
+def slowed(serve, monkeypatch):
+    """A server of one sequence that makes no token until `go` is set."""
+    server, go, real = serve(draft="none", n_ctx=4096, parallel=1), threading.Event(), Loop.round
+
+    def round_(*arguments, **more):
+        assert go.wait(DEADLINE_S)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(Loop, "round", round_)
+    yield server, go
+    go.set()
+
+
+def test_waiting_request_leaves_too(slowed):
     """One that never ran does not run when its turn comes."""
-    server = serve(draft="none", n_ctx=4096, parallel=1)
+    server, go = slowed
     running = raw(server, body(stream=True, max_tokens=2000))
     waiting = raw(server, body("other", stream=True))
     wait(lambda: server.batch.load == (1, 1))
+    go.set()
     waiting.close()
     running.close()
     server.wait_idle()
 
 
-def test_those_who_leave_the_queue_end_no_answer_but_their_own(serve):
+def test_those_who_leave_the_queue_end_no_answer_but_their_own(slowed):
     """The one that runs comes to its end."""
-    server = serve(draft="none", n_ctx=4096, parallel=1)
+    server, go = slowed
     running = raw(server, body(stream=True, max_tokens=1000, logit_bias={"2": -100}))
     waiting = [raw(server, body(f"other {n}", stream=True)) for n in range(3)]
     wait(lambda: server.batch.load == (1, 3))
     for each in waiting:
         each.close()
+    go.set()
     said = b""
     while b"[DONE]" not in said:
         said += (more := running.recv(1 << 16))
