@@ -67,11 +67,7 @@ static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, 
         *p = expf(found.z1 - found.lse);
         return PS_OK;
     }
-    if (i == 0) ps_temper_keep(engine, seq, row, n_vocab, &found);
-    const ps_coupling how = ps_tempered(engine, seq, -1);
-    ps_race race = ps_race_begin(&how, seq->n + i);
-    ps_race_row(&race, row, n_vocab, &how, &found);
-    const ps_row drawn = ps_race_result(&race, &how);
+    const ps_row drawn = ps_temper_draw(engine, seq, i, row, n_vocab, &found);
     *token = drawn.first;
     *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
     return PS_OK;

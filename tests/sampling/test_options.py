@@ -14,6 +14,7 @@ from pyspec.chat.settings import ChatSettings, number_settings
 from pyspec.cli.command import command
 from pyspec.cli.sampler_options import SamplerOptions, number_options
 from pyspec.errors import OptionError
+from pyspec.llama.results import SharedOptions
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import RequestFields, number_fields
 from pyspec.sampling.chain import Sampling
@@ -66,6 +67,7 @@ def test_a_call_has_every_number(call: str) -> None:
     expected = {name: each.default for name, each in NUMBERS.items()}
     expected |= bases.get(call, {"temperature": 0.2})
     assert given == expected
+    assert set(NUMBERS) <= SharedOptions.__annotations__.keys()  # of the overloads
 
 
 def test_everything_else_has_the_numbers_too() -> None:
