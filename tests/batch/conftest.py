@@ -5,8 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from answers import counters
 
 from pyspec.batch import Batch, Settings
+from pyspec.engine.handle import Engine
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Rows that went to the target, by decode; a prompt's tokens among them."""
+    rows = []
+    verify = Engine.verify
+
+    def counted(self, work):
+        before = counters(self).rows[0]
+        verify(self, work)
+        rows.append(counters(self).rows[0] - before)
+
+    monkeypatch.setattr(Engine, "verify", counted)
+    return rows
 
 
 @pytest.fixture

@@ -6,32 +6,15 @@ from itertools import takewhile
 from unittest.mock import Mock
 
 import pytest
-from answers import counters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch.kept import KeptTexts, common
-from pyspec.engine.handle import Engine
 from pyspec.engine.parked import LEAST
 
 SHARED = "once upon a time there was a king and he had "
 WORDS = [SHARED + "ab", SHARED + "cde", SHARED + "f"]
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """Prompt tokens and rows that went to the target."""
-    rows = []
-    verify = Engine.verify
-
-    def counted(self, work):
-        before = counters(self).rows[0]
-        verify(self, work)
-        rows.append(counters(self).rows[0] - before)
-
-    monkeypatch.setattr(Engine, "verify", counted)
-    return rows
 
 
 def texts(batch, words=WORDS):

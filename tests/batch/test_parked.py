@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from answers import counters
 
-from pyspec.engine.handle import Engine
 from pyspec.requests.records import Record
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
@@ -13,21 +12,6 @@ TALES = [
     f"{name} went to the sea and told nobody of it for a long time"
     for name in ("ann", "bob", "cid")
 ]
-
-
-@pytest.fixture
-def read(monkeypatch):
-    """Rows that went to the target, by decode."""
-    rows = []
-    verify = Engine.verify
-
-    def counted(self, work):
-        before = counters(self).rows[0]
-        verify(self, work)
-        rows.append(counters(self).rows[0] - before)
-
-    monkeypatch.setattr(Engine, "verify", counted)
-    return rows
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import llama_cpp
@@ -10,6 +11,7 @@ import pytest
 import tiny
 from matched import follows
 
+from pyspec.engine.target import TargetLlama
 from pyspec.grammar.languages import Language
 
 Takes = Callable[[Language, str], bool]
@@ -29,3 +31,14 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def takes(llama: Any) -> Takes:
     """Says whether a text follows a language and may end."""
     return lambda language, text: follows(llama, language, [3 + byte for byte in text.encode()])
+
+
+@pytest.fixture(scope="module")
+def worded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A model whose tokens are characters and the `WORDS` of the file of tests."""
+    path = tmp_path_factory.mktemp("words") / "words.gguf"
+    tiny.write(path, tokens=[*tiny.ASCII, *request.module.WORDS])
+    with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
+        yield opened

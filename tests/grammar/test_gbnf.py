@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import llama_cpp
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 from llama_cpp import llama_grammar
 from matched import follows
 
-from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
 from pyspec.grammar.gbnf import MOST_DEPTH, of_gbnf, of_grammar
 from pyspec.grammar.languages import Constraint
@@ -73,18 +70,9 @@ GRAMMARS = {
 }
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A model whose tokens are characters and words."""
-    path = tmp_path_factory.mktemp("words") / "words.gguf"
-    tiny.write(path, tokens=[*tiny.ASCII, *WORDS])
-    with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
-        yield opened
-
-
-def llama_cpps(llama: Any, sampler: Any) -> Any:
+def llama_cpps(worded: Any, sampler: Any) -> Any:
     """Which tokens llama.cpp's own sampler allows."""
-    rows = np.zeros(llama.n_vocab(), dtype=CANDIDATES)
+    rows = np.zeros(worded.n_vocab(), dtype=CANDIDATES)
     rows["id"] = np.arange(len(rows))
     data = rows.ctypes.data_as(llama_cpp.llama_token_data_p)
     array = llama_cpp.llama_token_data_array(data=data, size=len(rows), selected=-1, sorted=False)
@@ -94,14 +82,14 @@ def llama_cpps(llama: Any, sampler: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_masks_are_llama_cpps(name: str, seed: int, llama: Any) -> None:
+def test_masks_are_llama_cpps(name: str, seed: int, worded: Any) -> None:
     """Token after token of a random text; but what is no text, `<s>`, is never a text's part here."""
-    text, vocab, rng = GRAMMARS[name], llama._model.vocab, np.random.default_rng(seed)
+    text, vocab, rng = GRAMMARS[name], worded._model.vocab, np.random.default_rng(seed)
     theirs = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), b"root")
     assert theirs
-    ours = Masks(Constraint(of_gbnf(text)), llama)
+    ours = Masks(Constraint(of_gbnf(text)), worded)
     for _ in range(40):
-        wanted, found = llama_cpps(llama, theirs), ours.permitted()
+        wanted, found = llama_cpps(worded, theirs), ours.permitted()
         wanted[:2] = False
         assert found is not None
         assert found.tolist() == wanted.tolist()
@@ -118,13 +106,13 @@ PIECES = [*WRITTEN.split(), "\n"]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
-def test_what_is_read_is_read_by_llama_cpp(llama: Any, text: str) -> None:
+def test_what_is_read_is_read_by_llama_cpp(worded: Any, text: str) -> None:
     """It refuses more, such as rules that begin with themselves."""
     whole = f'root ::= "q" {text}\na ::= "c"\n'
     try:
         of_gbnf(whole)
     except InputError:
-        vocab = llama._model.vocab
+        vocab = worded._model.vocab
         assert not llama_cpp.llama_sampler_init_grammar(vocab, whole.encode(), b"root")
 
 
@@ -145,15 +133,15 @@ def test_what_is_no_grammar_is_refused(text: Any) -> None:
         of_gbnf(text)
 
 
-def test_a_token_may_be_named(llama: Any) -> None:
+def test_a_token_may_be_named(worded: Any) -> None:
     """By its id, and by not being it."""
-    a, b = (llama.tokenize(char.encode(), add_bos=False)[-1] for char in "ab")
+    a, b = (worded.tokenize(char.encode(), add_bos=False)[-1] for char in "ab")
     language = of_gbnf(f'root ::= <[{a}]> !<[{a}]> "b"')
-    assert follows(llama, language, [a, b, b])
-    assert not follows(llama, language, [a, a, b])
+    assert follows(worded, language, [a, b, b])
+    assert not follows(worded, language, [a, a, b])
 
 
-def test_lark_is_known_by_its_first_rule(llama: Any) -> None:
+def test_lark_is_known_by_its_first_rule(worded: Any) -> None:
     """VLLM's `guided_grammar` takes either."""
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
-        assert follows(llama, of_grammar(text), llama.tokenize(b"aa", add_bos=False)[-1:] * 2)
+        assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)

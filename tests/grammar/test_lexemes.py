@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import llama_cpp
@@ -13,7 +11,6 @@ import tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
 from pyspec.grammar import gbnf
 from pyspec.grammar.gbnf import of_gbnf
@@ -40,15 +37,6 @@ def grown(inner: Any) -> Any:
 BODIES = st.recursive(PARTS, grown, max_leaves=5)
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A model whose tokens are characters and words."""
-    path = tmp_path_factory.mktemp("words") / "words.gguf"
-    tiny.write(path, tokens=[*tiny.ASCII, *WORDS])
-    with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
-        yield opened
-
-
 def plain(text: str) -> Language:
     """The language with words of one character."""
     with pytest.MonkeyPatch.context() as patch:
@@ -59,12 +47,12 @@ def plain(text: str) -> Language:
 @settings(max_examples=60)
 @given(root=BODIES, x=BODIES, y=BODIES, seed=st.integers(0, 99))
 def test_masks_are_those_of_single_characters(
-    llama: Any, root: str, x: str, y: str, seed: int
+    worded: Any, root: str, x: str, y: str, seed: int
 ) -> None:
     """Token after token of a random text."""
     text, rng = f"root ::= {root}\nx ::= {x}\ny ::= {y}\n", np.random.default_rng(seed)
     try:
-        ours, alone = (Masks(Constraint(made), llama) for made in (of_gbnf(text), plain(text)))
+        ours, alone = (Masks(Constraint(made), worded) for made in (of_gbnf(text), plain(text)))
     except InputError:
         assume(False)  # nothing satisfies it
     for _ in range(12):
