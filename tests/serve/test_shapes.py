@@ -185,12 +185,12 @@ def by_openai(url: str, shape: type[Any]) -> Any:
     return made.choices[0].message.parsed
 
 
-def by_instructor(url: str, shape: type[Any]) -> Any:
-    """By a schema, not by a tool."""
+def by_instructor(url: str, shape: type[Any], mode: str = "JSON_SCHEMA") -> Any:
+    """By a schema unless said otherwise. mode: a name of instructor's."""
     import openai
 
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        asking = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
+        asking = instructor.from_openai(client, mode=instructor.Mode[mode])
         return asking.chat.completions.create(
             model="tiny",
             messages=[{"role": "user", "content": says(shape)}],
@@ -224,17 +224,7 @@ def by_langchain(url: str, shape: type[Any]) -> Any:
 
 def by_a_tool(url: str, shape: type[Any]) -> Any:
     """By the arguments of a call that has to be made."""
-    import openai
-
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        asking = instructor.from_openai(client, mode=instructor.Mode.TOOLS)
-        return asking.chat.completions.create(
-            model="tiny",
-            messages=[{"role": "user", "content": says(shape)}],
-            response_model=shape,
-            max_retries=0,
-            **ASKED,
-        )
+    return by_instructor(url, shape, "TOOLS")
 
 
 WAYS = [(by_openai, shape) for shape in SHAPES]
