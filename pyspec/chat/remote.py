@@ -15,16 +15,11 @@ from pyspec.chat.servers import RunningServer
 from pyspec.errors import EngineError, InputError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.chain import Sampling
+from pyspec.sampling.options import OFFERED
 from pyspec.sampling.suggested import SuggestedSampling, suggested_by
 from pyspec.sampling.verification import MARGIN_NUMBERS, Margin, Strict
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
-
-_SAMPLED = (
-    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_probability", "xtc_threshold",
-    "dynatemp_range", "dynatemp_exponent",
-)  # fmt: skip
 
 
 class RemoteChat:
@@ -177,14 +172,12 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
 
 
 def _sampled(sampling: Sampling) -> dict[str, Any]:
-    told = {name: getattr(sampling, name) for name in _SAMPLED}
-    told |= {
+    return {
+        **{each.name: getattr(sampling, each.name) for each in OFFERED},
+        "seed": sampling.seed,
         "sampling": sampling.noise,
         "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
     }
-    if sampling.typical_p != 1.0:  # which a server refuses by name
-        told["typical_p"] = sampling.typical_p
-    return told
 
 
 def _speculation(asked: Speculation) -> dict[str, Any]:
