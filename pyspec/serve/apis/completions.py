@@ -9,7 +9,7 @@ import msgspec
 
 from pyspec.errors import AnswerFailed
 from pyspec.requests.bodies import ChatBody, CompletionBody
-from pyspec.serve.apis.interface import PING, Interface, openai_refusal, reader
+from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refusal, reader
 from pyspec.serve.pending import Choice, PendingRequest
 
 _TEXT = {"content"}
@@ -40,10 +40,12 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
             for each in writers[choice.index].events():
                 yield each
     except AnswerFailed as error:
-        yield _event({"error": {"message": str(error), "type": "server_error", "code": error.kind}})
+        yield data_event(
+            {"error": {"message": str(error), "type": "server_error", "code": error.kind}}
+        )
         return
     if (pending.body.stream_options or {}).get("include_usage"):
-        yield _event({**pending.frame([], chunk=True), "usage": _usage(choices)})
+        yield data_event({**pending.frame([], chunk=True), "usage": _usage(choices)})
     yield b"data: [DONE]\n\n"
 
 
@@ -52,7 +54,7 @@ class _ChunkWriter:
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
-        made = _event(choice.chunk({"content": _PLACE}))
+        made = data_event(choice.chunk({"content": _PLACE}))
         self._head, _, self._tail = made.partition(msgspec.json.encode(_PLACE))
         self._first: dict[str, Any] | None = None
         if choice.pending.is_chat:
@@ -62,15 +64,15 @@ class _ChunkWriter:
         """Take what arrived as events."""
         deltas, ended = self._choice.deltas(), self._choice.result is not None
         if self._first and (deltas or ended):
-            yield _event(self._first)
+            yield data_event(self._first)
             self._first = None
         yield from map(self._written, deltas)
         if ended:
-            yield _event(self._choice.last())
+            yield data_event(self._choice.last())
 
     def _written(self, delta: dict[str, Any]) -> bytes:
         if delta.keys() != _TEXT or not self._choice.bare:
-            return _event(self._choice.chunk(delta))
+            return data_event(self._choice.chunk(delta))
         return self._head + msgspec.json.encode(delta["content"]) + self._tail
 
 
@@ -90,13 +92,9 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
     }
 
 
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
 def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
     """The last event of a stream that fails."""
-    return _event(openai_refusal(status, code, message))
+    return data_event(openai_refusal(status, code, message))
 
 
 CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal, broken)

@@ -125,6 +125,11 @@ def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+def data_event(value: Any) -> bytes:
+    """An event of a stream without a name."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
 def event(value: dict[str, Any]) -> bytes:
     """A server-sent event, named after the `type` of its value."""
     return b"event: %b\ndata: %b\n\n" % (value["type"].encode(), msgspec.json.encode(value))

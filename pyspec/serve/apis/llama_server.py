@@ -11,7 +11,8 @@ from pyspec.errors import AnswerFailed, InputError
 from pyspec.requests.bodies import Body, CompletionBody
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record
-from pyspec.serve.apis.interface import PING, Interface, openai_refusal, reader
+from pyspec.serve.apis.completions import broken
+from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refusal, reader
 from pyspec.serve.pending import Choice, PendingRequest
 
 _TAKEN = ("n_predict",)
@@ -148,26 +149,18 @@ async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
                 yield PING
                 continue
             if text := "".join(part.text for part in choice.taken()):
-                yield _event(
+                yield data_event(
                     {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
                 )
     except AnswerFailed as error:
-        yield _event(openai_refusal(500, error.kind, str(error)))
+        yield data_event(openai_refusal(500, error.kind, str(error)))
         return
-    yield _event(_end(choices[0]))
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def _broken(_n: int, status: int, code: str | None, message: str) -> bytes:
-    return _event(openai_refusal(status, code, message))
+    yield data_event(_end(choices[0]))
 
 
 COMPLETIONS = Interface(
-    "completion", "cmpl-", reader(LlamaBody), _whole, _events, openai_refusal, _broken
+    "completion", "cmpl-", reader(LlamaBody), _whole, _events, openai_refusal, broken
 )
 INFILL = Interface(
-    "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, _broken
+    "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, broken
 )
