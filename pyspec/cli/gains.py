@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from time import perf_counter
 
 import msgspec
@@ -104,8 +103,10 @@ def measure_gains(model: LlamaChat, plan: GainPlan, report: Report) -> GainFigur
             plain.append(rates[False])
     if not all(gains.values()):
         raise EngineError("the model's answers are too short to be timed", "give another model")
-    edits, chat = (_mean(gains[use]) for use in ("edits", "chat"))
-    return GainFigures(edits, chat, model.draft, plan.chat.temperature, round(_mean(plain), 2))
+    edits, chat = (geometric_mean(gains[use]) for use in ("edits", "chat"))
+    return GainFigures(
+        edits, chat, model.draft, plan.chat.temperature, round(geometric_mean(plain), 2)
+    )
 
 
 def _answer(model: LlamaChat, text: str, sampling: Sampling, way: Speculation, most: int) -> Result:
@@ -113,10 +114,6 @@ def _answer(model: LlamaChat, text: str, sampling: Sampling, way: Speculation, m
     options = AnswerOptions(sampling, replace(way, verification=None), most)
     with closing(model.answer(prompt, options)) as pieces:
         return result_of(list(pieces), model.stats)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------

@@ -9,9 +9,7 @@ _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # most tokens that a trial may lose
-_SHARE_LEFT = (
-    0.125  # share of the remaining tokens that a trial may lose, for which earlier tokens have paid
-)
+_SHARE_LEFT = 0.125  # most of the remaining tokens that a trial may lose; earlier tokens have paid
 _OWN = 0.55  # share of rounds that a lookup leaves to the model, as in recorded everyday answers
 _OWN_WEIGHT = 32.0  # rounds that this counts for
 
