@@ -40,7 +40,6 @@ def ask(
 
 
 def flatten(steps: list[Step]) -> Answer:
-    """One list of tokens out of steps."""
     tokens = [token for step in steps for token in step.tokens]
     return Answer(
         [token.id for token in tokens],
@@ -105,7 +104,6 @@ class Scripted(Drafter):
         return Proposal(answer) if isinstance(answer, (list, tuple)) else answer
 
     def observe(self, seq: int, tokens: Sequence[int], drafted: int, accepted: int) -> None:
-        """Remember it."""
         self.heard.append((list(tokens), drafted, accepted))
 
 

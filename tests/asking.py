@@ -15,13 +15,11 @@ POSTED = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path
 
 
 def body(text="hello", **options):
-    """A chat completion's body."""
     messages = [{"role": "user", "content": text}]
     return json.dumps({"messages": messages, "max_tokens": 8, **options}).encode()
 
 
 def post(server, data, path="/v1/chat/completions", **headers):
-    """The status and the answer of one request."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     head = {"Content-Type": "application/json", **headers}
     connection.request("POST", path, data, {k: v for k, v in head.items() if v is not None})
@@ -32,7 +30,6 @@ def post(server, data, path="/v1/chat/completions", **headers):
 
 
 def raw(server, data, **options):
-    """A socket on which a request was sent."""
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(data)}\r\n\r\n"

@@ -113,7 +113,6 @@ def gemma() -> str:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the tiny models of this run lie."""
     return tmp_path_factory.mktemp("tiny")
 
 

@@ -43,7 +43,6 @@ class RpcDevice:
 
     @property
     def said(self) -> list[str]:
-        """What it printed."""
         self._log.seek(0)
         return self._log.read().splitlines()
 
@@ -55,7 +54,6 @@ class RpcDevice:
 
     @property
     def refused(self) -> bool:
-        """Whether it was asked for more than it had."""
         return any(line.startswith("refused ") for line in self.said)
 
     def close(self) -> None:

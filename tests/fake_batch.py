@@ -17,15 +17,12 @@ class Fake:
         self._identity = {"target": "t", **identity}
 
     def identity(self):
-        """One fact."""
         return self._identity
 
     def stats(self):
-        """None."""
         return {}
 
     def run_indexed(self, records):
-        """Results in reverse."""
         for i, record in reversed(list(records)):
             self.asked.append(i)
             error = record.error

@@ -27,6 +27,5 @@ def reads(llama: Any, language: Language, tokens: list[int]) -> bool:
 
 
 def may_come(masks: Masks, token: int) -> bool:
-    """Whether the token may come next."""
     allowed = masks.permitted()
     return allowed is None or bool(allowed[token])

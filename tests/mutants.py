@@ -44,12 +44,10 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As it is reported."""
         return f"{self.file}: {self.old.strip()} -> {self.new.strip() or 'nothing'}"
 
 
 def read_mutants() -> list[Mutant]:
-    """Those of mutants.txt."""
     found: list[Mutant] = []
     file = tests = ""
     lines: dict[str, list[str]] = {"-": [], "+": [], "=": []}

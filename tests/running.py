@@ -171,12 +171,10 @@ class Started:
 
     @property
     def stdout(self) -> str:
-        """What it has written so far."""
         return _text(self._files[1])
 
     @property
     def stderr(self) -> str:
-        """The same of stderr."""
         return _text(self._files[2])
 
     def ended(self) -> Done:
@@ -197,12 +195,10 @@ class Started:
         return found[0]
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def close(self) -> None:
-        """End it, whatever it does."""
         self.send(signal.SIGKILL)
         self.wait()
         self._ends.close()
@@ -268,7 +264,6 @@ def start(
 
 
 def _python(begin: Main) -> list[str]:
-    """What an interpreter is told in order to begin so."""
     if begin not in (main, interpret):
         pytest.skip("no fork can be made of this process")
     return ["-m", "pyspec"] if begin is main else []

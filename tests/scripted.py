@@ -36,7 +36,6 @@ def write(folder: Path, *marks: str, behind: str = "") -> Path:
 
 
 def script(text: str) -> str:
-    """A grammar of this text alone."""
     return f"root ::= {json.dumps(text)}"
 
 

@@ -47,7 +47,6 @@ class Running:
         wait(lambda: self.batch.load == (0, 0) and not service._open)
 
     def close(self):
-        """End it."""
         self.server.should_exit = True
         self.thread.join()
         self.listener.close()

@@ -18,19 +18,16 @@ full_device = pytest.mark.skipif(
 
 
 def limits() -> Any:
-    """The module of a process's limits."""
     return pytest.importorskip("resource", reason="Windows has no limits of a process")
 
 
 def make_fifo(path: Path) -> None:
-    """A pipe with a name."""
     if not hasattr(os, "mkfifo"):
         pytest.skip("Windows has no pipes in folders")
     os.mkfifo(path)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there, and not only waited for."""
     if os.name == "nt":
         pytest.skip("Windows has no program that says so in a word")
     state = _state(pid)

@@ -50,7 +50,6 @@ class Tab:
         return answer["result"].get("value")
 
     def call(self, method, **params):
-        """What a method of the protocol gives."""
         self._count += 1
         data = json.dumps({"id": self._count, "method": method, "params": params}).encode()
         mask = os.urandom(4)
@@ -98,7 +97,6 @@ class Tab:
         self.until("!window.old && document.readyState === 'complete'")
 
     def close(self):
-        """Close it in the browser too."""
         self.call("Page.close")
         self._file.close()
         self._socket.close()

@@ -16,7 +16,6 @@ llama_cpp.llama_token_to_piece(llm._model.vocab, 10**6, None, 0, 0, False)
 
 
 def test_an_abort_says_nothing_on_stdout(tiny_target: Path) -> None:
-    """What is piped from there is answers."""
     words = [sys.executable, "-c", ABORTS, str(tiny_target)]
     done = subprocess.run(words, capture_output=True, check=False)
     assert (done.returncode < 0, done.stdout) == (True, b"")

@@ -48,12 +48,10 @@ def text_of(page):
 
 
 def blocks(page, language):
-    """Its fenced blocks of a language."""
     return [body for kind, body in FENCE.findall(text_of(page)) if kind == language]
 
 
 def calls(line):
-    """The words of each pyspec in a line of a shell."""
     words = shlex.split(line, comments=True)
     while "pyspec" in words:
         words = words[words.index("pyspec") + 1 :]
@@ -143,7 +141,6 @@ def test_options_in_sentences_are_of_some_command(page):
 
 @pytest.mark.parametrize("page", [*OWN, *OTHERS])
 def test_links_lead_to_files(page):
-    """Also where the pages are read in the repository, not on the site."""
     links = re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)[^)]*\)", text_of(page))
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
@@ -202,14 +199,12 @@ def taken(thing):
 
 
 def held(thing):
-    """Names of what its objects hold."""
     own = set(re.findall(r"self\.(\w+)", inspect.getsource(thing)))
     bases = getattr(thing, "__mro__", ())
     return own | {name for base in bases for name in getattr(base, "__annotations__", ())}
 
 
 def described(thing):
-    """Names in the lists of its docstring."""
     text = inspect.getdoc(thing) or ""
     found = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?)+)", text, re.MULTILINE)
     return set(re.findall(r"^    \**(\w+): ", "".join(found), re.MULTILINE))
@@ -236,7 +231,6 @@ def test_supported_systems_are_the_classifiers():
 
 
 def test_the_readme_is_short_and_its_lines_are_too():
-    """But for the table of results, which is made."""
     lines = text_of("README.md").splitlines()
     assert len(lines) <= 130
     assert [line for line in lines if len(line) > 140 and not line.startswith("|")] == []

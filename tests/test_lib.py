@@ -50,7 +50,6 @@ def test_unknown_status_is_an_engine_error() -> None:
 
 
 def test_statuses_read_differently() -> None:
-    """Each status has a text of its own."""
     texts = {ffi.string(lib.ps_status_str(value)) for value, _ in STATUSES}
     assert len(texts) == len(STATUSES)
 

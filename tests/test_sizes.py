@@ -36,7 +36,6 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def named(path: Path) -> str:
-    """A path as messages show it."""
     return path.relative_to(ROOT).as_posix()
 
 

@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The sources as a clone has them, with nothing built in them."""
     for name in ("pyspec", "models", "native", "bench/measure"):
         shutil.copytree(
             ROOT / name,
@@ -74,7 +73,6 @@ def test_a_clone_of_another_interface_borrows_nothing(clone: Path) -> None:
 
 
 def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:
-    """Without sources beside it the package is what was installed."""
     assert _version.borrowed(tmp_path / "pyspec", [str(tmp_path / "pyspec")]) == []
 
 

@@ -86,7 +86,6 @@ def _attention(weights: Weights, prefix: str) -> Iterator[tuple[str, np.ndarray]
 
 
 def _mixture(weights: Weights, prefix: str, n_experts: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Mixtral."""
     for name, tensor in _attention(weights, prefix):
         if ".ffn_" not in name or "norm" in name:
             yield name, tensor
@@ -340,7 +339,6 @@ def add_chat_vocabulary(
 
 
 def write_tokens(path: Path, tokens: list[str]) -> Path:
-    """Write a file of a vocabulary of these tokens alone."""
     writer = gguf.GGUFWriter(path, "llama")
     _vocabulary(writer, tokens, EOS)
     writer.write_header_to_file()

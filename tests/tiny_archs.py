@@ -171,7 +171,6 @@ def _of(arch: str, width: int, heads: int, layers: int, inner: int) -> dict[str,
 
 
 def _heads(arch: str, width: int, heads: int, layers: int) -> dict[str, tuple[int, Any]]:
-    """How wide heads are, and which layers have any."""
     found: dict[str, tuple[int, Any]] = {}
     each = (ARR, (U32, [0 if i == 1 else heads for i in range(layers)]))
     if arch in _MIXED:

@@ -144,7 +144,6 @@ class Draft:
         self.head = self.t.get("output.weight", ends["output.weight"])
 
     def encode(self, tokens: Sequence[int]) -> Matrix:
-        """The encoded state of each position."""
         inputs = layer_inputs(self.target, tokens)
         states = np.concatenate([inputs[layer] for layer in self.layers], axis=1)
         if (norm := self.t.get("enc.output_norm.weight")) is not None:
@@ -160,7 +159,6 @@ class Draft:
         return x + _feed(x, self.t, 0)
 
     def logits(self, states: Matrix) -> Matrix:
-        """Of the target's vocabulary."""
         own = _norm(states, self.t["output_norm.weight"]) @ self.head.T
         if "d2t" not in self.t:
             return own

@@ -134,7 +134,6 @@ def test_pieces_come_to_the_gap(row_ms):
 
 
 def test_exact_texts_depend_on_no_time():
-    """Their prompts are read in the same pieces each time."""
     assert composer(200.0, exact=True).piece(64) == 64
 
 

@@ -30,7 +30,6 @@ MANY = [Record(id=str(i), prompt=chr(97 + i) * (2 + i), max_tokens=30) for i in 
 
 @pytest.fixture
 def other(tmp_path):
-    """A draft of another vocabulary."""
     tokens = list(tiny.TOKENS)
     tokens[9], tokens[14] = tokens[14], tokens[9]
     return tiny.write(tmp_path / "other.gguf", tokens=tokens)
@@ -57,14 +56,12 @@ def find(monkeypatch, path):
 
 
 def texts(batch, records):
-    """Texts by id."""
     found = {result.id: result for result in batch.run(records)}
     assert [result.error for result in found.values()] == [None] * len(records)
     return {name: result.text for name, result in found.items()}
 
 
 def test_auto_is_the_model_that_is_here(open_batch, tiny_draft, monkeypatch, drafted):
-    """A record that is alone gets its drafts."""
     find(monkeypatch, tiny_draft)
     batch = open_batch(draft="auto", parallel=8, **EXACT)
     assert batch.facts["draft"] == "lookup+draft"
@@ -86,7 +83,6 @@ def test_one_client_gets_drafts_and_many_none(open_batch, tiny_draft, monkeypatc
 
 
 def test_a_few_answers_share_the_model(open_batch, tiny_draft, monkeypatch, drafted):
-    """In a pool it drafts for all of them in one lock-step."""
     find(monkeypatch, tiny_draft)
     batch = open_batch(draft="auto", parallel=4, **EXACT)
     assert texts(batch, MANY) == texts(open_batch(parallel=4, **EXACT), MANY)
@@ -136,7 +132,6 @@ def test_auto_drafts_for_a_hybrid(open_batch, hybrid, parallel):
 
 @devices.for_processors(devices.STREAMS)
 def test_a_hybrid_drafts_for_one_client_over_streams(open_batch, hybrid):
-    """And decodes many plainly."""
     options = {"parallel": 8, "interactive": True, **EXACT}
     plain = open_batch(hybrid, **options)
     batch = open_batch(hybrid, draft="auto", memory=True, **options)
@@ -168,13 +163,11 @@ def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept)
 
 
 def test_a_model_without_states_needs_no_memory_for_them(tiny_target, monkeypatch):
-    """Whatever the machine has."""
     monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 1)
     assert states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
 
 
 def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypatch, caplog):
-    """That is said, and lookup goes on."""
     find(monkeypatch, other)
     batch = open_batch(draft="auto")
     texts(batch, ALONE)
@@ -183,7 +176,6 @@ def test_a_found_model_that_cannot_draft_is_left_out(open_batch, other, monkeypa
 
 
 def test_a_named_model_of_another_vocabulary_is_refused(open_batch, other):
-    """Before anything is answered."""
     with pytest.raises(DraftMismatch, match="other"):
         texts(open_batch(draft=other, **EXACT), ALONE)
 

@@ -75,7 +75,6 @@ def refuse_from(monkeypatch, most):
 def test_contexts_that_memory_does_not_hold_are_halved(
     open_batch, worth_16, monkeypatch, request, draft
 ):
-    """Those of the target, and of a draft beside it."""
     path = draft if draft == "none" else request.getfixturevalue(draft)
     batch = open_batch(parallel=None, draft=path)
     asked = refuse_from(monkeypatch, 4)
@@ -84,7 +83,6 @@ def test_contexts_that_memory_does_not_hold_are_halved(
 
 
 def test_a_number_that_was_asked_for_is_kept(open_batch, monkeypatch):
-    """Or refused with what to lower."""
     batch = open_batch(parallel=16)
     refuse_from(monkeypatch, 4)
     with pytest.raises(NoMemory, match="--parallel"):
@@ -92,7 +90,6 @@ def test_a_number_that_was_asked_for_is_kept(open_batch, monkeypatch):
 
 
 def test_types_that_cannot_be_are_refused(open_batch):
-    """Before the model is loaded."""
     with pytest.raises(OptionError, match="draft_type_k"):
         open_batch(draft_type_k=10**6)
 
@@ -115,7 +112,6 @@ MESSAGES = [{"role": "user", "content": "ab"}]
     ],
 )
 def test_system_text_is_for_messages_that_bring_none(open_batch, tmp_path, messages, told):
-    """As for prompts."""
     said, template = "be brief", tmp_path / "template.jinja"
     template.write_text("{% for turn in messages %}{{ turn.content }} {% endfor %}")
     batch = open_batch(settings=Settings(system=said, max_tokens=4), chat_template=str(template))

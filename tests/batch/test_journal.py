@@ -18,13 +18,11 @@ RUN = {"target": "t", "inputs": "i"}
 
 
 def result(index, text="text"):
-    """An answered record."""
     return RecordResult(index=index, id=f"r{index}", prompt_sha256="0" * 64, text=text)
 
 
 @pytest.fixture
 def path(tmp_path):
-    """Where the journal goes."""
     return tmp_path / "out.journal"
 
 
@@ -69,7 +67,6 @@ def test_zeros_after_a_power_cut_are_cut_off(path, written):
 
 
 def test_failed_records_are_counted(path):
-    """A failed record is finished too."""
     journal = Journal(path, RUN)
     journal.append(
         RecordResult(index=0, id="r", prompt_sha256="", error=Failure("InputError", "bad"))
@@ -159,7 +156,6 @@ def test_full_device_is_one_error(path, written):
 
 
 def test_failing_sync_is_reported(path, monkeypatch):
-    """An fsync that fails means that the disk does not have it."""
     journal = Journal(path, RUN)
 
     def fail(_fd):

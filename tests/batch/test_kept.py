@@ -18,7 +18,6 @@ EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 
 
 def texts(batch, words=WORDS):
-    """Texts in order."""
     found = {result.index: result for result in batch.run(words)}
     assert [result.error for result in found.values()] == [None] * len(words)
     return [found[i].text for i in range(len(words))]
@@ -57,7 +56,6 @@ def test_another_layout_takes_it_up(open_batch, tmp_path, read):
 
 
 def test_a_file_of_another_model_is_replaced(open_batch, tiny_draft, tmp_path, caplog):
-    """It is said, and the answers are those without it."""
     path = tmp_path / "kept"
     first = open_batch(prompt_cache=path, **EXACT)
     texts(first)
@@ -82,7 +80,6 @@ def test_without_common_text_the_longest_is_kept(open_batch, tmp_path, read):
 
 @pytest.mark.parametrize("parallel", [1, 8])
 def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read, parallel):
-    """Nothing has to be copied for it, so no beginning is too short."""
     batch = open_batch(parallel=parallel, interactive=True, draft="none", **EXACT)
     words = ["the king had a horse", "the king saw the sea"]
     own = [batch.target.tokenize(word.encode()) for word in words]

@@ -247,7 +247,6 @@ def test_retry_failed_asks_only_those(go, lines, tmp_path, out):
 
 
 def test_retry_that_fails_again_is_told(go, lines, tmp_path):
-    """It stays the one failed record, in its place."""
     go([lines], "out.jsonl")
     fake, summary = go([lines], "out.jsonl", retry_failed=True)
     assert (fake.asked, summary.failed) == ([2], 1)
@@ -256,7 +255,6 @@ def test_retry_that_fails_again_is_told(go, lines, tmp_path):
 
 
 def test_interrupted_retry_goes_on(go, tmp_path):
-    """What the retry had answered is not asked again."""
     (tmp_path / "in.txt").write_text("bad\na\nbad\n")
     go(["in.txt"], "out.jsonl")
     with pytest.raises(KeyboardInterrupt):
@@ -320,7 +318,6 @@ def test_a_name_that_promises_another_form_is_refused(go, lines, tmp_path, out):
 
 @pytest.mark.parametrize("out", ["out", "out.jsonl", "out.NDJSON"])
 def test_names_of_lines_of_json(go, lines, tmp_path, out):
-    """A name without an end, too."""
     go([lines], out)
     assert len((tmp_path / out).read_text().splitlines()) == 5
 

@@ -25,7 +25,6 @@ def open_served(open_batch):
 
 
 def say(batch, prompt, owner=""):
-    """The answer's text."""
     job = batch.jobs.job(0, Record(id="a", prompt=prompt))
     job.owner = owner
     batch.submit_job(job)
@@ -46,7 +45,6 @@ def test_a_conversation_that_comes_back_is_not_read_again(open_served, read, tin
 
 
 def test_a_draft_models_memory_comes_back_too(open_served, tiny_draft):
-    """It reads no prompt again before it drafts."""
     batch = open_served(draft=tiny_draft, cache_ram=4)
     spent = []
     for _ in range(2):

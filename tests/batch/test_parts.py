@@ -40,7 +40,6 @@ def test_reasoning_is_beside_the_text(open_batch, tmp_path):
 
 
 def test_raw_prompts_are_not_taken_apart(open_batch, tmp_path):
-    """What goes on from a text is text."""
     batch = open_batch(scripted.write(tmp_path, "<think>"))
     (result,) = batch.run(
         [Record(id="a", prompt="x", grammar=scripted.script(SAID), max_tokens=60)]

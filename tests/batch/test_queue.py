@@ -20,7 +20,6 @@ def queue(*needs: int, **options: Any) -> JobQueue:
 
 @pytest.mark.parametrize(("in_order", "first"), [(False, 50), (True, 10)])
 def test_the_longest_goes_first_or_the_one_that_came_first(in_order: bool, first: int) -> None:
-    """As it was asked for."""
     job = queue(10, 50, 20, in_order=in_order).take(lambda _: True)
     assert job is not None
     assert job.need == first

@@ -42,7 +42,6 @@ def cluster():
 
 @pytest.fixture
 def arguments():
-    """What the batches here are made with."""
     settings = Settings(max_tokens=12, raw=True)
     words = {
         "draft": "none",

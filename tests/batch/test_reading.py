@@ -18,7 +18,6 @@ def texts(data, **reading):
 
 
 def records(data, **reading):
-    """Records of a text input."""
     return list(read_records(io.BytesIO(data), "in", "text", Reading(**reading)))
 
 
@@ -126,7 +125,6 @@ def test_too_many_lines_are_never_held(per):
 @pytest.mark.parametrize("size", [29, 30, 31])
 @pytest.mark.parametrize("per", ["paragraph", "file"])
 def test_limit_of_many_lines_is_inclusive(per, size):
-    """Line ends between them count."""
     data = b"abc\n" * 6 + b"x" * (size - 24)
     assert texts(data, per=per, limit=30) == (["InputTooLong"] if size > 30 else [data.decode()])
 
@@ -187,7 +185,6 @@ def test_a_field_that_no_api_has_is_named(caplog):
 
 
 def test_jsonl_takes_messages():
-    """A conversation instead of a prompt."""
     (r,) = jsonl('{"messages": [{"role": "user", "content": "hi"}]}')
     assert r.messages == [{"role": "user", "content": "hi"}]
 
@@ -276,13 +273,11 @@ def test_an_empty_row_of_a_table_is_nothing():
 
 @pytest.mark.parametrize("column", [None, "prompt"])
 def test_csv_without_its_column_is_refused(column):
-    """The sentence names the columns there are."""
     with pytest.raises(InputError, match="id, text"):
         table(b"id,text\n1,abc\n", column)
 
 
 def test_the_only_column_need_not_be_named():
-    """There is nothing to choose."""
     assert [record.prompt for record in table(b"question\na\nb\n", None)] == ["a", "b"]
 
 
@@ -294,7 +289,6 @@ def test_csv_without_a_first_row_says_so(data):
 
 
 def read(path, **options):
-    """Records of a file by its name."""
     return list(read_sources(find_sources([str(path)]), Reading(**options)))
 
 
@@ -307,7 +301,6 @@ def test_a_column_of_what_has_none_is_refused(tmp_path, name):
 
 
 def test_a_column_of_a_table_on_stdin(monkeypatch):
-    """With a column named, what comes through a pipe is a table."""
     data = io.BytesIO(b"id,question\n1,a\n2,b\n")
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data))
     assert [record.prompt for record in read("-", column="question")] == ["a", "b"]

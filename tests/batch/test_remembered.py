@@ -48,7 +48,6 @@ def test_a_batch_drafts_what_another_record_said(open_drawn):
 
 
 def test_a_batch_can_do_without(open_drawn):
-    """Each record then drafts from itself alone."""
     batch = open_drawn(memory=False)
     assert say(batch) == say(batch)
 
@@ -134,7 +133,6 @@ def test_a_memory_may_be_shared(open_llama, tiny_target):
 
 
 def test_a_folder_that_cannot_be_ends_the_opening(open_llama, tiny_target, tmp_path):
-    """Before anything is answered."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match="name a folder"):
         open_llama(tiny_target, draft="lookup", memory=tmp_path / "file")

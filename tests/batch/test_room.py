@@ -62,6 +62,5 @@ def test_the_longest_context_is_what_memory_holds(
 
 
 def test_the_longest_context_where_memory_is_not_known(tiny_target, monkeypatch):
-    """Is the one that was trained."""
     monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 0)
     assert longest_context(Path(tiny_target), [], 0, (), 64) == TRAINED

@@ -32,7 +32,6 @@ WORDS = [
 
 
 def answers(batch, records):
-    """Texts by place."""
     found = {result.index: result for result in batch.run(records)}
     assert sorted(found) == list(range(len(records)))
     return [found[i].text for i in range(len(records))]
@@ -151,13 +150,11 @@ def test_prefix_changes_no_text(open_batch, open_llama, tiny_target, tiny_draft)
 
 
 def test_few_cells_make_records_wait(open_batch, reference):
-    """With cells for two at a time, all are answered all the same."""
     batch = open_batch(parallel=8, n_ctx=128, cells=256)
     assert answers(batch, WORDS) == reference
 
 
 def test_prefix_gives_way_where_cells_are_short(open_batch):
-    """A record that needs all the cells gets them from the prefix."""
     prefix = "the quick brown fox jumps "
     prompts = [prefix + "a", prefix + "b", "z" * 200]
     batch = open_batch(parallel=2, n_ctx=256, cells=256, max_tokens=56)
@@ -266,7 +263,6 @@ def test_iterator_dropped_in_the_middle_leaves_all_clean(open_batch, reference):
 
 
 def test_closing_twice(open_batch):
-    """close() is idempotent, before and after a run."""
     batch = open_batch()
     list(batch.run(["a"]))
     batch.close()

@@ -60,7 +60,6 @@ def test_a_line_of_output_has_the_seed(open_batch, form, counts):
 
 
 def test_greedy_lines_have_no_seed(open_batch):
-    """Nothing was drawn."""
     (result,) = open_batch().run(["ab"])
     assert "seed" not in json.loads(public(result, "run"))["speculation"]
 

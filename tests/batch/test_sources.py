@@ -25,7 +25,6 @@ def folder(tmp_path):
 
 
 def below(inputs):
-    """Where each source lies."""
     return [source.below for source in find_sources([str(i) for i in inputs])]
 
 
@@ -51,7 +50,6 @@ def test_glob_is_expanded(folder):
 
 
 def test_file_is_read_once(folder):
-    """The same file by name, folder and pattern is one source."""
     assert below([folder / "b.txt", folder, folder / "b*"]) == ["b.txt", "a.md", "sub/c.jsonl"]
 
 

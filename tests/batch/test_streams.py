@@ -15,7 +15,6 @@ N = 20
 
 
 def records(common=""):
-    """More than there are slots, of lengths of their own."""
     return [
         Record(id=str(i), prompt=common + chr(97 + i) * (1 + 3 * i), max_tokens=130 + (7 * i) % 40)
         for i in range(N)
@@ -23,7 +22,6 @@ def records(common=""):
 
 
 def answers(batch, wanted):
-    """Texts by id."""
     found = {result.id: result for result in batch.run(wanted)}
     assert [result.error for result in found.values()] == [None] * len(wanted)
     return {name: result.text for name, result in found.items()}

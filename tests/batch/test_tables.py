@@ -85,7 +85,6 @@ def test_an_interrupted_run_goes_on(go, table, tmp_path):
 
 
 def test_a_table_of_others_is_not_replaced(go, table, tmp_path):
-    """But where that is asked for."""
     (tmp_path / "out.csv").write_text("precious\n")
     with pytest.raises(ResumeMismatch):
         go([table], "out.csv", column="question")
@@ -95,7 +94,6 @@ def test_a_table_of_others_is_not_replaced(go, table, tmp_path):
 
 
 def test_tables_with_other_columns_do_not_go_into_one(go, table, tmp_path):
-    """Before anything is answered."""
     (tmp_path / "other.csv").write_text("question\nz\n")
     fake = Fake()
     with pytest.raises(InputError, match="other columns"):
@@ -125,13 +123,11 @@ def test_a_row_longer_than_the_head_is_refused(text, line):
 
 
 def read(data, **how):
-    """The rows of a file as they are read."""
     return [row for _, row in rows_of(io.BytesIO(data), "in.csv", Reading(**how))]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_what_separates_cells_is_found(delimiter):
-    """As spreadsheets of other countries write it."""
     text = (
         delimiter.join(["id", "question"]) + "\n" + delimiter.join(["1", '"Well, why; or | not?"'])
     )
@@ -139,7 +135,6 @@ def test_what_separates_cells_is_found(delimiter):
 
 
 def test_the_rows_decide_where_the_head_has_two_that_may_separate():
-    """And where they do not, it is asked."""
     assert read(b"a;b,c\n1;2\n") == [["a", "b,c"], ["1", "2"]]
     with pytest.raises(InputError, match="may separate"):
         read(b"a;b,c\n")

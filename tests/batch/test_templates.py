@@ -23,7 +23,6 @@ SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood
 
 @pytest.fixture
 def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[JobMaker, TargetLlama]]]:
-    """Makes jobs for a vocabulary with a template."""
     opened: list[TargetLlama] = []
 
     def make(template: str | None, **settings: Any) -> tuple[JobMaker, TargetLlama]:
@@ -58,7 +57,6 @@ def test_what_is_too_long_for_sure_is_not_tokenised(
 
 
 def prompt(made: tuple[JobMaker, TargetLlama], record: Record) -> str:
-    """What a record asks, as text."""
     maker, llm = made
     return llm.detokenize(maker.job(0, record).tokens, special=True).decode()
 

@@ -31,7 +31,6 @@ def test_prompts_stand_in_the_lines(go, two, tmp_path):
 
 
 def test_a_finished_file_with_prompts_is_known_again(go, two):
-    """Nothing is asked twice."""
     go(two, "out.jsonl", lines=SHOWN)
     fake, _ = go(two, "out.jsonl", lines=SHOWN)
     assert fake.asked == []
@@ -46,6 +45,5 @@ def test_a_finished_file_without_prompts_is_not_taken_for_one_with_them(go, two)
 
 @pytest.mark.parametrize("out", ["out.csv", "out/"])
 def test_other_outputs_have_no_place_for_prompts(go, two, out):
-    """Refused, not ignored."""
     with pytest.raises(InputError, match="--with-prompt"):
         go(two, out, lines=SHOWN)

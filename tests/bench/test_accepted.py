@@ -22,7 +22,6 @@ class Peer(InProcess):
         super().__init__("llama_cpp", files)
 
     def answer(self, prompt, max_tokens, options) -> TimedAnswer:
-        """As the class says."""
         found = super().answer(prompt, max_tokens, options)
         found.speculation = {"accepted": 5, "verified": 7}
         if self.wrong:
@@ -43,7 +42,6 @@ def words(tiny_ascii: Path, tmp_path: Path) -> list[str]:
 
 
 def table_rows(out: str) -> list[str]:
-    """Without its head."""
     return [line for line in out.splitlines() if line.startswith("|")][2:]
 
 

@@ -17,7 +17,6 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 @pytest.fixture
 def batch(script):
-    """bench/batch.py."""
     return script("batch")
 
 
@@ -46,7 +45,6 @@ def test_speeds_are_medians_over_the_loop_and_over_plain(batch) -> None:
 
 
 def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path: Path) -> None:
-    """One section a file, by their names."""
     for name in ("b", "a"):
         (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(results(batch, name.upper())))
     script("common").write_page(tmp_path, batch.BatchResults)

@@ -13,7 +13,6 @@ HALVES = {0: 0.5, 1: 0.5}
 
 @pytest.fixture
 def ceiling(script):
-    """bench/ceiling.py."""
     return script("ceiling")
 
 
@@ -53,7 +52,6 @@ def test_a_draft_as_a_whole_may_make_up_for_a_token(ceiling, script) -> None:
 
 
 def test_rows_that_are_not_known_are_taken_as_accepted(ceiling, script) -> None:
-    """So that what is shown stays a bound."""
     place = script("rows").Behind([], [], True)
     tokens, *_ = ceiling.reach([HALVES] * 8, [{0: 0.25, 1: 0.75}], [0] * 8, place)
     assert tokens.taken.tolist() == [1.0] + [0.5] * 8

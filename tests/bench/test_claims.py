@@ -83,7 +83,6 @@ def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch) -> Non
 
 
 def test_a_figure_without_a_source_is_found() -> None:
-    """A measurement that somebody typed."""
     assert left_over("It was 1.37 times as fast on 2 cores.", ["2 cores"]) == [
         "It was 1.37 times as fast on _."
     ]

@@ -48,7 +48,6 @@ def test_parts_are_told_apart_by_what_is_said(
 
 
 def test_a_command_has_a_folder_of_its_own(script, tmp_path: Path) -> None:
-    """As its cache, or as its next word."""
     module = script("first_use")
     out = tmp_path / "out.json"
     code = f"import json, os, sys; json.dump([sys.argv[1:], os.environ['PYSPEC_CACHE']], open({str(out)!r}, 'w'))"

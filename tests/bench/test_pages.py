@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def pages(script):
-    """bench/pages.py."""
     return script("pages")
 
 
@@ -88,7 +87,6 @@ def test_the_rows_of_the_readme_name_their_commits(pages) -> None:
 
 @pytest.mark.parametrize("page", ["default", "default-t08", "q8_0", "q4_k_m"])
 def test_the_next_run_has_a_rival_without_drafts(page: str) -> None:
-    """Beside those with the shipped head."""
     text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
     line = next(
         line for line in text.splitlines() if f"results/{page}/results.json" in line and ":" in line
@@ -164,7 +162,6 @@ def test_redrawing_gives_the_same_files(pages, folder: Path) -> None:
 
 
 def test_the_pages_show_the_results_of_this_repository(pages) -> None:
-    """Their tables and their numbers are those of bench/results."""
     texts = {
         page: (ROOT / page).read_text(encoding="utf-8") for page in (*pages.PAGES, *pages.CARDS)
     }

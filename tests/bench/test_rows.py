@@ -58,7 +58,6 @@ def test_a_heads_rows_are_of_its_own_states(recorded, tiny_eagle3: Path) -> None
 def test_a_models_rows_are_those_of_the_text(
     recorded, open_llama, tiny_target: Path, tiny_draft: Path
 ) -> None:
-    """What it is at a place without drafting."""
     text = recorded(tiny_draft)
     alone = list(rows_after(open_llama(tiny_draft), text.tokens[:3], text.tokens[3:]))
     for at, place in text.places.items():

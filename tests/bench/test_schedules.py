@@ -13,7 +13,6 @@ COSTS = {"tokens": 12, "base": 7.0, "answer": 1.5, "reading": 9.0, "row": 1.0}
 
 @pytest.fixture
 def schedules(script):
-    """bench/schedules.py."""
     return script("schedules")
 
 
@@ -52,7 +51,6 @@ def test_a_decode_is_a_pass_of_answers_and_passes_of_prompts(schedules):
 
 
 def test_a_gap_is_the_longest_wait_within_an_answer(schedules):
-    """The first token ends no gap."""
     request = schedules.Request(10, 0.0, 9)
     for now in (50.0, 60.0, 90.0, 95.0):
         request.emit(now)
@@ -60,7 +58,6 @@ def test_a_gap_is_the_longest_wait_within_an_answer(schedules):
 
 
 def test_the_page_has_a_row_for_each_schedule(schedules, tiny_ascii: Path, questions, tmp_path):
-    """And says what was played."""
     options = [
         "--clients",
         "2",

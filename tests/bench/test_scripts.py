@@ -22,7 +22,6 @@ TESTED = {
 
 
 def test_no_script_is_without_a_test() -> None:
-    """A new one has to be added here, and tested."""
     found = {path.stem for path in BENCH.glob("*.py")}
     assert found == TESTED
 
@@ -75,7 +74,6 @@ def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) ->
 
 
 def test_all_parts_that_are_named_are_left_out(script) -> None:
-    """In any order, and not the last one alone."""
     grid = script("grid")
     cell = grid.Cell("BF16", 0.7, 0.1, 0, False, (), "differ")
     parts = ("trials", "hope")
@@ -164,7 +162,6 @@ def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
 def test_signals_are_timed(script, tiny_ascii: Path, capsys) -> None:
-    """An answer that each signal ends."""
     script("signals").main([str(tiny_ascii), "--sends", "1", "--cases", "answer", "--spread", "0"])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[1] for row in rows] == ["SIGINT", "SIGTERM"]

@@ -202,7 +202,6 @@ RESPONSE = [
 
 
 def sse(events, *, named=True):
-    """Events as they come."""
     lines = [f"event: {e['type']}\n" if named else "" for e in events]
     return "".join(f"{n}data: {json.dumps(e)}\n\n" for n, e in zip(lines, events)).encode()
 

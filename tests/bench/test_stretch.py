@@ -9,7 +9,6 @@ PROMPT = b"the quick brown fox jumps"
 
 
 def greedy(llm, n: int = 48) -> list[int]:
-    """Tokens of a greedy answer."""
     tokens = llm.tokenize(PROMPT)
     out = []
     for token in llm.generate(tokens, temp=0.0):

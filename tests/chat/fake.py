@@ -66,7 +66,6 @@ class FakeModel:
     knows_tokens: bool = True
 
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
-        """Turns as ids."""
         ids: list[int] = []
         self.turns.append([*messages])
         for message in messages:
@@ -84,7 +83,6 @@ class FakeModel:
         return b"" if token == END else chr(token).encode()
 
     def answer(self, prompt: list[int], options: AnswerOptions) -> Generator[Piece, None, None]:
-        """The next answer, a character at a time."""
         asked = options.speculation
         ask = Asked(prompt, options.sampling, asked.verification or Strict(), asked.enabled)
         self.asked.append(ask)
@@ -140,7 +138,6 @@ class FakeModel:
         }  # fmt: skip
 
     def cancel(self) -> None:
-        """End the answer."""
         self.cancelled = True
 
     def use(
@@ -153,11 +150,9 @@ class FakeModel:
         self.draft, self.companion = draft or self.draft, companion or self.companion
 
     def target(self) -> SavedModel:
-        """The name, and a made-up hash."""
         return SavedModel(self.name, self.digest)
 
     def describe(self) -> list[tuple[str, str]]:
-        """Names only."""
         return [("target", self.name), ("draft", self.draft)]
 
 
@@ -181,7 +176,6 @@ def screen(out: io.StringIO | None = None, *, colour: bool = False) -> tuple[Scr
 def talk(
     model: FakeModel, settings: ChatSettings = DEFAULTS, guard: Guard = no_guard
 ) -> tuple[Chat, io.StringIO]:
-    """A chat with a fake model, and what it writes."""
     shown, text = screen()
     return Chat(model, shown, guard, settings), text
 

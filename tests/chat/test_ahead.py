@@ -32,7 +32,6 @@ def test_keys_are_text(data: bytes, text: str) -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[int, int]]:
-    """Both ends of a pseudo-terminal."""
     master, slave = os.openpty()
     yield master, slave
     os.close(master)
@@ -68,6 +67,5 @@ def test_a_paste_that_has_begun_is_read_to_its_end(pair: tuple[int, int]) -> Non
 
 
 def test_where_there_is_no_terminal_nothing_is_read() -> None:
-    """As in a script."""
     with open(os.devnull) as file, TypeAhead(file.fileno()).collecting():
         pass

@@ -40,7 +40,6 @@ from pyspec.text.tokens import Source, Token
 
 
 def token(char: str) -> Token:
-    """A token of the target's own."""
     return Token(ord(char), Source.TARGET, 0.0, ord(char))
 
 
@@ -145,8 +144,6 @@ QUESTION = [Exchange("Write the numbers from one to twenty.")]
 
 @pytest.fixture(scope="module")
 def target(smollm2: str) -> Iterator[LlamaChat]:
-    """The default target with prompt lookup."""
-
     def opened(draft: str = "lookup", companion: str = "none") -> SpeculativeLlama:
         return SpeculativeLlama(
             smollm2, draft=draft, companion=companion, n_ctx=512, n_threads=1, n_threads_batch=1
@@ -166,7 +163,6 @@ def ask(
 
 
 def joined(pieces: list[Piece]) -> str:
-    """The text of all pieces."""
     return "".join(piece.text for piece in pieces)
 
 
@@ -240,7 +236,6 @@ def test_a_cancel_before_the_first_piece_is_not_lost(target: LlamaChat) -> None:
 
 
 def test_cancelled_answers_have_stats(target: LlamaChat) -> None:
-    """What was done until then is told."""
     answer = target.answer(*ask(target, Conversation(None, QUESTION), None))
     next(answer)
     target.cancel()
@@ -295,7 +290,6 @@ def test_what_was_learned_is_kept_where_a_model_is_changed(
 
 
 def test_drafts_are_changed(target: LlamaChat) -> None:
-    """Without a draft nothing is drafted, and no speed-up is claimed."""
     target.use(draft="none")
     try:
         list(target.answer(*ask(target, Conversation(None, QUESTION), 8)))
@@ -307,7 +301,6 @@ def test_drafts_are_changed(target: LlamaChat) -> None:
 
 
 def test_control_tokens_are_no_text(target: LlamaChat) -> None:
-    """Only tokens with bytes of text may come from a file."""
     end = target.llm.token_eos()
     assert not target.is_text(end)
     assert not target.is_text(-1)
@@ -434,7 +427,6 @@ def test_what_a_draft_taught_is_there_in_the_next_process(
 
 @pytest.fixture
 def tiny(tiny_ascii: Path) -> Iterator[LlamaChat]:
-    """A tiny target that decodes plainly."""
     how = {"draft": "none", "n_ctx": 256, "n_threads": 1, "verbose": False, "trust": True}
     with closing(LlamaChat(lambda **_: SpeculativeLlama(str(tiny_ascii), **how))) as model:
         yield model
@@ -468,7 +460,6 @@ def test_a_conversation_that_gave_way_is_not_read_again(tiny: LlamaChat) -> None
 
 
 def test_stop_strings_belong_to_what_is_asked(tiny: LlamaChat) -> None:
-    """The answer ends before the first of them."""
     prompt = tiny.llm.tokenize(b"abc")
     whole = joined(list(tiny.answer(prompt, AnswerOptions(GREEDY, OFF, 12), chat=False)))
     stop = whole[4:6]

@@ -30,7 +30,6 @@ TALK = Conversation("be kind", [ANSWERED])
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A saved conversation."""
     path = tmp_path / "talk.json"
     files.save(path, TALK, {"top_k": "7"}, MODEL.target())
     return path
@@ -53,7 +52,6 @@ def test_round_trip(saved: Path) -> None:
 
 
 def test_only_the_owner_reads_it(saved: Path) -> None:
-    """Conversations are private."""
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
 
 
@@ -163,7 +161,6 @@ def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    """The sentence has the path and the reason."""
     with pytest.raises(InputError, match=r"nowhere.*No such file"):
         files.read_text(tmp_path / "nowhere")
 
@@ -177,7 +174,6 @@ def test_texts_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
 
 
 def test_long_texts_are_refused(tmp_path: Path) -> None:
-    """More than the limit is not read."""
     path = tmp_path / "long"
     path.write_bytes(b"x" * (files.MAX_TEXT + 1))
     with pytest.raises(InputTooLong):

@@ -15,13 +15,11 @@ from pyspec.errors import InputError
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the log."""
     monkeypatch.setenv("PYSPEC_CHATS", str(tmp_path))
     return tmp_path
 
 
 def keep(question: str) -> Path:
-    """A chat of one question, logged."""
     chat, _ = talk(FakeModel(["fine"]), QUIET)
     chat.log = files.new_path()
     chat.send(question)
@@ -30,7 +28,6 @@ def keep(question: str) -> Path:
 
 
 def test_chats_are_listed_newest_first_with_their_folder(folder: Path) -> None:
-    """By their first question."""
     keep("how are you?")
     keep("and\nyou?")
     chat, text = talk(FakeModel(["x"]), QUIET)
@@ -56,7 +53,6 @@ def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> 
 
 
 def test_a_chat_is_forgotten_and_not_kept_any_more(folder: Path) -> None:
-    """Others stay."""
     other = keep("other")
     chat, _ = talk(FakeModel(["x"]), QUIET)
     chat.log = files.new_path()
@@ -67,7 +63,6 @@ def test_a_chat_is_forgotten_and_not_kept_any_more(folder: Path) -> None:
 
 
 def test_all_are_forgotten_if_the_user_agrees(folder: Path) -> None:
-    """Or none."""
     keep("one")
     chat, _ = talk(FakeModel(["x"]), QUIET)
     chat.confirm = lambda _: False
@@ -94,7 +89,6 @@ def test_an_answer_that_was_cut_goes_on() -> None:
 
 
 def test_an_answer_that_ended_does_not_go_on() -> None:
-    """It says so."""
     _, text = session(FakeModel(["one"]), "hi\n/continue\n")
     assert "the last answer ended by itself" in text
 

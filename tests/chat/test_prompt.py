@@ -28,7 +28,6 @@ from pyspec.errors import InputEncoding, InputTooLong
 
 
 def entries(data: bytes) -> list[TypedText]:
-    """All entries of a pipe."""
     return list(script_entries(BytesIO(data)))
 
 
@@ -93,20 +92,17 @@ def test_nul_and_control_bytes_pass() -> None:
 
 
 def test_bytes_that_are_not_utf8_are_named() -> None:
-    """The line and the byte are in the sentence."""
     with pytest.raises(InputEncoding, match="line 2 of stdin is not UTF-8 at byte 1"):
         entries(b"one\nt\xe9\n")
 
 
 def test_long_lines_are_refused() -> None:
-    """A line is read no further than its limit."""
     assert next(script_entries(BytesIO(b"1234\r\n"), limit=4)) == TypedText("1234")
     with pytest.raises(InputTooLong, match="line 1"):
         next(script_entries(BytesIO(b"12345\n"), limit=4))
 
 
 def completed(text: str) -> list[str]:
-    """What is offered at the end of a text."""
     found = CommandCompleter().get_completions(Document(text), CompleteEvent())
     return [completion.text for completion in found]
 
@@ -143,7 +139,6 @@ def test_history_is_private_and_can_be_switched_off(
 def test_a_folder_that_refuses_is_no_reason_not_to_talk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a place for the history there is none."""
     (tmp_path / "file").touch()
     monkeypatch.setenv(prompt.HISTORY, str(tmp_path / "file" / "history"))
     history = prompt._history()
@@ -153,7 +148,6 @@ def test_a_folder_that_refuses_is_no_reason_not_to_talk(
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
-    """What is typed into the line editor."""
     monkeypatch.setenv(prompt.HISTORY, "")
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
         yield pipe

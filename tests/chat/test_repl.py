@@ -27,7 +27,6 @@ class Script:
     at: int = 0
 
     def read(self) -> TypedText:
-        """The next that was scripted."""
         while self.at < len(self.entries):
             entered = self.entries[self.at]
             self.at += 1
@@ -102,7 +101,6 @@ def test_ctrl_c_before_a_word_takes_the_question_back(play: Play) -> None:
 
 
 def test_ctrl_c_at_the_prompt_says_how_to_leave(play: Play) -> None:
-    """One is no reason to end a conversation."""
     assert play(FakeModel(["one"]), [None, 3.0, None, "hi"]) == (
         0,
         "(Ctrl-D or /exit quits)\n(Ctrl-D or /exit quits)\none\n",
@@ -115,7 +113,6 @@ def test_ctrl_c_twice_leaves(play: Play) -> None:
 
 
 def test_ctrl_c_in_an_answer_and_at_the_prompt_leaves(play: Play) -> None:
-    """The first of the two may have stopped an answer."""
     code, _ = play(FakeModel(["abc"], cancel_after=1), ["hi", 1.0, None, "more"])
     assert code == 130
 
@@ -151,6 +148,5 @@ def test_a_cancelled_regen_keeps_what_the_old_answer_was_made_with() -> None:
 
 
 def test_errors_on_a_terminal_do_not_end_in_the_exit_code(play: Play) -> None:
-    """A slip at the prompt was answered there and then."""
     code, _ = play(FakeModel(["one"]), ["/nothing"])
     assert code == 0

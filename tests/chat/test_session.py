@@ -105,7 +105,6 @@ def test_another_model_goes_on_with_the_text() -> None:
 
 @pytest.mark.parametrize("word", ["exit", "quit", "bye"])
 def test_leaving(word: str) -> None:
-    """By any of the usual words."""
     code, text = session(FakeModel(["never"]), f"/{word}\nhi\n")
     assert (code, text) == (0, "")
 
@@ -222,7 +221,6 @@ def test_draft_is_changed_and_kept_on_errors() -> None:
 
 
 def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
-    """A file is part of the next question only."""
     path = tmp_path / "notes.txt"
     path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
     model = FakeModel(["one"])
@@ -261,7 +259,6 @@ def test_multi_line_messages() -> None:
 
 
 def test_exit_ends_the_session() -> None:
-    """Nothing after /bye is read."""
     model = FakeModel(["one"])
     assert session(model, "/bye\nhi\n") == (0, "")
     assert not model.asked
@@ -309,7 +306,6 @@ def test_an_error_keeps_the_partial_answer() -> None:
 
 
 def test_an_error_at_once_forgets_the_question() -> None:
-    """Where nothing was said, the conversation is what it was before."""
     model = FakeModel(["abc"], fail_after=0, failure=NumericError("a logit is not finite"))
     chat, text = talk(model, ChatSettings(stats="off"))
     code = run(chat, script_entries(BytesIO(b"hi\n")))

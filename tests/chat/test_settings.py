@@ -48,7 +48,6 @@ def test_values_are_what_set_takes() -> None:
     ],
 )
 def test_changed(name: str, value: str, where: object) -> None:
-    """A setting reaches what it names."""
     assert where(changed(ChatSettings(), name, value))  # type: ignore[operator]
 
 
@@ -79,7 +78,6 @@ def test_changed(name: str, value: str, where: object) -> None:
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: str) -> None:
-    """The sentence names the setting."""
     with pytest.raises(OptionError, match=f"^{name}: "):
         changed(ChatSettings(), name, value)
 

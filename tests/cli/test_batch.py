@@ -50,11 +50,9 @@ class Command(NamedTuple):
     folder: Path
 
     def __call__(self, *arguments: object) -> Done:
-        """How it ends."""
         return run("batch", *self.words, *arguments, cwd=self.folder)
 
     def start(self, *arguments: object, **how: Any) -> Started:
-        """A process of it."""
         return start("batch", *self.words, *arguments, cwd=self.folder, **how)
 
 
@@ -121,7 +119,6 @@ def test_a_table_comes_out_as_a_table(pyspec, tmp_path):
 
 
 def test_the_first_failures_are_named(pyspec, tmp_path):
-    """Three of them with what is wrong, and that there are more."""
     (tmp_path / "in.jsonl").write_text("{bad\n" * 5)
     said = pyspec("in.jsonl", "-o", "out.jsonl", "-n", "4").stderr
     assert [line.split(" failed: ")[0] for line in said.splitlines() if " failed: " in line] == [
@@ -200,7 +197,6 @@ def undisturbed(pyspec, many, tmp_path):
 
 
 def wait_for(journal, records, process):
-    """Returns when the journal has that many records, or the process has ended."""
     wait(
         lambda: (
             process.poll() is not None
@@ -324,7 +320,6 @@ def test_the_pace_is_that_of_the_results(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_the_summary_says_where_answers_ran(facts: dict[str, int], says: str) -> None:
-    """Cells are told of by those who have them."""
     assert says in summary({**COUNTS, **facts})
 
 
@@ -335,7 +330,6 @@ COUNTS = {
 
 
 def summary(facts: dict[str, object]) -> str:
-    """The table at the end of a run."""
     out = io.StringIO()
     module.show_summary(facts, Console(file=out, width=120))
     return out.getvalue()
@@ -353,7 +347,6 @@ def summary(facts: dict[str, object]) -> str:
     ],
 )  # fmt: skip
 def test_the_summary_says_what_was_done_and_no_more(facts: dict[str, int], says: str) -> None:
-    """Nothing is told of what there was none of."""
     shown = (
         "\n".join(line.rstrip() for line in summary({**COUNTS, "workers": 2, **facts}).splitlines())
         + "\n"

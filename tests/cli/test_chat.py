@@ -35,13 +35,11 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
 def words(target: str, *options: str) -> list[str]:
-    """How the chat is started."""
     chat = ["chat", "-m", target, "--trust-model", "-t", "1", "-c", "512", "--temp", "0"]
     return [*chat, "--draft", "lookup", "--stats", *options]
 
 
 def command(target: str, *options: str) -> list[str]:
-    """The same in an interpreter of its own."""
     return [sys.executable, "-m", "pyspec", *words(target, *options)]
 
 

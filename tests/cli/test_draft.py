@@ -29,7 +29,6 @@ from pyspec.store.sources import Family, FamilyDraft, load_manifest
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A target and a model here that can draft for it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
@@ -138,7 +137,6 @@ def test_a_small_one_to_fetch_goes_before_a_large_one_here(
 def test_what_was_fetched_is_not_to_fetch(
     pair: tuple[Path, Path], fetchable: FamilyDraft, tmp_path: Path
 ) -> None:
-    """One row, of the file."""
     folder = tmp_path / "cache/models"
     folder.mkdir(exist_ok=True)
     pair[1].rename(folder / f"owner--small-GGUF--{'f' * 40}--small-Q8_0.gguf")
@@ -148,7 +146,6 @@ def test_what_was_fetched_is_not_to_fetch(
 
 @pytest.mark.usefixtures("pair")
 def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
-    """Whatever else is here, as when it answers."""
     add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
     (row, *_) = json.loads(run("headed", "--json").stdout)
     assert (row["name"], row["where"], row["note"]) == ("mtp", "in its file", "next-token head")
@@ -183,7 +180,6 @@ def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
 def test_heads_without_a_graph_are_named(
     pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once when it answers, and here."""
     facts = facts_of(pair[0])
     assert facts is not None
     headed = msgspec.structs.replace(facts, heads=1, architecture="exaone4")
@@ -251,7 +247,6 @@ def test_what_was_measured_is_known_to_the_next_start(
     ],
 )
 def test_verdicts_are_one_sentence(measured: tuple[float, float | None], says: str) -> None:
-    """What pays, and what does not."""
     assert trial_sentence(*measured) == says
 
 
@@ -340,6 +335,5 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("pair")
 def test_a_file_that_answers_nothing_is_refused() -> None:
-    """A head alone is no target."""
     result = run("smollm2-eagle3")
     assert isinstance(result.exception, UnsupportedModel)

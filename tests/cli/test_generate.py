@@ -76,7 +76,6 @@ def test_another_model_that_goes_on_is_named(
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
-    """The default model is another file."""
     monkeypatch.setattr("pyspec.cli.options.resolve", lambda *_: model)
 
 
@@ -256,7 +255,6 @@ def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
 
 @pytest.mark.parametrize(("ctx", "said"), [(64, True), (256, False)])
 def test_a_context_that_is_rounded_up_is_said(tiny_ascii: Path, ctx: int, said: bool) -> None:
-    """What is full later is not what was asked for."""
     done = run(
         "x", "-m", tiny_ascii, "--trust-model", "-t", "1", "-n", "1", "-c", ctx, "--draft", "none"
     )

@@ -116,7 +116,6 @@ def test_a_schema_is_followed(home: Path, smollm2: str) -> None:
 
 
 def test_errors_are_one_sentence(home: Path, smollm2: str) -> None:
-    """As llm shows errors of models."""
     done = llm(home, "-m", "pyspec", "x", "-o", "draft", "no-such-model")
     assert done.returncode == 1
     assert "there is no model 'no-such-model'" in done.stderr
@@ -161,7 +160,6 @@ def test_tools_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         model = llm_plugin.SpeculativeModel("pyspec", None)
 
         def add(a: int, b: int) -> int:
-            """Adds."""
             return a + b
 
         chain = model.chain("2 + 3?", tools=[program.Tool.function(add)], stream=True)

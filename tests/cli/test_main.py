@@ -138,13 +138,11 @@ class Interrupted:
     """A finder of modules during whose work Ctrl-C is pressed."""
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Look for one."""
         if name == "pyspec.cli.main":
             raise KeyboardInterrupt
 
 
 def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the first second of every command."""
     monkeypatch.delitem(sys.modules, "pyspec.cli.main")
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as left:

@@ -15,7 +15,6 @@ from pyspec.cli.main import cli
 
 
 def run(model: Path, *words: object, **variables: str) -> running.Done:
-    """The command, with short answers."""
     return running.run(
         "measure", "-m", model, "--trust-model", "-t", "1", "-c", "1024", *words, **variables
     )
@@ -23,12 +22,10 @@ def run(model: Path, *words: object, **variables: str) -> running.Done:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a chat template."""
     return scripted.write(tmp_path_factory.mktemp("model"))
 
 
 def test_the_sentence_names_both_uses_the_draft_and_the_temperature() -> None:
-    """Rounded to a tenth."""
     found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
     assert found.sentence == (
         "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0.8 (edits 0)"

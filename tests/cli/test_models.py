@@ -70,7 +70,6 @@ def test_list_says_what_is_here(shop: Shop) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_models_alone_lists_them() -> None:
-    """What somebody types first."""
     assert run().stdout == run("list").stdout != ""
 
 
@@ -126,7 +125,6 @@ def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -
 
 @pytest.mark.usefixtures("shop")
 def test_the_original_can_be_asked_for(tmp_path: Path) -> None:
-    """--as original is the file as it was fetched."""
     result = run("pull", "toy", "--as", "original")
     assert result.stdout == f"{tmp_path}/cache/models/toy.gguf\n"
 
@@ -245,7 +243,6 @@ def test_add_and_remove(tmp_path: Path) -> None:
 def test_a_name_is_proposed_for_a_file_whose_own_is_none(
     tmp_path: Path, stem: str, name: str
 ) -> None:
-    """One that is taken as it stands."""
     path = tmp_path / f"{stem}.gguf"
     path.write_bytes(tiny_llama().build())
     refused = run("add", str(path))
@@ -312,7 +309,6 @@ def test_template_and_what_it_makes_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_template_that_fails_is_shown_with_its_reason(tmp_path: Path) -> None:
-    """A broken one is no reason to show nothing."""
     path = tiny.write_vocabulary(tmp_path / "v.gguf", "{% for %}", [])
     out = run("info", str(path), "--template").stdout
     assert "{% for %}" in out

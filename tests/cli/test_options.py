@@ -82,7 +82,6 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
     ],
 )
 def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) -> None:
-    """Each means here what it means there."""
     assert parsed(*words)[name] == value
 
 
@@ -172,7 +171,6 @@ def test_measurements_have_the_engine_of_answers(command: click.Command) -> None
 
 @pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
-    """No option is listed by its name alone."""
     silent = [
         each.name for each in command.params if isinstance(each, click.Option) and not each.help
     ]
@@ -180,7 +178,6 @@ def test_every_option_has_a_sentence(command: click.Command) -> None:
 
 
 def help_of(command: click.Command, word: str = "--help", width: int = 100) -> str:
-    """A help page."""
     return CliRunner().invoke(command, [word], terminal_width=width).output
 
 
@@ -219,7 +216,6 @@ def test_all_options_come_with_the_terms(command: click.Command) -> None:
 
 
 def test_a_prompt_without_quotes_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said can be pasted."""
     with pytest.raises(SystemExit) as left:
         main(["generate", "what's", "up", "there"])
     assert left.value.code == 2
@@ -279,7 +275,6 @@ def test_commands_are_suggested(name: str, says: str, capsys: pytest.CaptureFixt
 
 
 def complete(words: str) -> list[str]:
-    """What bash is offered after these words."""
     script = CliRunner().invoke(cli, ["completion", "bash"]).output
     line = words.split(" ")
     commands = f"""
@@ -295,7 +290,6 @@ def complete(words: str) -> list[str]:
 
 
 def test_bash_completes_commands_and_options() -> None:
-    """With the printed script, in a real bash."""
     assert complete("pyspec gen") == ["generate"]
     assert "--json-schema" in complete("pyspec generate --json-s")
 
@@ -317,7 +311,6 @@ FISH = """
 def test_other_shells_complete_commands_and_options(
     shell: str, script: str, tmp_path: Path
 ) -> None:
-    """With the printed script, in the shell itself, with a sentence on each word."""
     program, flag = shell.split()
     if shutil.which(program) is None:
         pytest.skip(f"no {program} here")
@@ -333,7 +326,6 @@ def test_other_shells_complete_commands_and_options(
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_completion_is_printed_for_each_shell(name: str) -> None:
-    """Each script names the command and how it asks."""
     out = CliRunner().invoke(cli, ["completion", name]).output
     assert "_PYSPEC_COMPLETE" in out
     assert name in out

@@ -76,7 +76,6 @@ def test_a_disturbed_measurement_is_not_stored(
 
 
 def test_forget_needs_no_measurement(profile) -> None:
-    """It says what it removed."""
     done = profile("--forget")
     assert done.returncode == 0
     assert "0 profiles removed" in done.stderr
@@ -131,13 +130,11 @@ def test_a_plot_that_cannot_be_drawn_is_refused_first(monkeypatch: pytest.Monkey
 def test_the_report_ends_in_the_command_to_use(
     auto: float, lookup_share: float, wanted: str
 ) -> None:
-    """With the draft where it pays, without it where it does not."""
     found = SimpleNamespace(acceptance=[0.5], auto=auto, lookup_share=lookup_share)
     assert next_command(found, ModelOptions("my target", "small")) == wanted
 
 
 def test_plot_is_saved(profile, tmp_path: Path) -> None:
-    """An svg with the cost curve."""
     pytest.importorskip("matplotlib")
     assert profile("--plot", tmp_path / "p.svg", "--no-save").returncode == 0
     assert b"<svg" in (tmp_path / "p.svg").read_bytes()

@@ -57,7 +57,6 @@ def asked(url, **fields):
 
 
 def url_of(process):
-    """Where a server is."""
     return f"http://127.0.0.1:{port_of(process)}"
 
 
@@ -87,7 +86,6 @@ def request_to(process, path, **asked):
 
 
 def status_of(port, path="/health", **headers):
-    """The status of a request without a body."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
         client.request("GET", path, headers=headers)
         return client.getresponse().status

@@ -122,7 +122,6 @@ def test_words_that_are_not_utf8(tiny_ascii: Path, words: list[str]) -> None:
 
 
 def test_words_that_are_not_utf8_in_a_shell(tiny_ascii: Path) -> None:
-    """As a process gets them."""
     done = shell(r"$P generate x --draft $'\xff' $M </dev/null", tiny_ascii)
     assert (done.returncode, done.stdout, b"Traceback" in done.stderr) == (1, b"", False)
     done.stderr.decode("ascii")
@@ -145,7 +144,6 @@ def test_an_answer_on_a_full_disk(tiny_ascii: Path) -> None:
      ["chat"], ["--help"]],
 )  # fmt: skip
 def test_every_command_on_a_full_disk(tiny_ascii: Path, words: list[str]) -> None:
-    """The same for lists and chats."""
     model = options(tiny_ascii) if words[0] in ("generate", "chat") else []
     done = run(*words, *model, stdin=b"hi", stdout="/dev/full")
     assert done.returncode == 1
@@ -161,7 +159,6 @@ def close(*fds: int) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--tokens"]])
 def test_an_answer_for_a_closed_stdout(tiny_ascii: Path, more: list[str]) -> None:
-    """One sentence and a failure."""
     words = ["generate", "x", *options(tiny_ascii), *more]
     with start(*words, before=partial(close, 1)) as child:
         code, _, stderr = child.ended()
@@ -171,7 +168,6 @@ def test_an_answer_for_a_closed_stdout(tiny_ascii: Path, more: list[str]) -> Non
 
 
 def test_stdin_that_is_closed(tiny_ascii: Path) -> None:
-    """With a prompt nobody misses it."""
     with start("generate", "x", *options(tiny_ascii), before=partial(close, 0)) as child:
         code, stdout, stderr = child.ended()
     assert (code, "Traceback" in stderr) == (0, False)

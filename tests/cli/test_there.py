@@ -29,13 +29,11 @@ ASK = ("a", "--temp", "0", "-n", "12")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a chat template."""
     return scripted.write(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
-    """A server over it, with a key."""
     with opening(tiny_ascii) as start:
         yield start(model, key="k")
 
@@ -44,7 +42,6 @@ def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
 def known(
     server: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> RunningServer:
-    """The server, of which there is a record."""
     monkeypatch.setenv("PYSPEC_SERVERS", str(tmp_path / "servers"))
     record = RunningServer(server.url, "k", os.getpid(), "tiny", str(model), "lookup", 1024)
     path = announce(record)
@@ -56,7 +53,6 @@ def known(
 def run(
     known: RunningServer, folder: Path, *words: object, stdin: bytes | None = b""
 ) -> running.Done:
-    """A command that finds the server."""
     return running.run(*words, stdin=stdin, PYSPEC_SERVERS=str(folder / "servers"))
 
 
@@ -80,7 +76,6 @@ def test_generate_answers_by_the_server_what_it_answers_itself(
 def test_generate_prints_json_and_cuts_where_asked(
     known: RunningServer, model: Path, tmp_path: Path
 ) -> None:
-    """As without a server."""
     told = json.loads(run(known, tmp_path, "generate", "-m", model, *ASK, "--json").stdout)
     assert told["finish_reason"] == "length"
     assert told["timings"]["tokens_per_second"] > 0
@@ -122,7 +117,6 @@ def test_another_model_is_not_the_servers(known: RunningServer, tiny_target: Pat
 def test_records_that_others_can_read_or_of_the_dead_do_not_count(
     known: RunningServer, tmp_path: Path
 ) -> None:
-    """The dead's are removed."""
     dead = announce(RunningServer(known.url, "", 2**22 - 3, "tiny", known.path, "none", 64))
     assert dead is not None
     assert list(found()) == [known]
@@ -133,7 +127,6 @@ def test_records_that_others_can_read_or_of_the_dead_do_not_count(
 
 
 def test_a_server_that_is_not_asked_ends(model: Path, tmp_path: Path) -> None:
-    """And takes its record away."""
     words = [
         "serve",
         "-m",
@@ -178,7 +171,6 @@ def test_a_server_that_answers_otherwise_is_not_used_unasked(
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("1.5h", 5400)])
 def test_an_idle_time_has_a_unit(text: str, seconds: float) -> None:
-    """Seconds without one."""
     assert _duration(text) == seconds
     with pytest.raises(OptionError, match="--idle is soon"):
         _duration("soon")

@@ -21,7 +21,6 @@ def llm(tiny_ascii):
 
 
 def counted(model, result):
-    """(result, drafted tokens accepted)."""
     return result, getattr(model.client, "last_speculation", {}).get("accepted", 0)
 
 
@@ -49,8 +48,6 @@ def test_batch(llm):
 
 
 def test_stream_and_stop(both, llm):
-    """A stream's pieces, with a stop string."""
-
     def client():
         model = llm()
         whole = model.invoke("abcabd")

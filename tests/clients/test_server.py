@@ -46,7 +46,6 @@ def served(path):
 
 
 def use(client):
-    """Everything a program asks of it."""
     chat = client.chat.completions
     plain = {"model": "m", "messages": CHAT, "max_tokens": 40, "temperature": 0.0}
     out = {"chat": chat.create(**plain).choices[0].message.content}

@@ -13,13 +13,11 @@ RUN = {"target": "t"}
 
 
 def finished(record, text="", error=None):
-    """The result of a record."""
     return RecordResult(index=7, id=record.id, prompt_sha256=record.sha256, text=text, error=error)
 
 
 @pytest.fixture
 def records():
-    """Two records."""
     return [Record(id=name, prompt=name) for name in "ab"]
 
 
@@ -36,7 +34,6 @@ def test_what_one_writer_finished_another_finds(tmp_path, records):
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    """By what differs."""
     JournalFolder(tmp_path, RUN).close()
     with pytest.raises(ResumeMismatch, match="target"):
         JournalFolder(tmp_path, {"target": "other"})

@@ -35,7 +35,6 @@ def target(open_plain, tiny_target):
 
 
 def test_none_drafts_nothing(target):
-    """Draft "none" has no parts."""
     parts = choose_parts(target, "none", "auto")
     assert (parts.drafter, parts.draft, parts.companion) == (None, None, None)
     assert parts.names == ("none", "none")
@@ -57,7 +56,6 @@ def test_path_alone(target, tiny_draft):
 
 
 def test_lookup_and_path(target, tiny_draft):
-    """lookup+PATH is both, lookup first."""
     parts = choose_parts(target, f"lookup+{tiny_draft}", "none")
     assert isinstance(parts.drafter, LookupDrafter)
     assert parts.draft == tiny_draft
@@ -70,7 +68,6 @@ def test_auto_for_a_model_nobody_knows_is_lookup(target):
 
 
 def test_drafter_object(target):
-    """A pyspec drafter is taken as it is."""
     drafter = Scripted(lambda _tokens, _limit: [])
     assert choose_parts(target, drafter, "auto").drafter is drafter
 
@@ -97,14 +94,12 @@ def test_companion_without_a_draft_is_noted(target, tiny_companion):
 
 
 def test_companion_equal_to_the_draft_is_left_out(target, tiny_draft):
-    """The draft has nothing to say about itself."""
     parts = choose_parts(target, tiny_draft, str(tiny_draft))
     assert parts.companion is None
     assert "nothing to add" in parts.notes[0]
 
 
 def test_companion_that_is_the_draft_by_another_name_is_left_out(target, tiny_draft, tmp_path):
-    """The same file through a link is the same file."""
     link = tmp_path / "other.gguf"
     link.symlink_to(tiny_draft)
     assert choose_parts(target, tiny_draft, str(link)).companion is None
@@ -214,7 +209,6 @@ def test_draft_that_is_no_model(open_llama, tiny_target, tmp_path, make, error):
 
 
 def test_truncated_draft(open_llama, tiny_target, tmp_path):
-    """A draft cut short is refused."""
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_target.read_bytes()[:-5000])
     with pytest.raises(ModelInvalid, match=r"cut\.gguf"):
@@ -222,7 +216,6 @@ def test_truncated_draft(open_llama, tiny_target, tmp_path):
 
 
 def test_unknown_name(open_llama, tiny_target):
-    """A name that no manifest has is told as such."""
     with pytest.raises(ModelNotFound):
         open_llama(tiny_target, draft="no-such-draft")
 

@@ -28,7 +28,6 @@ def target(tiny_folder):
 
 @pytest.fixture(scope="module")
 def assistant(tiny_folder):
-    """What drafts for it."""
     return tiny_gemma4.write_assistant(tiny_folder / "gemma4-assistant.gguf")
 
 
@@ -113,7 +112,6 @@ def test_tried_with_its_target_and_found_beside_it(open_llama, tmp_path, monkeyp
 
 @pytest.mark.parametrize("what", ["another model", "another width"])
 def test_what_does_not_fit_is_refused(open_llama, target, tiny_target, tmp_path, what):
-    """From the header, by name."""
     hidden = 32 if what == "another model" else 64
     draft = tiny_gemma4.write_assistant(tmp_path / "assistant.gguf", hidden=hidden)
     with pytest.raises(DraftMismatch, match=r"assistant\.gguf"):

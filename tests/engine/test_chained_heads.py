@@ -75,7 +75,6 @@ class Reference:
         return np.ctypeslib.as_array(found, shape=(n, self._width)).copy()
 
     def draft(self, text: Sequence[int], heads: Sequence[int]) -> list[int]:
-        """As many tokens as heads are named."""
         with self._context(llama_cpp.LLAMA_CONTEXT_TYPE_DEFAULT) as trunk:
             states = self._decode(trunk, text, 0, None)[:-1]
         drafted: list[int] = []
@@ -90,7 +89,6 @@ class Reference:
 
 
 def drafted(llm: SpeculativeLlama, n: int) -> list[int]:
-    """What the engine drafts after the text it holds."""
     engine = llm.assembly.engine
     engine.put_draft(0, ())
     engine.set_stop([0.0], None)
@@ -116,7 +114,6 @@ def look(path: Path, n_heads: int, draft: str, report: int) -> None:
 
 
 def written(folder: Path, arch: str, n_heads: int) -> Path:
-    """A random file."""
     path = folder / f"{arch}.gguf"
     assert tiny_heads.write(path, arch, n_heads)
     return path
@@ -165,7 +162,6 @@ def answer_four(path: Path, report: int) -> None:
 
 
 def test_four_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The texts are those without drafts."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     said, status, where = fork(partial(answer_four, written(tmp_path, "step35", 3)), 100)
     assert status == 0, (status, where)

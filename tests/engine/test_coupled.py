@@ -58,7 +58,6 @@ def softmax(logits):
 
 
 def keep(logits, where):
-    """The logits with all others out of reach."""
     return np.where(where, logits, -np.inf)
 
 
@@ -184,7 +183,6 @@ class Source:
         self.drafted = self.accepted = 0
 
     def close(self):
-        """Free what was loaded."""
         for chain in self.chains:
             if chain is not None:
                 chain.close()
@@ -252,7 +250,6 @@ LIMIT = 4.0
 
 @pytest.fixture(scope="module")
 def draft(tiny_folder):
-    """A draft that is often right and often not."""
     return tiny.write(tiny_folder / "coupled-draft.gguf", noise=0.1)
 
 

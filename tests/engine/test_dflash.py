@@ -33,13 +33,11 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def target(tiny_folder):
-    """A target of four layers."""
     return tiny.write(tiny_folder / "dflash-target.gguf", n_layer=tiny_eagle.N_LAYER)
 
 
 @pytest.fixture
 def make(tmp_path):
-    """Writes a draft."""
     names = count()
     return lambda **form: tiny_dflash.write(tmp_path / f"dflash{next(names)}.gguf", **form)
 
@@ -155,7 +153,6 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_does_not_fit_is_refused(open_llama, make, target, what):
-    """From the header, by name."""
     form, error = WRONG[what]
     draft = make(**form)
     with pytest.raises(error, match=draft.name):

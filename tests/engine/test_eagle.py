@@ -34,7 +34,6 @@ PROMPT = b"abcabdabe"
 
 @pytest.fixture(scope="module")
 def target(tiny_folder):
-    """A target of four layers."""
     return tiny.write(tiny_folder / "eagle-target.gguf", n_layer=tiny_eagle.N_LAYER)
 
 

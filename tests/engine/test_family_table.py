@@ -93,7 +93,6 @@ def by_lookup(path: Path, draft: Path, reference: Reference) -> str:
 
 
 def by_draft(path: Path, draft: Path, reference: Reference) -> str:
-    """A model of the same vocabulary and another architecture."""
     with by(path, str(draft)) as llm:
         return reference.differs(PROMPT, ask(llm, PROMPT, N).ids) or drafts_as_known(llm)
 
@@ -156,7 +155,6 @@ WAYS: list[Callable[[Path, Path, Reference], str]] = [
 
 
 def all_ways(path: Path, draft: Path, report: int) -> None:
-    """What each way got wrong."""
     wrong = {}
     reference = Reference(path)
     for way in WAYS:

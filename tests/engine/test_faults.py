@@ -67,7 +67,6 @@ def test_drafter_that_fails_now_and_then_serves_in_between(open_llama, tiny_targ
 
 
 def test_numpy_ids_are_ids(open_llama, tiny_target, reference):
-    """A drafter may work in numpy."""
     text = np.asarray([*PROMPT, *reference])
     drafter = Scripted(lambda tokens, limit: Proposal(text[len(tokens) : len(tokens) + limit]))
     assert ask(open_llama(tiny_target, draft=drafter), PROMPT, 11).flags == "t" + "aaaat" * 2
@@ -91,7 +90,6 @@ class Breaking:
         setattr(engine, name, self)
 
     def __call__(self, *args, **kwargs):
-        """The call itself, or its error."""
         self._seen += 1
         if self._first <= self._seen < self._last:
             raise self._error
@@ -145,7 +143,6 @@ def test_what_a_draft_drafted_before_it_failed_is_dropped(open_llama, tiny_targe
 
 
 def test_draft_that_failed_once_serves_again(open_llama, tiny_target, tiny_draft, reference):
-    """One failed decode is not the end of a draft model."""
     llm = open_llama(tiny_target, draft=tiny_draft, length="fixed:2")
     Breaking(llm.assembly.engine, "draft", 2, 1, EngineError("drafting: it broke"))
     assert ask(llm, PROMPT).ids == reference
@@ -254,7 +251,6 @@ def test_id_outside_the_vocabulary_is_refused(open_llama, tiny_target, reference
 
 
 def test_empty_prompt_is_refused(open_llama, tiny_target):
-    """Without a token there is nothing to go on from."""
     with pytest.raises(InputError):
         ask(open_llama(tiny_target), [])
 

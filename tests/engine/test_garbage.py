@@ -28,7 +28,6 @@ USED = {
 
 @pytest.fixture
 def adapter(tmp_path):
-    """A LoRA adapter for the tiny target."""
     path = tmp_path / "lora.gguf"
     writer, weights = gguf.GGUFWriter(path, "llama"), tiny.Weights(3)
     writer.add_string("general.type", "adapter")
@@ -45,7 +44,6 @@ def adapter(tmp_path):
 
 @pytest.mark.parametrize("use", USED)
 def test_a_circle_is_freed(use, tiny_target, adapter):
-    """By a collection, and by the end of the process."""
     script = f"{MADE}    {USED[use]}; made.itself = made; del made; gc.collect()\n{USED[use]}; made.itself = made"
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", script, str(tiny_target), str(adapter)],

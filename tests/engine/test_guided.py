@@ -35,14 +35,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(path: Path, **options: Any) -> Any:
-    """A model for one test."""
     return closing(
         SpeculativeLlama(str(path), n_ctx=512, n_threads=1, trust=True, verbose=False, **options)
     )
 
 
 def answer(llm: Any, **options: Any) -> tuple[str, dict[str, Any]]:
-    """What it says under the schema, and how it came."""
     made = llm.create_chat_completion([{"role": "user", "content": "ab"}], **ASKED, **options)
     return made["choices"][0]["message"]["content"], llm.last_speculation
 

@@ -82,7 +82,6 @@ def _draft(model: Any, text: Sequence[int], n: int) -> list[int]:
 
 
 def drafted(llm, n):
-    """What the engine drafts after the text it holds."""
     engine = llm.assembly.engine
     engine.put_draft(0, ())
     engine.set_stop([0.0], None)
@@ -157,7 +156,6 @@ def test_a_target_without_the_layer_takes_one_beside_it(open_llama, beside, tmp_
 
 @pytest.mark.parametrize(("arch", "what"), [("llama", "is of qwen35"), ("lfm2", "is of qwen35")])
 def test_a_head_of_another_architecture_is_refused(open_llama, beside, tiny_folder, arch, what):
-    """By name, before anything is loaded."""
     other = tiny.write(tiny_folder / f"other-{arch}.gguf", arch=arch)
     with pytest.raises((DraftMismatch, UnsupportedModel), match=what):
         open_llama(other, draft=beside)

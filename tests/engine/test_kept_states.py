@@ -30,7 +30,6 @@ def most(path: Path, report: int) -> None:
 
 @pytest.mark.parametrize("arch", [*NAMES, pytest.param("deepseek4", marks=pytest.mark.slow)])
 def test_it_is_known_whether_states_are_kept(arch: str, tmp_path: Path) -> None:
-    """Before a model of the architecture is loaded."""
     path = tmp_path / f"{arch}.gguf"
     assert tiny_archs.write(path, arch)
     said, status, where = fork(partial(most, path), 60)

@@ -40,13 +40,11 @@ def flat_target(tiny_folder):
 
 @pytest.fixture(scope="module")
 def flat_draft(tiny_folder):
-    """Its draft."""
     return tiny.write(tiny_folder / "flat-draft.gguf", scale=1.0, noise=0.15)
 
 
 @pytest.fixture(scope="module")
 def flat_companion(tiny_folder):
-    """Its companion."""
     return tiny.write(tiny_folder / "flat-companion.gguf", scale=1.0, noise=0.15, noise_seed=2)
 
 
@@ -106,7 +104,6 @@ class Nosy(LengthPolicy):
         return int(1e4 * sum(seen)) % (draft.n + 1)
 
     def observe(self, outcome):
-        """Count what was accepted."""
         self._accepted += sum(seq.n_accepted for seq in outcome.seqs)
 
 

@@ -345,7 +345,6 @@ def test_a_deviation_that_does_not_rejoin_is_refused(open_llama, tiny_target, ru
 
 
 def test_gap_0_stays_exact_whatever_confirms(open_llama, tiny_target, tiny_draft):
-    """No condition opens what the gap has closed."""
     strict = ask(open_llama(tiny_target, draft=tiny_draft), PROMPT, 60)
     rule = Margin(gap=0.0, confirm=1)
     found = ask(open_llama(tiny_target, draft=tiny_draft, verification=rule), PROMPT, 60)

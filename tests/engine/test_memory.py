@@ -93,7 +93,6 @@ def test_recurrent_model_refuses_a_named_draft(open_llama, tiny_recurrent, draft
 
 
 def test_recurrent_model_refuses_a_drafter_object(open_llama, tiny_recurrent):
-    """The same for a drafter given as an object."""
     with pytest.raises(UnsupportedModel):
         open_llama(tiny_recurrent, draft=foretelling([]))
 

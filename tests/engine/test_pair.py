@@ -26,13 +26,11 @@ from pyspec.store import check
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No verdict of another test."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """One with layers for a head to read."""
     return tiny.write(tmp_path / "target.gguf", n_layer=tiny_eagle.N_LAYER)
 
 
@@ -114,7 +112,6 @@ def test_a_head_whose_parts_have_other_types_is_refused(
 def test_a_pair_is_tried_once(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And again where either file has changed."""
     draft, tried = tiny_eagle.write(tmp_path / "head.gguf"), []
 
     def spy(*arguments: Any, **options: Any) -> check.ChildExit:
@@ -185,7 +182,6 @@ def test_overrides_are_tried(key: str, value: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("override", [{"k" * 200: 1}, {"a": "b" * 128}, {"a": 2**70}, {"a": None}])
 def test_overrides_that_llama_cpp_cannot_hold(override: dict[str, Any], tmp_path: Path) -> None:
-    """They are refused before it sees them."""
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_llama().build())
     with pytest.raises(OptionError):
@@ -219,7 +215,6 @@ check.run_child("x", [], script=Path(sys.argv[1]))
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
-    """Also where that is killed."""
     script, pid = tmp_path / "loops.py", tmp_path / "pid"
     script.write_text(f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n{LOOPS}")
     for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM), signal.SIGINT):
@@ -234,7 +229,6 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 def wait(until: Callable[[], object]) -> None:
-    """Until that is so."""
     end = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < end

@@ -12,7 +12,6 @@ class Held:
     """An engine whose sequence 0 holds any text."""
 
     def held(self, role, seq):
-        """Tokens."""
         return 100
 
 

@@ -40,7 +40,6 @@ KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
 
 @pytest.fixture
 def profile() -> Profile:
-    """A fresh profile."""
     return Profile(KEY, CostCurve.prior().state(), Acceptance())
 
 
@@ -54,7 +53,6 @@ def test_a_saved_profile_is_loaded_equal(tmp_path, profile) -> None:
 
 
 def test_no_profile_is_none(tmp_path) -> None:
-    """A machine that was not measured has none, which is no error."""
     assert read_profile(tmp_path, KEY) is None
 
 
@@ -137,7 +135,6 @@ def taught() -> Acceptance:
 
 
 def prior_of(draft: str, companion: str, learned: Acceptance) -> Prior:
-    """What is kept of a state."""
     return Prior(draft, companion, learned.calibration, learned.companion)
 
 
@@ -161,20 +158,17 @@ def test_a_prior_knows_nothing_of_lookup() -> None:
 
 
 def test_a_prior_for_another_companion_keeps_the_draft_s_part() -> None:
-    """What was learned with one companion says nothing about another."""
     again = prior_of("d", "c", taught()).restore("d", "other")
     assert again.calibration.table == pytest.approx(taught().calibration.table)
     assert again.companion == Acceptance().companion
 
 
 def test_a_prior_for_another_draft_is_refused() -> None:
-    """Its bins are of other probabilities."""
     with pytest.raises(ProfileError, match="another draft"):
         prior_of("d", "c", Acceptance()).restore("e", "c")
 
 
 def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:
-    """A draft without one is the usual case."""
     draft = tmp_path / "d.gguf"
     assert read_prior(draft) is None
     prior_path(draft).write_text("{")
@@ -189,14 +183,12 @@ def loaded(*paths) -> list[Side]:
 
 @pytest.fixture
 def draft(tmp_path):
-    """A file that stands for a draft."""
     path = tmp_path / "d.gguf"
     path.write_bytes(b"weights")
     return path
 
 
 def seen() -> Acceptance:
-    """A state unlike a fresh one."""
     learned = Acceptance()
     for _ in range(50):
         learned.calibration.update(0, 3, True)
@@ -204,13 +196,11 @@ def seen() -> Acceptance:
 
 
 def test_a_draft_begins_with_its_prior(draft) -> None:
-    """What was written beside it is what a policy begins with."""
     save_prior(loaded(draft), seen())
     assert prior_learned(loaded(draft)) == seen()
 
 
 def test_a_draft_without_a_prior_begins_with_nothing(draft) -> None:
-    """As does a session without a draft."""
     assert prior_learned(loaded(draft)) == Acceptance()
     assert prior_learned(loaded()) == Acceptance()
 
@@ -247,7 +237,6 @@ class Quiet:
     """A machine that nobody else uses."""
 
     def busy(self, _threads: int) -> bool:
-        """Never."""
         return False
 
 
@@ -255,7 +244,6 @@ class Crowded(Quiet):
     """One that others use."""
 
     def busy(self, _threads: int) -> bool:
-        """Always."""
         return True
 
 
@@ -324,7 +312,6 @@ def test_a_prior_is_worth_more_than_the_last_texts(opened, draft) -> None:
     "fact", ["", "{", "[]", "{}", '{"greedy": {}}', '{"greedy": {"seen": [1]}, "coupled": {}}']
 )
 def test_what_was_kept_and_is_damaged_is_nothing(opened, draft, fact: str) -> None:
-    """It is learned anew, without a word."""
     sides = loaded(draft)
     keep_learned(opened, sides, seen())
     (record,) = [

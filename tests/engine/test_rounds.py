@@ -206,7 +206,6 @@ def test_end_inside_an_accepted_draft_ends_the_answer(open_llama, tiny_folder, r
 
 
 def test_draft_model_does_not_draft_past_an_end(open_llama, tiny_folder, reference):
-    """A draft that proposes the end token stops there."""
     path, at = ending(tiny_folder, reference, 7)
     llm = open_llama(path, draft=path, length="fixed:63")
     answer = ask(llm, PROMPT)
@@ -225,13 +224,11 @@ def test_context_fills_in_the_middle_of_an_answer(open_llama, tiny_target):
 
 
 def test_more_tokens_than_the_context_holds_end_with_context(open_llama, tiny_target):
-    """A max_tokens past the context is no promise."""
     llm = open_llama(tiny_target, draft=tiny_target)
     assert ask(llm, PROMPT, 10_000).finish_reason == "context"
 
 
 def test_prompt_that_fills_the_context_gives_one_token(open_llama, tiny_target):
-    """The last token of a full context still has its logits."""
     llm = open_llama(tiny_target, draft=tiny_target)
     answer = ask(llm, (PROMPT * 100)[: llm.n_ctx()])
     assert (len(answer.ids), answer.finish_reason) == (1, "context")

@@ -43,7 +43,6 @@ def prompts(count):
 
 
 def drawn(i):
-    """How the i-th prompt is answered."""
     return Sampling(
         temperature=(0.6, 0.8, 1.0, 1.5)[i % 4],
         top_k=0,
@@ -201,7 +200,6 @@ def parted_text(text, ids, tokens):
 
 
 def records(count):
-    """The prompts as records of a batch."""
     made = []
     for i, prompt in enumerate(prompts(count)):
         how = drawn(i)

@@ -29,7 +29,6 @@ def split(path: Path, last: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known of any file."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 
 
@@ -40,7 +39,6 @@ def whole(tmp_path: Path) -> Path:
 
 
 def test_a_first_part_without_tensors_is_a_model(open_llama, whole) -> None:
-    """It answers as the one file does."""
     parts = split(whole, "blk.3.")
     assert ask(open_llama(parts), PROMPT, 20).ids == ask(open_llama(whole), PROMPT, 20).ids
 

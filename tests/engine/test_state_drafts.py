@@ -15,7 +15,6 @@ LONG = 3
 
 @pytest.fixture(params=ARCHITECTURES)
 def draft(request, tiny_folder):
-    """A small model with states."""
     return tiny.write(tiny_folder / f"states-{request.param}.gguf", arch=request.param, n_layer=2)
 
 

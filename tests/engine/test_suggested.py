@@ -74,7 +74,6 @@ def test_a_batch_says_it_once(target, caplog) -> None:
 
 
 def test_ids_that_a_draft_lacks_end_no_draft(open_llama, tmp_path) -> None:
-    """It reads another token in their place."""
     more = [*tiny.TOKENS, *(f"[PAD{i}]" for i in range(9))]
     target = tiny.write(tmp_path / "more.gguf", n_layer=4, tokens=more)
     draft = tiny.write(tmp_path / "fewer.gguf", n_layer=1)

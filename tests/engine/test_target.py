@@ -122,7 +122,6 @@ def test_the_option_reaches_the_load(
 
 
 def test_another_word_is_refused(tiny_target: Path) -> None:
-    """Only auto, on and off."""
     with pytest.raises(OptionError, match="extra_buffers"):
         SpeculativeLlama(str(tiny_target), extra_buffers="perhaps")
 
@@ -149,7 +148,6 @@ def test_a_processor_with_amx_is_tried_once_for_trusted_files(
 def test_a_good_processor_with_amx_keeps_them(
     tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trial is believed, not the flag."""
     monkeypatch.setattr(checks, "has_amx", lambda: True)
     monkeypatch.setattr(checks, "run_child", lambda *_, **__: ChildExit(""))
     assert checks.check_model(tiny_target, trust=True) is True

@@ -17,7 +17,6 @@ from pyspec.llama.speculative import SpeculativeLlama
 
 @pytest.fixture(scope="module")
 def mixture(tiny_folder: Path) -> Path:
-    """A random mixture of experts."""
     return tiny.write(tiny_folder / "four-experts.gguf", arch="mixture")
 
 
@@ -35,7 +34,6 @@ def test_the_users_own_patterns_come_before_the_experts() -> None:
 
 
 def test_shared_experts_are_no_experts() -> None:
-    """Every token uses them."""
     assert TensorPlaces(experts=-1).place_of("blk.0.ffn_up_shexp.weight") is None
 
 
@@ -52,7 +50,6 @@ def test_shared_experts_are_no_experts() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(experts: int, given: Any, says: str) -> None:
-    """By name, before anything is loaded."""
     with pytest.raises(OptionError, match=says):
         tensor_places(experts, given)
 

@@ -82,7 +82,6 @@ def test_they_come_back_when_others_have_gone(looking: list[tuple[int, int, int]
 
 
 def test_the_processors_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in every round."""
     monkeypatch.setattr(module, "EVERY_S", 60.0)
     load, looks = Neighbour(), []
     monkeypatch.setattr(load, "others", lambda: looks.append(1) or 0.0)

@@ -68,7 +68,6 @@ def test_texts_stay_what_they_were(tiny_target: Path, tiny_draft: Path) -> None:
 
 
 def test_a_verify_takes_time(tiny_target: Path, tiny_draft: Path) -> None:
-    """Of any count, at any place of a text."""
     llm = _answered(tiny_target, tiny_draft)
     text = llm.input_ids[: llm.n_tokens].tolist()
     engine = llm.assembly.engine

@@ -43,7 +43,6 @@ def pair(tmp_path, monkeypatch):
 
 
 def verdict(pair, rule=None, *, drawn=False, **other):
-    """A verdict on the pair."""
     given = {
         "target": file_sha256(pair[0]), "draft": file_sha256(pair[1]), "drawn": drawn,
         "rule": None if rule is None else settings_of(rule), "tried": "", "gain": 1.1, "answers": 9,
@@ -53,7 +52,6 @@ def verdict(pair, rule=None, *, drawn=False, **other):
 
 
 def found(pair):
-    """What is allowed for the pair."""
     return pair_rule(pair[0], [Side(pair[1], 5)])
 
 
@@ -91,7 +89,6 @@ def test_a_shipped_verdict_is_followed_and_ones_own_goes_before_it(pair):
 
 
 def test_it_is_of_these_very_files(pair):
-    """Another target or another draft is another pair."""
     keep_verdict(verdict(pair, RULES[0]))
     for each in pair:
         before = each.read_bytes()
@@ -105,7 +102,6 @@ def test_it_is_of_these_very_files(pair):
     [b"{", b"[]", b'{"verdicts":[{}]}', b'{"verdicts":[],"format":2}', b"\xff\xfe"],
 )
 def test_a_damaged_file_is_one_warning_and_strict(pair, caplog, content):
-    """And a new verdict is written over it."""
     path = keep_verdict(verdict(pair, RULES[0]))
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING, "pyspec"):

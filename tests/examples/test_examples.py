@@ -22,7 +22,6 @@ def server(tiny_ascii):
 
 
 def run(script, argument, folder):
-    """What a script prints."""
     done = run_python([sys.executable, script, argument], text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -71,7 +71,6 @@ def test_24_end_inside_a_draft(tmp_path: Path) -> None:
 
 
 def test_22_context_fills(tiny_ascii: Path, command: Callable[..., tuple[int, str]]) -> None:
-    """An answer that fills the context ends, with its text."""
     with load(tiny_ascii, draft="lookup") as llm:
         answer = llm.create_completion("ab" * 20, max_tokens=10_000, temperature=0)
     assert answer["usage"]["total_tokens"] >= 60
@@ -124,7 +123,6 @@ def test_23_ranges_of_the_command(
 
 @pytest.mark.parametrize("option", ["top_p", "min_p", "repeat_penalty", "temperature"])
 def test_23_ranges_of_a_call(option: str, tiny_ascii: Path) -> None:
-    """A call's sampling options too."""
     with load(tiny_ascii) as llm, pytest.raises(OptionError, match=option):
         llm.create_completion("a", **{option: float("nan")})
 

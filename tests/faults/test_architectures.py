@@ -48,7 +48,6 @@ def plain(path: Path) -> tuple[list[int], list[float]]:
 
 
 def answers(path: Path, report: int) -> None:
-    """What became of a file."""
     try:
         with drafting(path) as llm:
             steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)

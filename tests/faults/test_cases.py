@@ -12,7 +12,6 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_all_numbers_are_there() -> None:
-    """None is left out."""
     assert list(CASES) == list(range(1, 31))
 
 

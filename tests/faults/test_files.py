@@ -33,7 +33,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def changed(change: Callable[[Gguf], None]) -> bytes:
-    """The bytes of a good model with one change."""
     made = tiny_llama()
     change(made)
     return made.build()
@@ -149,7 +148,6 @@ def test_09_file_that_changes_while_open(tmp_path: Path) -> None:
 
 
 def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
-    """The same for an answer that is being written."""
     path = tmp_path / "m.gguf"
     words = [
         "generate",

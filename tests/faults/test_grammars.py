@@ -41,7 +41,6 @@ def test_a_grammar_that_comes_to_a_dead_end(draft: str, tiny_ascii: Path) -> Non
 
 
 def test_a_dead_end_is_its_own_records_failure(tiny_ascii: Path) -> None:
-    """The others of a batch are answered."""
     records = [Record(id="dead", prompt="a", grammar=DEAD_END), Record(id="well", prompt="b")]
     with Batch(str(tiny_ascii), draft="none", parallel=2, n_ctx=64, n_threads=1) as batch:
         found = {result.id: result for result in batch.run(records)}

@@ -60,13 +60,11 @@ def both(tiny_target, tiny_draft, tiny_companion, monkeypatch) -> dict[str, Any]
 
 @pytest.fixture
 def llm(open_llama, both):
-    """The class over them."""
     return open_llama(**both)
 
 
 @pytest.fixture
 def parts(llm, decodes):
-    """The same, each decode known by its role."""
     decodes.contexts = {
         int(ffi.cast("uintptr_t", side.context)): role
         for role, side in zip((Role.DRAFT, Role.COMPANION), llm.assembly.models)
@@ -209,7 +207,6 @@ def test_an_end_anywhere_is_the_end(open_llama, both, ends, theta, lasts) -> Non
 
 
 def test_an_end_anywhere_ends_the_command(command, ends) -> None:
-    """The same on the command line."""
     _, reference, _ = command()
     lengths = set()
     k, failed = 0, True
@@ -254,7 +251,6 @@ def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts)
 @needs_elf
 @lasting
 def test_a_failing_allocation_is_one_sentence(command, allocations, lasts) -> None:
-    """The same on the command line."""
     _, reference, _ = command()
     k, failed, errors = 0, True, 0
     while failed:

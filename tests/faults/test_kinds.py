@@ -41,7 +41,6 @@ def test_an_answer_ends_with_the_positions(positions: int, draft: str, tmp_path:
 
 
 def test_the_smaller_context_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With the number that holds."""
     with caplog.at_level(logging.WARNING, "pyspec"):
         load(gpt2(tmp_path, 100), n_ctx=4096).close()
     said = [line for line in caplog.messages if "positions" in line]
@@ -57,7 +56,6 @@ def test_plain_ways_end_there_too(tmp_path: Path) -> None:
 
 
 def test_a_batch_ends_with_the_positions(tmp_path: Path) -> None:
-    """Each of its records."""
     path = str(gpt2(tmp_path, 100))
     batch = Batch(path, parallel=2, n_threads=1, settings=Settings(max_tokens=4000))
     results = list(batch.run(["abc", "abd", "x" * 200]))
@@ -111,7 +109,6 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_command_says_it(tmp_path: Path, command: Callable[..., tuple[int, str]]) -> None:
-    """In one sentence."""
     path = tmp_path / "bert.gguf"
     path.write_bytes(tiny_positions.bert(64).build())
     code, said = command(path)

@@ -52,7 +52,6 @@ TOKENIZERS = ("gpt2", "llama", "bert", "t5", "rwkv", "plamo2", "hybriddna", "whi
 
 
 def target() -> Gguf:
-    """A model that stands by itself."""
     return tiny_llama()
 
 

@@ -55,7 +55,6 @@ class Verdict(NamedTuple):
 
 
 def try_one(seed: str, entry: str, path: Path) -> Verdict:
-    """One file through one entry, in a fork of this process."""
     of = _parts(seed)[0]
 
     def work(report: int) -> None:

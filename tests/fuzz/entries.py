@@ -57,7 +57,6 @@ def by_command(path: Path, *more: str) -> str:
 
 
 def by_side(path: Path) -> str:
-    """As the draft of a model that is sound."""
     with _class(path.with_name("target"), draft=str(path), length="fixed:3") as llm:
         llm.create_completion("abcab", max_tokens=6, temperature=0.0)
     return "answered"
@@ -83,7 +82,6 @@ def _drafted(path: Path, draft: str) -> str:
 
 
 def as_head(path: Path) -> str:
-    """As the head of a target that is sound."""
     return _drafted(path.with_name("beside_head"), str(path))
 
 
@@ -98,7 +96,6 @@ def with_its_head(path: Path) -> str:
 
 
 def with_a_head_by_itself(path: Path) -> str:
-    """The same, where nobody asked."""
     return _drafted(path, "auto")
 
 
@@ -108,7 +105,6 @@ def with_its_head_in_a_batch(path: Path) -> str:
 
 
 def as_adapter(path: Path) -> str:
-    """On a model that is sound."""
     with _class(path.with_name("target"), lora_path=str(path), n_ctx=128) as llm:
         llm.create_completion(LONG, max_tokens=8)
         llm.create_completion("abcab", max_tokens=8, temperature=0.0)

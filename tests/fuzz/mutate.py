@@ -267,7 +267,6 @@ def _change_shape(made: Gguf, rng: random.Random) -> None:
 
 
 def _change_weights(made: Gguf, rng: random.Random) -> None:
-    """Numbers that none should be."""
     tensor = rng.choice(made.tensors) if made.tensors else Tensor("", (1,))
     width, form, values = (8, "<q", [-1, 2**40, 31, 32]) if tensor.type == 27 else (4, "<f", FLOATS)
     number = struct.pack(form, rng.choice(values))

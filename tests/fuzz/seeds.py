@@ -74,7 +74,6 @@ SEEDS: dict[str, Callable[[Gguf], None]] = {
 
 
 def seed(name: str) -> bytes:
-    """The file of that name."""
     made = tiny_llama()
     SEEDS[name](made)
     return made.build()

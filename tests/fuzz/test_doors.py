@@ -33,7 +33,6 @@ many = settings(
 
 
 def words(text: str) -> list[str]:
-    """The words of a text."""
     return text.split(" ")
 
 
@@ -88,7 +87,6 @@ texts = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def batch(tiny_ascii: Path) -> Iterator[Batch]:
-    """What a server stands on."""
     with Batch(str(tiny_ascii), draft="none", n_ctx=256, parallel=1, n_threads=1) as made:
         yield made
 
@@ -114,14 +112,12 @@ def finite(value: Any) -> Any:
 @many
 @given(body=chats)
 def test_chats(batch: Batch, body: Any) -> None:
-    """Of any shape."""
     understand(batch, "/v1/chat/completions", finite(body))
 
 
 @many
 @given(body=texts)
 def test_completions(batch: Batch, body: Any) -> None:
-    """Of any shape."""
     understand(batch, "/v1/completions", finite(body))
 
 
@@ -134,6 +130,5 @@ grammars = st.lists(st.sampled_from(PIECES), max_size=24).map(" ".join) | st.tex
 @many
 @given(text=grammars)
 def test_grammars(batch: Batch, text: str) -> None:
-    """Used or refused."""
     with suppress(PyspecError):
         check_constraint(Constraint(of_gbnf("root ::= " + text)), batch.target)

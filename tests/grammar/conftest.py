@@ -19,7 +19,6 @@ Takes = Callable[[Language, str], bool]
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A vocabulary of all bytes, without a model."""
     path = tmp_path_factory.mktemp("bytes") / "bytes.gguf"
     tiny.write_vocabulary(path, None, [])
     llm = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)

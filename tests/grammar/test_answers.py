@@ -22,7 +22,6 @@ VALUES = st.none() | st.booleans() | st.integers(-9, 99) | st.text('ab"\\é\n', 
 
 
 def schemas(inner: Any) -> Any:
-    """Schemas that hold others."""
     objects = st.dictionaries(NAMES, inner, max_size=3).flatmap(
         lambda known: st.fixed_dictionaries({
             "type": st.just("object"),

@@ -128,13 +128,11 @@ def test_a_rule_written_again_needs_what_it_names_last() -> None:
              'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5],
 )  # fmt: skip
 def test_what_is_no_grammar_is_refused(text: Any) -> None:
-    """With the line, where there is one."""
     with pytest.raises(InputError, match="grammar"):
         of_gbnf(text)
 
 
 def test_a_token_may_be_named(worded: Any) -> None:
-    """By its id, and by not being it."""
     a, b = (worded.tokenize(char.encode(), add_bos=False)[-1] for char in "ab")
     language = of_gbnf(f'root ::= <[{a}]> !<[{a}]> "b"')
     assert follows(worded, language, [a, b, b])

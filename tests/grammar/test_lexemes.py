@@ -24,7 +24,6 @@ PARTS = st.sampled_from(
 
 
 def grown(inner: Any) -> Any:
-    """Sequences, alternatives and repetitions."""
     times = st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,}", "*"])
     return (
         st.lists(inner, min_size=1, max_size=3).map(" ".join)
@@ -38,7 +37,6 @@ BODIES = st.recursive(PARTS, grown, max_leaves=5)
 
 
 def plain(text: str) -> Language:
-    """The language with words of one character."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gbnf, "with_words", lambda rules, _: rules)
         return of_gbnf(text)
@@ -85,11 +83,9 @@ def test_texts_of_json_are_words() -> None:
     ],
 )  # fmt: skip
 def test_what_may_be_taken_for_something_else_is_no_word(text: str) -> None:
-    """Nor is what may be empty, or has itself within it."""
     assert of_gbnf(text).rules == plain(text).rules
 
 
 def test_a_grammar_with_too_many_states_is_left_as_it_is() -> None:
-    """It is bounded what is looked at."""
     many = " | ".join(f'"a{n}" [^"]* "b{n}"' for n in range(900))
     assert of_gbnf(f"root ::= {many}").rules == plain(f"root ::= {many}").rules

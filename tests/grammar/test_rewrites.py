@@ -53,7 +53,6 @@ SCALARS = {
 
 
 def when(value: str) -> dict[str, Any]:
-    """A condition on one property."""
     return {"properties": {"a": {"const": value}}, "required": ["a"]}
 
 
@@ -112,7 +111,6 @@ def keywords_of(schema: Any) -> set[str]:
     schema=schemas(SCHEMAS), behind=SIMPLE, instances=st.lists(INSTANCES, min_size=5, max_size=12)
 )
 def test_the_same_instances_are_valid(schema: Any, behind: Any, instances: list[Any]) -> None:
-    """Or there is no other form."""
     schema = {**schema, "$defs": {"x": behind}}
     try:
         made = rewritten(schema)
@@ -175,7 +173,6 @@ REFERRED: dict[str, tuple[dict[str, Any], Any, Any]] = {
 
 @pytest.mark.parametrize("name", REFERRED)
 def test_references_lead_to_the_same(name: str) -> None:
-    """Whatever the part is called."""
     schema, right, wrong = REFERRED[name]
     made = rewritten(schema)
     reader = jsonschema.Draft202012Validator(made)
@@ -202,6 +199,5 @@ UNWRITABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", UNWRITABLE)
 def test_what_has_no_other_form_is_said(name: str) -> None:
-    """Rather than written in one that is nearly the same."""
     with pytest.raises(InputError):
         rewritten(UNWRITABLE[name])

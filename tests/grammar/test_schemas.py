@@ -18,7 +18,6 @@ from pyspec.grammar.schemas import ANY_OBJECT, NO_ARGUMENTS, held, of_schema, pa
 
 
 def of(*required: str, **properties: Any) -> dict[str, Any]:
-    """The schema of an object."""
     return {"type": "object", "properties": properties, "required": [*required]}
 
 
@@ -172,7 +171,6 @@ DOCS = Path(__file__).parents[2] / ".docs" / "pages" / "server.md"
 
 
 def test_the_documentation_names_what_cannot_be_held() -> None:
-    """Each keyword that is refused here."""
     text = DOCS.read_text(encoding="utf-8")
     assert [
         name for name in REFUSED if " " not in name and name != "false" and f"`{name}`" not in text
@@ -181,14 +179,12 @@ def test_the_documentation_names_what_cannot_be_held() -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_held_is_said(name: str) -> None:
-    """By its name, before anything is read."""
     schema, said = REFUSED[name]
     with pytest.raises(InputError, match=said):
         of_schema(schema)
 
 
 def test_a_schema_that_nothing_satisfies_is_refused(llama: Any) -> None:
-    """Before its answer begins."""
     with pytest.raises(InputError, match="grammar"):
         check_constraint(Constraint(of_schema({"$ref": "#"})), llama)
 
@@ -224,7 +220,6 @@ LOOSE: dict[str, tuple[Any, list[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", LOOSE)
 def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> None:
-    """Whatever else is in its schema."""
     part, right, wrong = LOOSE[name]
     schema = {
         "type": "object",
@@ -251,7 +246,6 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
 
 
 def test_one_keyword_that_cannot_be_said_otherwise_leaves_others(takes: Takes) -> None:
-    """Each is left out where it stands."""
     some = {"type": "string", "not": {"const": "a"}}
     kind = {"type": "array", "uniqueItems": True, "items": some, "maxItems": 2}
     language = Language(held(tool_schema(of("v", v=kind, w=some))))
@@ -290,7 +284,6 @@ def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None
     ("schema", "made"), [(None, NO_ARGUMENTS), ({}, NO_ARGUMENTS), ({"type": "object"}, ANY_OBJECT)]
 )
 def test_a_tool_may_have_no_schema(schema: Any, made: Any) -> None:
-    """It then has no arguments, unless it takes any."""
     assert tool_schema(schema) == made
 
 
@@ -301,7 +294,6 @@ def test_what_is_no_schema_is_refused() -> None:
 
 
 def test_a_schema_too_deep_is_any_object() -> None:
-    """Rather than an error of the request."""
     schema: dict[str, Any] = {}
     for _ in range(500):
         schema = {"type": "array", "items": schema}
@@ -316,7 +308,6 @@ def test_a_schema_of_thousands_of_parts_is_not_tried_part_by_part() -> None:
 
 @pytest.fixture
 def read_again() -> Iterator[None]:
-    """What is known of the llguidance that is installed."""
     schemas._takes_spaces.cache_clear()
     yield
     schemas._takes_spaces.cache_clear()

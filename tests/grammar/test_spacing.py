@@ -36,7 +36,6 @@ def missed(text: bytes, spacing: Spacing) -> list[bytes]:
 @pytest.mark.parametrize("indent", [1, 2, 4])
 @given(value=VALUES)
 def test_json_with_lines_is_foreseen_after_its_first(indent: int, value: Any) -> None:
-    """By the first indent, and what came behind it."""
     text = json.dumps(value, indent=indent).encode()
     spacing = Spacing()
     start = 3 + indent

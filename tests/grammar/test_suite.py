@@ -45,12 +45,10 @@ def orders(value: Any) -> Iterator[Any]:
 
 
 def spelled(value: Any) -> list[int]:
-    """A value as tokens of bytes."""
     return [3 + byte for byte in json.dumps(value, ensure_ascii=False).encode()]
 
 
 def language_of(schema: Any, llama: Any) -> Language:
-    """The language of a schema, which can be used."""
     language = of_schema(schema)
     check_constraint(Constraint(language), llama)
     return language

@@ -29,7 +29,6 @@ def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
 
 
 def test_same_prompt_again_reads_one_token(pair):
-    """The whole prompt but its last token is found again."""
     ours, _ = pair
     first = ours.create_completion(PROMPT, **GREEDY)
     assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(first)

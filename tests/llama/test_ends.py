@@ -23,7 +23,6 @@ def test_a_character_is_finished_though_max_tokens_falls_inside(open_llama, open
 
 @pytest.mark.parametrize("n", [11])
 def test_a_streamed_character_is_finished(open_llama, open_plain, smollm2, n):
-    """The same in a stream."""
     options = {"max_tokens": n, "temperature": 0.0, "stream": True}
     texts = [
         "".join(chunk["choices"][0]["text"] for chunk in llm.create_completion(JAPANESE, **options))
@@ -97,7 +96,6 @@ def test_a_context_is_filled_to_its_end(open_llama, tiny_ascii, n_ctx, draft):
 
 
 def test_a_context_that_ends_inside_a_character_keeps_the_text(open_llama, smollm2):
-    """Where there is no room for the rest of a character, all before it is kept."""
     llm = open_llama(smollm2, n_ctx=256)
     tokens = llm.tokenize((JAPANESE * 12).encode())
     for n in (237, 238):
@@ -122,7 +120,6 @@ def test_drafts_fit_a_small_batch(open_llama, open_plain, tiny_ascii, tiny_folde
 
 
 def test_a_companion_fits_a_small_batch(open_llama, tiny_target, tiny_draft, tiny_companion):
-    """Nor has the companion more rows than it may."""
     llm = open_llama(
         tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion", n_batch=8
     )

@@ -45,8 +45,6 @@ READS: dict[str, Callable[[Any], Any]] = {
 
 
 def in_processor(llm: Any, act: Callable[[], Any]) -> None:
-    """Act in a logits processor."""
-
     def process(ids: Any, logits: Any) -> Any:
         act()
         return logits
@@ -55,18 +53,15 @@ def in_processor(llm: Any, act: Callable[[], Any]) -> None:
 
 
 def in_criterion(llm: Any, act: Callable[[], Any]) -> None:
-    """Act in a stopping criterion."""
     criteria = llama_cpp.StoppingCriteriaList([lambda _ids, _logits: bool(act()) and False])
     llm.create_completion(PROMPT, stopping_criteria=criteria, **GREEDY)
 
 
 def in_progress(llm: Any, act: Callable[[], Any]) -> None:
-    """Act in a progress callback."""
     list(llm.steps([5, 6, 7], AnswerOptions(max_tokens=2, progress=lambda *_: act())))
 
 
 def in_stream(llm: Any, act: Callable[[], Any]) -> None:
-    """Act between the chunks of a stream."""
     for _ in llm.create_completion(PROMPT, stream=True, **GREEDY):
         act()
 

@@ -28,14 +28,12 @@ def test_shape(scores):
 
 @pytest.mark.parametrize("position", [5, 6, 7, np.int64(6)])
 def test_kept_rows_are_found_by_position(scores, rows, position):
-    """A row is read where it stands, without a copy."""
     assert scores[position] is rows[position - 5]
     assert scores[position, :] is rows[position - 5]
 
 
 @pytest.mark.parametrize("position", [0, 4, 8, 100, -4, -8])
 def test_rows_not_kept_are_zero(scores, position):
-    """What was not kept reads as zeros, as an unwritten buffer does."""
     assert scores[position].tolist() == [0.0] * 4
 
 
@@ -46,13 +44,11 @@ def test_negative_positions_count_from_the_end(scores, rows):
 
 
 def test_slices_are_those_of_the_array(scores):
-    """A slice is taken from the whole."""
     np.testing.assert_array_equal(scores[4:7], np.asarray(scores)[4:7])
     np.testing.assert_array_equal(scores[:3, :], np.zeros((3, 4)))
 
 
 def test_array(scores, rows):
-    """As an array it has the kept rows at their places and zeros before them."""
     whole = np.asarray(scores)
     assert whole.shape == (8, 4)
     assert whole.dtype == np.float32

@@ -17,7 +17,6 @@ TEXT = "abcabcabcabcabcab"
 
 @pytest.fixture
 def llm(open_llama, tiny_ascii):
-    """With itself as draft."""
     return open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=1024, sampling="coupled")
 
 
@@ -44,7 +43,6 @@ def test_completions(llm, more, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_chats(llm, stream, monkeypatch):
-    """What a chat is asked for reaches its completion."""
     seen = []
     real = llm.session.steps
 
@@ -76,7 +74,6 @@ def test_generate(llm):
 
 
 def test_a_value_that_cannot_be_is_refused(llm):
-    """Before anything is decoded."""
     with pytest.raises(OptionError, match=r"^dry_base is 0.5 \(use 1 or more"):
         llm.create_completion(TEXT, dry_base=0.5)
 

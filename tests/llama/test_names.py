@@ -25,7 +25,6 @@ def test_a_name_stands_for_its_file(
 
 
 def test_known_names_are_fetched_or_found(open_llama: Callable[..., SpeculativeLlama]) -> None:
-    """The default target by the name it has in the manifest."""
     assert Path(open_llama("smollm2-135m-instruct").model_path).samefile(resolve())
 
 

@@ -32,7 +32,6 @@ def made(tmp_path: Any, open_llama: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def said(llm: Any, text: str, **options: Any) -> Any:
-    """An answer of this text."""
     grammar = LlamaGrammar.from_string(scripted.script(text), verbose=False)
     return llm.create_chat_completion(CHAT, grammar=grammar, **{"max_tokens": 300, **options})
 
@@ -57,7 +56,6 @@ def test_reasoning_is_a_field_of_its_own(made: Any, draft: str) -> None:
 
 
 def test_an_answer_cut_inside_reasoning_says_so(made: Any) -> None:
-    """Whole and streamed."""
     llm = made("<think>")
     (choice,) = said(llm, SAID, max_tokens=9)["choices"]
     assert (choice["finish_reason"], choice["reasoning_cut"]) == ("length", True)
@@ -119,7 +117,6 @@ def test_a_call_that_must_be_made(made: Any, marks: list[str], options: dict[str
 
 
 def test_a_tool_that_there_is_not(made: Any) -> None:
-    """Is refused."""
     choice = {"type": "function", "function": {"name": "no"}}
     with pytest.raises(InputError, match="not among the tools"):
         made("<tool_call>").create_chat_completion(CHAT, tools=[TOOL], tool_choice=choice)
@@ -129,7 +126,6 @@ def test_a_tool_that_there_is_not(made: Any) -> None:
     "options", [{"response_format": {"type": "xml"}}, {"tools": [TOOL], "tool_choice": "always"}]
 )
 def test_what_there_is_not_is_refused(made: Any, options: dict[str, Any]) -> None:
-    """By chats of the class as by the server."""
     with pytest.raises(InputError, match="use "):
         made("<think>").create_chat_completion(CHAT, **options)
 
@@ -145,7 +141,6 @@ def test_a_shape_is_the_contents(made: Any) -> None:
 
 
 def test_logprobs_stay_beside_their_tokens(made: Any) -> None:
-    """One a token, of all parts."""
     result = said(made("<think>"), SAID, logprobs=True, top_logprobs=2)
     assert len(result["choices"][0]["logprobs"]["content"]) == len(SAID)
 
@@ -169,7 +164,6 @@ def test_json_mode_beside_reasoning_and_tools(made: Any, marks: list[str]) -> No
     "form", [{"type": "regex", "regex": "yes|no"}, {"type": "choice", "choice": ["no", "yes"]}]
 )
 def test_other_forms_of_answers(made: Any, form: dict[str, Any]) -> None:
-    """As the server has them, behind what is thought."""
     llm = made("<think>", draft="none")
     (choice,) = llm.create_chat_completion(
         CHAT, response_format=form, logit_bias=scripted.leaning("y")

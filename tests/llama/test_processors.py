@@ -138,7 +138,6 @@ def test_what_a_processor_raises_reaches_the_caller(pair, error):
 
 
 def test_an_empty_list_is_no_processor(pair):
-    """Libraries pass empty lists."""
     ours, _ = pair
     found = ours.create_completion(
         PROMPT, logits_processor=llama_cpp.LogitsProcessorList([]), **GREEDY

@@ -108,7 +108,6 @@ def test_other_files_are_left_alone(open_llama: Open, tiny_target: Path, tmp_pat
 def test_a_file_that_cannot_be_written_is_named(
     open_llama: Open, tiny_target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As the user named it, with the reason in words."""
     cache = PromptCache(open_llama(tiny_target), tmp_path / "nowhere" / "prompt.bin")
     cache.keep(PROMPT)
     assert caplog.messages == [
@@ -125,7 +124,6 @@ def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path)
 
 
 def test_without_a_file_nothing_is_done(open_llama: Open, tiny_target: Path) -> None:
-    """None is no cache."""
     cache = PromptCache(open_llama(tiny_target), None)
     assert cache.restore(PROMPT) == 0
     cache.keep(PROMPT)
@@ -155,7 +153,6 @@ def test_a_cache_of_another_setting_is_not_used(
 def test_a_cache_outlives_other_changes(
     changed: dict[str, Any], open_llama: Open, tiny_target: Path, kept: tuple[Path, list[int]]
 ) -> None:
-    """Those of time and room."""
     llm = open_llama(tiny_target, **changed)
     assert PromptCache(llm, kept[0]).restore(PROMPT) == len(PROMPT)
 
@@ -179,7 +176,6 @@ def test_a_state_does_not_depend_on_which_logits_are_read(
 def test_an_adapter_and_its_scale_belong_to_a_cache(
     open_llama: Open, tiny_target: Path, tmp_path: Path
 ) -> None:
-    """One adapter's states are no other's, at no other scale."""
     llm = open_llama(tiny_target)
     made = []
     for path, scale in (("a", 1.0), ("b", 1.0), ("b", 0.5)):
@@ -191,7 +187,6 @@ def test_an_adapter_and_its_scale_belong_to_a_cache(
 
 
 def test_a_parameter_that_llama_cpp_adds_counts(open_llama: Open, tiny_target: Path) -> None:
-    """All that is not named as harmless is in the key."""
     llm = open_llama(tiny_target)
     found = {name.partition(".")[2] for name in settings_behind(llm) if "." in name}
     known = {name for params in (llm.context_params, llm.model_params) for name, *_ in params._fields_}  # fmt: skip

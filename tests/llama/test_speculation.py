@@ -51,7 +51,6 @@ def test_off_for_one_call(pair):
 
 
 def test_length_for_one_call(pair):
-    """A call may have a draft length of its own."""
     ours, _ = pair
     block = ours.create_completion(PROMPT, speculation=Speculation(length="fixed:2"), **GREEDY)[
         "speculation"
@@ -61,7 +60,6 @@ def test_length_for_one_call(pair):
 
 
 def test_bad_length_is_refused(pair, open_llama, tiny_ascii):
-    """A draft length that is none is refused when it is named."""
     with pytest.raises(OptionError):
         open_llama(tiny_ascii, length="fixed:x")
     with pytest.raises(OptionError):

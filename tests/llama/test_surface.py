@@ -58,7 +58,6 @@ def test_a_wrong_keyword_names_the_method(pair, call):
 
 
 def test_an_empty_prompt_is_refused(pair):
-    """One sentence, not a fault of the engine."""
     with pytest.raises(InputError, match="no tokens"):
         next(pair[0].generate([]))
 
@@ -105,7 +104,6 @@ def test_a_state_of_another_context_is_refused(open_llama, tiny_ascii):
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda llm: pickle.loads(pickle.dumps(llm))])
 def test_copies_load_the_model_anew(open_llama, tiny_ascii, how):
-    """With all that it was made with, ours included."""
     llm = open_llama(tiny_ascii, draft=tiny_ascii, length="fixed:3", n_ctx=512)
     again = how(llm)
     try:
@@ -168,7 +166,6 @@ def test_echoed_logprobs_are_the_models(
 
 
 def test_vocab_only_is_a_tokenizer(open_llama, tiny_ascii):
-    """It loads, tokenizes and refuses to generate."""
     llm = open_llama(tiny_ascii, vocab_only=True, draft="auto")
     assert llm.detokenize(llm.tokenize(b"abc")) == b"abc"
     with pytest.raises(EngineError, match="vocab_only"):
@@ -301,7 +298,6 @@ def test_install_reaches_those_who_have_the_class(installed, tiny_ascii, tiny_fo
 
 
 def test_what_a_library_says_goes_first(installed, tiny_ascii):
-    """install() gives defaults only."""
     with llama_cpp.Llama(str(tiny_ascii), n_threads=1, draft="none", flash_attn=False) as llm:
         assert llm.create_completion(PROMPT, **GREEDY)["speculation"]["draft"] == "none"
         flash = llm.context_params.flash_attn_type

@@ -96,7 +96,6 @@ NEAR = 0.5
 
 @pytest.mark.parametrize("draft", ["lookup", "auto"])
 def test_smollm2_differs_at_near_ties_alone(open_llama, open_plain, parity, smollm2, draft):
-    """With everything that ships, greedy."""
     ours = open_llama(smollm2, draft=draft, length="fixed:4")
     theirs = open_plain(smollm2)
     accepted = 0

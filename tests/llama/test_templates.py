@@ -15,13 +15,11 @@ HOW = {"n_ctx": 128, "n_threads": 1, "draft": "none", "trust": True}
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that is shown contents and a mood."""
     folder = tmp_path_factory.mktemp("shown")
     return tiny.write(folder / "m.gguf", tokens=tiny.ASCII, template=SHOWN, marks=["<|im_end|>"])
 
 
 def asked(llm: SpeculativeLlama, text: str, **more: object) -> str:
-    """The prompt of a chat with one question."""
     llm.create_chat_completion([{"role": "user", "content": text}], max_tokens=1, **more)
     n = llm.last_speculation["prompt_tokens"]
     return llm.detokenize(llm.input_ids[:n].tolist(), special=True).decode()

@@ -23,7 +23,6 @@ def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: 
 
 
 def test_stop_string_ends_the_answer(open_llama: Callable[..., Any], tiny_target: Path) -> None:
-    """A stop string ends the answer before itself."""
     llm = open_llama(tiny_target)
     prompt = llm.tokenize(b"abc", add_bos=False)
     whole = "".join(p.text for p in stream_text(llm, prompt, GREEDY, max_tokens=12))

@@ -62,7 +62,6 @@ def test_answers_have_types(said: list[str]) -> None:
 
 
 def test_only_slips_are_errors(said: list[str]) -> None:
-    """Keys that there are not."""
     errors = [line for line in said if ": error:" in line]
     assert len(errors) == 2, said
     assert 'no key "choice"' in errors[0]

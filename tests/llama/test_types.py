@@ -33,7 +33,6 @@ ASK = [{"role": "user", "content": "x"}]
     ],
 )
 def test_a_call_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
-    """The error names the argument."""
     with pytest.raises(OptionError, match=name):
         open_llama(tiny_ascii).create_completion(PROMPT, **{name: value})
 
@@ -50,7 +49,6 @@ def test_a_call_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
     ],
 )
 def test_a_model_refuses_a_wrong_type(open_llama, tiny_ascii, name, value):
-    """The error names the argument."""
     with pytest.raises(OptionError, match=name.removesuffix("_args")):
         open_llama(tiny_ascii, **{"draft": "lookup", name: value})
 
@@ -65,7 +63,6 @@ def test_an_argument_that_there_is_not_is_refused(tiny_ascii, name, near):
 
 
 def test_a_retired_argument_is_ignored(open_llama, tiny_ascii):
-    """LangChain passes these."""
     assert open_llama(tiny_ascii, draft="none", f16_kv=True, n_parts=-1).n_ctx() > 0
 
 
@@ -84,7 +81,6 @@ def test_a_whole_number_may_be_a_float(open_llama, tiny_ascii):
 
 
 def test_numbers_may_be_numpys(open_llama, tiny_ascii):
-    """They give the same text."""
     llm = open_llama(tiny_ascii)
     numbers = {"temperature": np.float32(0.75), "top_k": np.int64(5), "seed": np.int64(3)}
     plain = {name: value.item() for name, value in numbers.items()}
@@ -100,7 +96,6 @@ def test_a_prompt_of_unknown_ids_is_refused(open_llama, tiny_ascii, token):
 
 
 def test_sampling_refuses_a_seed_that_is_no_number():
-    """It is refused where it is given."""
     with pytest.raises(OptionError, match="seed"):
         Sampling(seed="a")
 

@@ -31,7 +31,6 @@ def test_ids_come_through():
 
 
 def test_more_than_asked_is_cut():
-    """Such models do not know the limit."""
     assert ForeignDrafter(lambda _ids: np.arange(9)).propose(0, [1], 4).tokens == [0, 1, 2, 3]
 
 
@@ -58,7 +57,6 @@ texts = st.lists(st.integers(0, 3), max_size=60)
 
 @given(texts, st.integers(1, 20))
 def test_draft_is_the_slow_twins(text, limit):
-    """Drafted tokens are the slow twin's, for every limit."""
     proposal = LookupDrafter().propose(0, text, limit)
     wanted = slow_draft([text], text, limit)
     assert (list(proposal.tokens), proposal.match_length) == wanted[:2]
@@ -66,7 +64,6 @@ def test_draft_is_the_slow_twins(text, limit):
 
 @given(texts, texts, st.integers(0, 40))
 def test_growing_and_replaced_texts_draft_as_fresh_ones(first, second, shared):
-    """A drafter that saw another text before, or a shorter one, drafts as one that saw this text only."""
     drafter = LookupDrafter()
     drafter.propose(0, first, 5)
     other = first[:shared] + second
@@ -84,14 +81,12 @@ def test_text_that_grows_in_place_is_followed():
 
 
 def test_replaced_text_with_the_same_tail_is_noticed():
-    """A text of the same length with the same last tokens is another text."""
     drafter = LookupDrafter()
     drafter.propose(0, [7, 8, 9, 1, 2, 3, 4], 4)
     assert list(drafter.propose(0, [5, 6, 5, 1, 2, 3, 4, 5, 6], 2).tokens) == [5, 1]
 
 
 def test_sequences_are_kept_apart():
-    """Each sequence has an index of its own."""
     drafter = LookupDrafter()
     drafter.propose(0, [1, 2, 3, 1, 2], 3)
     assert not drafter.propose(1, [1, 2], 3).tokens
@@ -113,7 +108,6 @@ def test_repetition_goes_on_with_itself():
 
 @pytest.mark.parametrize("text", [[], [1], [1, 2, 3]])
 def test_nothing_to_draft(text):
-    """Without a repetition nothing is proposed."""
     assert LookupDrafter().propose(0, text, 5).tokens == ()
 
 

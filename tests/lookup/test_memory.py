@@ -53,7 +53,6 @@ def test_texts_may_grow_side_by_side(first, second, turns):
 
 @given(texts, texts)
 def test_a_text_that_is_not_in_it_is_looked_up(known, text):
-    """By what followed its longest end that is in the texts."""
     index = TextIndex()
     index.add(TextIndex.EMPTY, known)
     found = index.look_up(text, 5)
@@ -112,7 +111,6 @@ def test_sequences_of_an_owner_hear_each_other():
 
 
 def test_without_a_memory_texts_are_alone():
-    """As the class has it unless asked."""
     drafter = LookupDrafter()
     drafter.propose(0, [1, 2, 3, 4], 4)
     assert not drafter.propose(1, [9, 1, 2], 2).tokens
@@ -215,7 +213,6 @@ def test_an_index_without_texts_takes_nothing():
 
 
 def test_an_answer_that_goes_on_while_texts_change_places_is_followed():
-    """Its text is known whole in what is new."""
     memory = Memory(tokens=20)
     drafter = LookupDrafter(memory)
     text = list(range(30))
@@ -228,7 +225,6 @@ def test_an_answer_that_goes_on_while_texts_change_places_is_followed():
 
 @pytest.mark.parametrize("wrong", [{"tokens": 0}, {"days": 0.0}, {"days": float("nan")}])
 def test_limits_that_cannot_be(wrong):
-    """They are refused."""
     with pytest.raises(OptionError):
         Memory(**wrong)
 
@@ -237,7 +233,6 @@ def test_limits_that_cannot_be(wrong):
 
 
 def _say(folder: Path, text: list[int], owner: str = "", **options) -> list[int]:
-    """What a process of its own drafts for a text."""
     drafter = LookupDrafter(Memory(folder, **options))
     drafter.begin(0, owner)
     found = drafter.propose(0, text, 6)
@@ -268,7 +263,6 @@ def test_what_was_kept_is_what_was_known(tmp_path_factory, said, text):
 @settings(max_examples=60)
 @given(st.data())
 def test_a_damaged_file_costs_no_more_than_what_is_behind_the_damage(tmp_path_factory, data):
-    """It is read as far as it can be, and written on."""
     folder = tmp_path_factory.mktemp("texts")
     _say(folder, [1, 2, 3, 4, 5])
     _say(folder, [6, 7, 8, 9, 10])
@@ -281,7 +275,6 @@ def test_a_damaged_file_costs_no_more_than_what_is_behind_the_damage(tmp_path_fa
 
 
 def test_files_are_for_their_user_alone(tmp_path):
-    """They hold what people said."""
     _say(tmp_path / "texts", [1, 2, 3], "secret key")
     for path in (tmp_path / "texts").rglob("*"):
         assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
@@ -300,7 +293,6 @@ def test_a_second_process_keeps_nothing_there(tmp_path, caplog):
 
 
 def test_files_beyond_the_limit_go(tmp_path):
-    """Those not used for longest."""
     for n in range(8):
         _say(tmp_path, list(range(100 * n, 100 * n + 90)), str(n), tokens=400)
     assert len(list(tmp_path.rglob("*.texts"))) <= 5
@@ -308,7 +300,6 @@ def test_files_beyond_the_limit_go(tmp_path):
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path):
-    """With what to do."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match="name a folder"):
         Memory(tmp_path / "file")

@@ -40,7 +40,6 @@ def record(
     repeat: int = 0,
     **more: Any,
 ) -> RunRecord:
-    """A record of one question."""
     return RunRecord(who, question, category, repeat, list(turns), SETUP, **more)
 
 

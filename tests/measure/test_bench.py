@@ -35,18 +35,15 @@ class Fake:
         self.name, self._log, self._fails = name, log, fails
 
     def forget(self) -> None:
-        """Say so."""
         self._log.append(f"forget {self.name}")
 
     def answer(self, prompt: Sequence[int], max_tokens: int, options: Options) -> TimedAnswer:
-        """Two tokens, or an error."""
         self._log.append(self.name)
         if self._fails:
             raise EngineError("it broke")
         return TimedAnswer(len(prompt), [5, 6], "length", 0.1, 0.1, 0.2)
 
     def close(self) -> None:
-        """Say so."""
         self._log.append(f"close {self.name}")
 
 
@@ -72,7 +69,6 @@ def test_questions_are_interleaved_and_the_order_turns(llm: Any, tmp_path: Path)
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(llm: Any, tmp_path: Path) -> None:
-    """What is in the journal is not run again."""
     log: list[str] = []
     runner(llm, tmp_path / "r", [Fake("x", log)]).run(QUESTIONS[:1])
     log.clear()
@@ -102,7 +98,6 @@ def test_a_later_turn_has_the_earlier_answer_in_its_prompt(llm: Any, tmp_path: P
 def test_a_question_too_long_for_the_context_is_an_error_of_its_own(
     llm: Any, tmp_path: Path
 ) -> None:
-    """It is said and left out."""
     log: list[str] = []
     records = runner(llm, tmp_path / "r", [Fake("x", log)]).run([Question(1, "a", ["z" * 600])])
     assert "does not fit" in records[0].error
@@ -142,7 +137,6 @@ def test_drawn_texts_are_compared_too(llm: Any, tmp_path: Path) -> None:
 def test_a_finished_run_only_writes_its_page_again(
     llm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No peer is loaded for nothing."""
     task = Task(QUESTIONS, parse_modes("plain"), OPTIONS, tmp_path, peers=["llama_cpp"])
     first = run_bench(llm, task, lambda *_: None, print)
     monkeypatch.setattr("pyspec.measure.bench.open_peer", None)
@@ -151,7 +145,6 @@ def test_a_finished_run_only_writes_its_page_again(
 
 
 def test_nothing_to_measure_is_refused(llm: Any, tmp_path: Path) -> None:
-    """With the reasons."""
     task = Task(QUESTIONS, parse_modes("model+strict"), OPTIONS, tmp_path)
     with pytest.raises(MeasureError, match="no draft model"):
         run_bench(llm, task, lambda *_: None, print)
@@ -171,7 +164,6 @@ def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["server-draft:x", "server:3", "vllm"])
 def test_unknown_peers_are_refused(name: str, tmp_path: Path) -> None:
-    """A typing error is not a missing peer."""
     with pytest.raises(OptionError, match="unknown peer"):
         open_peer(name, Files(tmp_path, None, 64, 1), None)
 
@@ -189,7 +181,6 @@ def test_a_draft_of_another_kind_is_not_given_to_a_server(
 
 
 def test_a_server_that_dies_is_missing(tmp_path: Path) -> None:
-    """Its last line says why."""
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho cannot load >&2\nexit 1\n")
     program.chmod(0o755)

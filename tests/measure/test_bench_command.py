@@ -62,7 +62,6 @@ def test_a_card_is_one_row_to_paste(common: list[object], tmp_path: Path) -> Non
 
 
 def test_without_a_card_a_folder_has_to_be_named(common: list[object]) -> None:
-    """Before any model is loaded."""
     at = common.index("--out")
     done = run(*common[:at], *common[at + 2 :])
     assert done.returncode == 2
@@ -83,7 +82,6 @@ def test_every_record_stands_for_itself(common: list[object], tmp_path: Path) ->
 
 
 def test_a_second_call_runs_nothing_again(common: list[object], tmp_path: Path) -> None:
-    """The journal does not grow, and the page is the same."""
     run(*common, "--modes", "plain,strict")
     journal = (tmp_path / "out" / "runs.jsonl").read_bytes()
     assert run(*common, "--modes", "plain,strict").returncode == 0

@@ -100,7 +100,6 @@ def test_a_loss_within_its_bound_that_chance_hides_does_not_pass():
 
 
 def test_halves_are_of_questions_and_about_even():
-    """Whatever their names are, and the same in every process."""
     for names in (range(1000), [f"q{i}" for i in range(1000)]):
         assert 400 < sum(map(half_of, names)) < 600
     assert (half_of(1), half_of("1")) == (half_of("1"), half_of(1))
@@ -151,7 +150,6 @@ def test_only_the_chosen_rule_answers_the_half_that_confirms():
 
 
 def test_nothing_chosen_leaves_nothing_to_confirm():
-    """Then nobody answers the other half."""
     variants = parse_variants(f"{CONTROL},{GOOD}")
     halves = InHalves(QUESTIONS, variants)
     records = answers(CONTROL) + answers(GOOD, nats=0.2)

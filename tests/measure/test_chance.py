@@ -10,7 +10,6 @@ from pyspec.measure.chance import Interval, exact_pairs, paired, sample_size, si
 
 
 def over(values: list[float], **how: int) -> Interval:
-    """The interval of differences from zero."""
     return paired(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0), **how)
 
 
@@ -28,7 +27,6 @@ def test_pairs_are_by_question() -> None:
 
 
 def test_the_same_differences_give_the_same_interval() -> None:
-    """A page can be made again."""
     assert over([0.1, -0.4, 0.9, 0.0]) == over([0.1, -0.4, 0.9, 0.0])
 
 

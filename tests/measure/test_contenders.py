@@ -14,7 +14,6 @@ from pyspec.measure.tasks import Options, parse_mode
 
 @pytest.fixture
 def llm(open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path) -> Any:
-    """A model with lookup and a draft."""
     return open_llama(tiny_target, draft=f"lookup+{tiny_draft}", length="auto")
 
 

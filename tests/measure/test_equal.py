@@ -32,7 +32,6 @@ def parted(*tokens: list[int], who: str = "strict", **more: Any) -> list[Differe
 
 
 def test_equal_answers_have_no_difference() -> None:
-    """Two turns alike."""
     assert parted([1, 2, 3], [4, 5]) == []
 
 
@@ -109,7 +108,6 @@ def test_a_token_alone_after_truncation_is_the_least_near_tie(
 
 
 def test_nats_are_minus_the_log_probability() -> None:
-    """Against a slow softmax."""
     row = np.array([1.0, 3.0, -2.0], dtype=np.float32)
     p = np.exp(row) / np.exp(row).sum()
     assert nats_of(row, 2) == pytest.approx(-np.log(p[2]), rel=1e-6)
@@ -168,11 +166,9 @@ class Journal:
         self.records: list[RunRecord] = []
 
     def has(self, *_: object) -> bool:
-        """Nothing is there already."""
         return False
 
     def add(self, record: RunRecord) -> None:
-        """Keep it."""
         self.records.append(record)
 
 
@@ -228,7 +224,6 @@ def rows_of(llm: Any, record: RunRecord, place: int) -> Any:
 
 
 def asked(llm: Any, record: RunRecord) -> list[Any]:
-    """A record's prompts and answers."""
     template = ChatTemplate.of(llm)
     before = [turn.tokens for turn in record.turns]
     return [(QUESTIONS[0].prompt(template, before[:i]), t) for i, t in enumerate(record.turns)]

@@ -17,7 +17,6 @@ QUESTION = Question(1, "a", ["abc abc"])
 
 @pytest.fixture
 def judge(tiny_ascii):
-    """A small judge."""
     one = TextJudge(tiny_ascii, n_ctx=256, n_threads=1)
     yield one
     one.close()
@@ -46,7 +45,6 @@ def test_the_order_of_answers_does_not_matter(judge):
 
 
 def test_an_empty_answer_costs_nothing(judge):
-    """It has no token."""
     assert judge.nats(QUESTION, "") == 0.0
 
 

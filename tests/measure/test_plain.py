@@ -56,7 +56,6 @@ def test_no_source_loads_without_a_word_on_extra_buffers() -> None:
     ["import llama_cpp\nllama_cpp.Llama('x')", "Llama(model_path='x')", "p = lc.llama_model_default_params()"],
 )  # fmt: skip
 def test_the_search_finds_them(source: str) -> None:
-    """Each way of writing it."""
     assert unsafe(source)
 
 

@@ -59,7 +59,6 @@ def run(
 
 
 def judged(*records: list[RunRecord]) -> dict[str, Figures]:
-    """Figures by name."""
     found = figures_of([r for group in records for r in group], QUESTIONS)
     return {figures.who: figures for figures in found}
 
@@ -150,7 +149,6 @@ def test_a_rule_that_answered_fewer_is_compared_on_those_and_is_no_candidate() -
 
 
 def test_the_verdict_where_every_rule_is_worse() -> None:
-    """Then strict is what the data support."""
     found = judged(run(CONTROL), run(MARGIN, 0.9))
     said = conclusion(list(found.values()), parse_variants(",".join(found)))
     assert f"{MARGIN} (+0 %: nats); the data support strict" in said

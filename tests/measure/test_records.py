@@ -51,14 +51,12 @@ def test_another_setup_is_refused_by_what_differs(tmp_path: Path) -> None:
 
 
 def test_the_day_does_not_matter(tmp_path: Path) -> None:
-    """A run may be resumed tomorrow."""
     path = tmp_path / "runs.jsonl"
     RunLog(path, SETUP).add(record("plain", 1, turn([1, 2])))
     assert RunLog(path, msgspec.structs.replace(SETUP, day="2027-01-01")).has("plain", 1, 0)
 
 
 def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path) -> None:
-    """The file is not overwritten blindly."""
     path = tmp_path / "runs.jsonl"
     path.write_bytes(b'{"a": 1}\n')
     with pytest.raises(InputError, match="line 1"):

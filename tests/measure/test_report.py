@@ -22,7 +22,6 @@ def results_records() -> list[RunRecord]:
 
 
 def results(title: str = "Bench") -> Results:
-    """Two ways on one question."""
     found = [Difference("server", 1, 0, 2, 3, 4, 0.01)]
     return collect(
         results_records(), found, title=title, command="pyspec bench", notes=["server is skipped"],
@@ -51,14 +50,12 @@ def test_own_ways_are_set_against_peers() -> None:
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
-    """What was saved is what was measured."""
     save_page(results(), tmp_path)
     saved = msgspec.json.decode((tmp_path / "results.json").read_bytes(), type=Results)
     assert saved == results()
 
 
 def test_only_the_first_differences_are_kept() -> None:
-    """All are counted."""
     found = [Difference("server", i, 0, 2, 3, 4, 0.01) for i in range(50)]
     kept = collect(results_records(), found, title="t", command="c")
     assert (len(kept.differences), kept.differing) == (50, 50)
@@ -97,7 +94,6 @@ def test_what_rounding_made_again_is_counted() -> None:
 
 
 def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
-    """What is kept of the records is all that they need."""
     counts = {
         "rounds": 4,
         "accepted_by_position": [3, 1],

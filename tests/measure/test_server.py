@@ -70,6 +70,5 @@ def test_a_refusal_is_an_error_with_its_text(server: Server) -> None:
 
 
 def test_close_ends_the_process(server: Server) -> None:
-    """No server outlives the run."""
     server.close()
     assert server._process._process.poll() is not None

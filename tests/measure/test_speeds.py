@@ -11,7 +11,6 @@ FIVE = [1, 2, 3, 4, 5]
 
 
 def test_speed_up_is_the_ratio_of_rates() -> None:
-    """Half the time is twice the speed."""
     plain, fast = summarise([record("plain", 1, turn(FIVE, 2.0)), record("fast", 1, turn(FIVE))])
     assert plain.speeds[TOTAL].rate == 2.0
     assert fast.speeds["qa"].speed_up == fast.geomean == 2.0
@@ -68,7 +67,6 @@ def test_hindsight_takes_the_best_length_of_each_category() -> None:
 
 
 def test_geometric_mean_of_nothing_is_zero() -> None:
-    """And of something that stands still."""
     assert geomean([]) == geomean([1.0, 0.0]) == 0.0
     assert geomean([2.0, 8.0]) == pytest.approx(4.0)
 

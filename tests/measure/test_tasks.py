@@ -41,7 +41,6 @@ def test_shipped_checks_are_known_and_one_a_turn() -> None:
     ],
 )  # fmt: skip
 def test_each_kind_tells_good_from_bad(what: dict[str, Any], good: str, bad: str) -> None:
-    """One answer that passes and one that does not."""
     assert passes(what, good) is True
     assert passes(what, bad) is False
 
@@ -88,7 +87,6 @@ def test_exact_modes_are_those_without_an_open_gate(text: str, exact: bool) -> N
      "margin/theta=2", "fixed:4+", "plain+strict"],
 )  # fmt: skip
 def test_nonsense_is_an_option_error(text: str) -> None:
-    """No mode is guessed."""
     with pytest.raises(OptionError):
         parse_modes(text)
 

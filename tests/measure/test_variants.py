@@ -52,7 +52,6 @@ def test_a_variant_is_a_mode_and_what_is_tried_on_it(text, draft_max, extras):
 
 
 def test_a_variant_may_answer_the_first_questions_only():
-    """The number is no part of its name."""
     variant = parse_variant("margin+fixed:4+thin@80")
     assert (variant.name, variant.first) == ("margin+fixed:4+thin", 80)
     assert parse_variant("plain").first is None

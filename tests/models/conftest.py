@@ -17,7 +17,6 @@ def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve prompts of two sources."""
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     rows = [{"source": f"s{i % 2}", "prompt": f"say hello {i} times"} for i in range(12)]
     path.write_text("\n".join(json.dumps(row) for row in rows))

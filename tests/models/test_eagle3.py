@@ -50,7 +50,6 @@ def checkpoint(
 
 @pytest.fixture(scope="module")
 def head(checkpoint: Path, tiny_target: Path) -> Any:
-    """The same, as torch computes it."""
     return export.load_eagle3(checkpoint, gguf_io.Source(tiny_target))
 
 
@@ -70,7 +69,6 @@ class Llama:
         ext.llama_set_embeddings_nextn(self.draft, True, True)
 
     def close(self) -> None:
-        """Free everything."""
         for context in (self.draft, self.target):
             lc.llama_free(context)
         for model in self.models:

@@ -29,7 +29,6 @@ def test_share_counts_first_choices() -> None:
 
 @pytest.mark.parametrize(("gap", "share"), [(0.5, 1.0), (1.5, 0.75)])
 def test_margin_takes_a_close_runner_up(gap: float, share: float) -> None:
-    """The runner-up counts within the gap and not beyond it."""
     score = scores.Score()
     rows = answer([1, 2, 3, 4], [9, 9, 9, 9], gap)
     score.add("qa", rows, scores.Guess(np.array([[1, 2, 3, 9]])))
@@ -63,7 +62,6 @@ def test_lookup_is_the_one_that_ships() -> None:
 
 
 def test_lookup_without_a_match_guesses_nothing() -> None:
-    """One token in common is no match."""
     rows = np.zeros(3, META.row_dtype())
     rows["token"] = [5, 6, 5]
     assert scores.lookup(rows, 3, steps=1).ids.tolist() == [[-1]]

@@ -42,7 +42,6 @@ SIZES = [
 
 
 def run_train(target: Path, data: Path, out: Path, *more: str) -> Any:
-    """Run the train command with small sizes."""
     arguments = ["--target", str(target), "--data", str(data), "--out", str(out)]
     return CliRunner().invoke(train.main, [*arguments, "--tokens", "128", *more])
 
@@ -77,7 +76,6 @@ def llama_logits(path: Path, tokens: list[int], vocab: int) -> Any:
 
 
 def batch_of(tokens: list[int]) -> Any:
-    """A llama_batch of one sequence."""
     batch = lc.llama_batch_init(len(tokens), 0, 1)
     batch.n_tokens = len(tokens)
     for i, token in enumerate(tokens):
@@ -163,7 +161,6 @@ def test_nan_keeps_the_checkpoint(plain_run: Path, tiny_target: Path, recording:
 
 
 def test_other_architecture_is_refused(tmp_path: Path) -> None:
-    """A target that is not llama says so."""
     path = write_target(tmp_path / "other.gguf", "gpt2")
     with pytest.raises(TrainingError, match="has architecture gpt2"):
         gguf_io.Source(path)

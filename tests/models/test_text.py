@@ -55,7 +55,6 @@ def test_large_vocabularies_are_refused(tmp_path: Path) -> None:
 
 
 def keep(recording: Path, prompt_file: Path, out: Path) -> None:
-    """Run the command."""
     arguments = ["--data", str(recording), "--prompts", str(prompt_file), "--out", str(out)]
     result = CliRunner().invoke(text.main, arguments)
     assert result.exit_code == 0, result.output

@@ -16,12 +16,10 @@ from pyspec.engine.handle import MAX_DRAFT
 
 @pytest.fixture
 def cdef(native: Path) -> dict[str, Any]:
-    """What makes the declarations."""
     return runpy.run_path(str(native / "cdef.py"))
 
 
 def test_the_extension_is_of_this_header(native: Path) -> None:
-    """The key that was compiled in is the one of the sources."""
     assert ffi.string(lib.ps_key()).decode() == interface_key(native.parent)
 
 
@@ -44,7 +42,6 @@ def test_the_key_is_of_declarations(
 
 
 def test_nothing_is_declared_for_the_preprocessor(native: Path, cdef: dict[str, Any]) -> None:
-    """Cffi has none."""
     text = cdef["declarations"]((native / "pyspec.h").read_text())
     assert "#" not in text
     assert "/*" not in text

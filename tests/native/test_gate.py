@@ -175,7 +175,6 @@ def test_a_tiny_budget_relaxes_nothing_that_sharpens(drafted: int) -> None:
 
 
 def test_a_refusal_spends_nothing() -> None:
-    """Nothing is spent on a token that was not taken."""
     gate = Gate(0.9, spent=0.5)
     c_decide(gate, row(9.0, 1.0), 1, 2)
     assert gate.spent == 0.5

@@ -16,7 +16,6 @@ from pyspec._lib import ffi, lib
 
 
 def c_noise(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
-    """G of these ids by the kernel."""
     out = np.empty(len(ids))
     buffers = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("double[]", out)
     assert lib.ps_noise(seed, position, buffers[0], len(ids), buffers[1]) == lib.PS_OK
@@ -49,7 +48,6 @@ def test_noise_is_the_twins(seed: int, position: int, first: int) -> None:
 
 
 def test_noise_is_the_same_on_every_machine() -> None:
-    """To the last bit."""
     found = c_noise(1, 2, np.array([0, 1, 49151, 2**31 - 1], np.int32))
     assert [x.hex() for x in found] == KNOWN
 
@@ -143,7 +141,6 @@ def test_draws_have_the_softmax_of_the_row() -> None:
 
 
 def test_equal_scores_go_to_the_lowest_id() -> None:
-    """Where nothing is possible but one, there is no second."""
     row = np.full(100, -np.inf, np.float32)
     row[40] = 1.0
     assert c_draw(row, 1.0, 0.0, 1, 1)[1:3] == (40, -1)

@@ -17,7 +17,6 @@ each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture
 
 
 def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_LSE) -> tuple[int, Row]:
-    """Status and result of the kernel."""
     out = ffi.new("ps_row *")
     status = lib.ps_scan(ffi.from_buffer("float[]", row), len(row), what, out)
     return status, Row(out.first, out.second, out.z1, out.z2, out.lse)
@@ -98,7 +97,6 @@ def test_one_possible_token(level: int, at: int) -> None:
 
 
 def test_one_entry() -> None:
-    """A vocabulary of one token has no second."""
     assert c_scan(np.array([-2.0], np.float32))[1] == Row(0, -1, -2.0, -math.inf, -2.0)
 
 

@@ -37,7 +37,6 @@ def scan(row: np.ndarray) -> Row:
 
 
 def log_softmax(row: np.ndarray) -> np.ndarray:
-    """Log-probabilities of a row."""
     x = row.astype(np.float64)
     d = x - x.max()
     return d - math.log(float(np.exp(d).sum()))

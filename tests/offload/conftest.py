@@ -12,7 +12,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def eight_layers(tiny_folder: Path) -> Path:
-    """A random model of eight layers."""
     import tiny
 
     return tiny.write(tiny_folder / "eight.gguf", n_layer=8)

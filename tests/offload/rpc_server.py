@@ -22,7 +22,6 @@ _KEPT: list[Any] = []
 
 
 def function(name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of one of ggml's libraries."""
     library = next(each for each in _LIBRARIES if hasattr(each, name))
     return ctypes.CFUNCTYPE(restype, *argtypes)((name, library))
 
@@ -43,7 +42,6 @@ def replace(struct: int, index: int, restype: Any, *argtypes: Any) -> Any:
 
 
 def say(line: str) -> None:
-    """One line, flushed."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -77,7 +75,6 @@ def limit(device: int, most: int) -> None:
 
 
 def main(port: str, most: str = "0", count: str = "1") -> None:
-    """Serve until the process is ended."""
     llama_cpp.llama_backend_init()
     device = function("ggml_backend_dev_by_type", _POINTER, ctypes.c_int)(0)  # the processor
     if int(most):

@@ -90,14 +90,12 @@ def test_quantised_cells(in_child: Run, wide_heads: tuple[Path, Path]) -> None:
 
 @pytest.fixture
 def device() -> Iterator[RpcDevice]:
-    """One for commands, which are processes of their own."""
     made = RpcDevice(1 << 32)
     yield made
     made.close()
 
 
 def command(device: RpcDevice, *words: object) -> subprocess.Popen[str]:
-    """A command with all layers there."""
     where = ["--rpc", device.address, "-ngl", "all", "--trust-model", "-c", "1024", "-t", "1"]
     return subprocess.Popen(
         [sys.executable, "-m", "pyspec", *map(str, words), *where],

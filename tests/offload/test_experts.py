@@ -61,7 +61,6 @@ def test_experts_go_first_and_no_more_than_must(sizes: list[dict[str, Any]], i: 
 
 
 def test_splits_differ(sizes: list[dict[str, Any]]) -> None:
-    """From nothing to everything on the device."""
     splits = [(row["layers"], -row["experts"]) for row in sizes]
     assert splits == sorted(splits)
     assert splits[-1] == (9, 0)

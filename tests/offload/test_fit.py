@@ -43,7 +43,6 @@ HERE = Path(__file__).parents[1]
 
 
 def found_by(in_child: Run, code: str, *arguments: object) -> Any:
-    """What a script found that begins as all of these do."""
     return json.loads(in_child(_START + code, HERE, *arguments).splitlines()[-1])
 
 
@@ -117,7 +116,6 @@ end(counts)
 
 
 def test_two_devices_share(in_child: Run, eight_layers: Path) -> None:
-    """Two devices take more layers than one of them, and both have some."""
     code = """
 path = sys.argv[2]
 llm, one = open_(path, 1 << 33, -1)

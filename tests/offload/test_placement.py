@@ -11,7 +11,6 @@ Run = Callable[..., str]
 
 
 def test_draft_follows_the_target(in_child: Run, eight_layers: Path, tiny_draft: Path) -> None:
-    """A draft goes to the device that the target was given, not to the other one."""
     code = """
 path, draft = sys.argv[2:]
 (first, a), (second, b) = device(1 << 32), device(1 << 32)

@@ -34,12 +34,10 @@ def scored(p: float, s: float, a: float, pc: float, agree: bool) -> Features:
 
 
 def planted(p: float, pc: float) -> float:
-    """An acceptance that is monotone in both."""
     return 1.0 / (1.0 + exp(-(2.0 * p + 3.0 * pc - 2.5)))
 
 
 def teach(model: Logistic, n: int, seed: int = 0, turned: bool = False) -> None:
-    """Show n random positions."""
     rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
     for _ in range(n):
         p, pc = rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)
@@ -49,7 +47,6 @@ def teach(model: Logistic, n: int, seed: int = 0, turned: bool = False) -> None:
 
 
 def error(model: Logistic, turned: bool = False) -> float:
-    """Mean absolute error on a lattice."""
     points = [(p / 20, pc / 20) for p in range(1, 20) for pc in range(1, 20)]
     wrong = [
         abs(model.predict(scored(p, 0.5, 0.5, pc, False)) - abs(turned - planted(p, pc)))
@@ -105,14 +102,12 @@ def test_a_draft_ends_before_its_first_nonsense(p: float) -> None:
 
 
 def test_a_companion_s_nonsense_drops_the_companion() -> None:
-    """And leaves the draft."""
     nonsense = Draft(0, 1, [0.9], [0.5], [float("nan")], [0.5], [True])
     assert companion_features(nonsense, 1) is None
 
 
 @pytest.mark.parametrize("k", range(TABLE_BINS))
 def test_bins_of_the_table_are_equal_in_logit(k: int) -> None:
-    """The centre of a bin lies in it."""
     p = 1.0 / (1.0 + exp(-bin_centre(k)))
     assert table_bin(p) == k
 
@@ -176,7 +171,6 @@ def test_a_fitted_line_is_the_likeliest(seen: list[int], means: list[float]) -> 
 
 
 def _likelihood(line: Any, hits: Any, seen: Any, assumed: Any) -> float:
-    """Logarithm of a line's likelihood and of its prior."""
     x = np.array([bin_centre(k) for k in range(TABLE_BINS)])
     z = line[0] + line[1] * x
     tokens = hits * -np.logaddexp(0.0, -z) + (seen - hits) * -np.logaddexp(0.0, z)

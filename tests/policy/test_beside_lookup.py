@@ -35,7 +35,6 @@ class Always(UseSwitch):
         return True
 
     def used(self, gain: float, tokens: float = 1.0, seq: int = 0) -> None:
-        """Keep both."""
         self.expected.append(self._expects)
         self.gained.append(gain)
         super().used(gain, tokens, seq)

@@ -38,12 +38,10 @@ def test_said_once_where_it_lasts(make, caplog) -> None:
 
 
 def test_a_measured_curve_needs_no_good_round(caplog) -> None:
-    """The machine may be busy from the start."""
     assert said(measured(), caplog, *[(1, 50.0)] * LONG) == 1
 
 
 def test_a_slow_machine_is_not_busy(caplog) -> None:
-    """What was only guessed is no measure."""
     assert said(CostCurve.prior(one_row_ms=1.0), caplog, *[(1, 500.0)] * 100) == 0
 
 

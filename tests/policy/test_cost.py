@@ -348,7 +348,6 @@ def test_a_curve_begins_with_what_this_machine_took_before() -> None:
 
 
 def test_a_draft_begins_with_its_own_times() -> None:
-    """Where they are known."""
     curve = CostCurve.prior("Q8_0", 10.0, 0.2)
     curve.begin_with({1: 4.0}, {1: 1.5})
     assert curve.draft.time(1) == pytest.approx(1.5)

@@ -164,7 +164,6 @@ def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all(
 
 
 def test_threads_that_changed_are_thought_of_at_once() -> None:
-    """No draft paid, and with other threads one may."""
     table = expand({1: 10.0, 2: 25.0, 64: 900.0})
     policy = GoodputPolicy(CostCurve.from_tables({0: table}, SIDE, SIDE))
     assert policy.plan([Place(0, 16, 0, 200, 50)]).lengths == [0]
@@ -241,7 +240,6 @@ def test_the_better_the_model_the_longer_a_match_has_to_be() -> None:
 
 
 def test_many_texts_save_up_for_trials_no_faster_than_one() -> None:
-    """What may be lost is counted by text."""
     saved = []
     for seqs in ((0,), (0, 1, 2, 3)):
         policy = measured(auto=False)
@@ -276,7 +274,6 @@ class Unpriced(UseSwitch):
     """Charges nothing for what the model gains."""
 
     def share(self, expected: float) -> float:
-        """Nothing."""
         return 0.0
 
 
@@ -362,7 +359,6 @@ class Recorder(UseSwitch):
         longest: float = 0.0,
         **_others: bool,
     ) -> bool:
-        """Never."""
         Recorder.asked.append((expected, cost, left, longest))
         return False
 

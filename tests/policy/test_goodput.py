@@ -214,7 +214,6 @@ def test_sixty_four_sequences_are_not_clipped() -> None:
 
 
 def test_a_sequence_with_much_to_read_waits_while_the_others_draft() -> None:
-    """Whether to draft is decided for each sequence by itself."""
     policy, truth = fresh("Q4_K_M", 0.2), costs(SHAPES["Q4_K_M"], 0.2)
     Player(policy, truth).play(texts(0.9, 8, prompt=30))
     lengths = policy.plan([Place(0, 60, 1, 60, 90), Place(1, 60, 3000, 60, 3060)]).lengths

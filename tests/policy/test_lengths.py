@@ -48,7 +48,6 @@ def test_nonsense_is_an_option_error_that_names_the_forms(text: Any) -> None:
 
 
 def test_policies_are_made_by_their_length() -> None:
-    """Each choice makes its policy."""
     assert isinstance(make_policy(FixedLength(3)), FixedPolicy)
     assert isinstance(make_policy(Confidence(0.5)), ConfidencePolicy)
     assert isinstance(make_policy(Auto()), GoodputPolicy)

@@ -19,13 +19,11 @@ class Scripted(UseSwitch):
     says = False
 
     def on(self, *_: Any, **__: Any) -> bool:
-        """The script's word."""
         Scripted.asked += 1
         return Scripted.says
 
 
 def drafts(policy: GoodputPolicy, depth: int) -> bool:
-    """Whether this round drafts."""
     return any(policy.plan([Place(0, 16, 0, 400, depth)]).lengths)
 
 
@@ -38,7 +36,6 @@ def test_where_no_draft_pays_few_rounds_ask() -> None:
 
 
 def test_a_draft_that_comes_to_pay_is_used_within_ten_rounds() -> None:
-    """Whenever it comes to."""
     for plain in range(20, 40):
         Scripted.says = False
         policy = GoodputPolicy(CostCurve.prior(), switch=Scripted)

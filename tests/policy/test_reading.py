@@ -69,7 +69,6 @@ def test_the_companions_reading_is_no_evidence_against_it() -> None:
 
 
 def test_what_the_companion_reads_is_what_the_longest_unread_text_has() -> None:
-    """Where one of two texts is unread, its companion is not up to date."""
     policy = judged()
     for _ in range(40):
         policy._scoring.used(0.5, 3.0)

@@ -9,7 +9,6 @@ from pyspec.policy.types import Outcome, SeqOutcome
 
 
 def aside_of(*rounds: float) -> float:
-    """What is believed after these rounds."""
     aside = Aside()
     for ms in rounds:
         aside.add(ms)
@@ -18,7 +17,6 @@ def aside_of(*rounds: float) -> float:
 
 @pytest.mark.parametrize(("rounds", "believed"), [((), 0.0), ((3.0,), 0.0), ((3.0, 2.0), 0.0)])
 def test_first_rounds_are_not_believed(rounds: tuple[float, ...], believed: float) -> None:
-    """They run in cold caches."""
     assert aside_of(*rounds) == believed
 
 

@@ -167,7 +167,6 @@ def test_more_expensive_time_lengthens_nothing(
 def test_a_more_expensive_row_is_verified_no_sooner(
     acceptance: list[float], verify: list[float], at: float, row: int
 ) -> None:
-    """If one count of rows costs more, it is chosen if it was before, or not at all."""
     chain = survivals(acceptance)
     before = best_length(chain, verify, at)
     after = best_length(chain, [t + (n == row) for n, t in enumerate(verify)], at)
@@ -184,7 +183,6 @@ def expected(step: float, at: float, likely: float) -> tuple[list[float], float]
 def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(
     step: float, at: float, likely: float, change: float
 ) -> None:
-    """And stops no later where a step costs more."""
     floors, gain = expected(step, at, likely)
     later, gain_of_slow = expected(step + change, at, likely)
     assert gain_of_slow < gain
@@ -195,7 +193,6 @@ def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(
 
 @given(st.floats(0.0, 0.3), st.floats(0.3, 2.0), st.floats(0.35, 0.99))
 def test_drafting_loses_one_step_at_most(step: float, at: float, likely: float) -> None:
-    """All that is drafted may be left unverified."""
     assert expected(step, at, likely)[1] >= -at * step - 0.01
 
 

@@ -101,7 +101,6 @@ def test_a_trial_may_lose_a_share_of_what_is_left_only() -> None:
 
 
 def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
-    """No text is likely to be that much better."""
     switch = UseSwitch()
     play(switch, -0.5, 300)
     switch.begin(0)
@@ -119,7 +118,6 @@ def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
 
 
 def test_an_expectation_outlives_two_bad_rounds_and_no_six() -> None:
-    """It speaks until there is evidence."""
     switch = UseSwitch()
     for _ in range(2):
         switch.used(-1.0)

@@ -47,7 +47,6 @@ def answer(*chains: Chain) -> list[Answer]:
 
 
 def costs(rows: list[float], step: float = 1.0) -> MeasuredCosts:
-    """Costs with this curve at one depth."""
     return MeasuredCosts({128: {n: rows[n] for n in range(1, 18)}}, step, {}, 0.0)
 
 
@@ -256,7 +255,6 @@ def test_a_stored_profile_is_found_by_the_same_models_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the draft it is there, without it is not."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     questions = [Question(1, "c", ["abcabc"])]

@@ -40,13 +40,11 @@ def test_spec_bench_lines_are_read() -> None:
     ],
 )
 def test_what_is_no_question_is_refused(lines: list[bytes], message: str) -> None:
-    """The sentence names the line."""
     with pytest.raises(InputError, match=message):
         parse_questions(lines, "f")
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    """A path that is not there is no traceback."""
     with pytest.raises(InputError, match="cannot read"):
         load_questions(tmp_path / "none.jsonl")
 
@@ -66,6 +64,5 @@ def test_select_takes_every_third_of_the_file() -> None:
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
-    """The hint lists what there is."""
     with pytest.raises(OptionError, match="there are: a"):
         select(parse_questions([LINE % (1, b"a")], "f"), categories=["z"])

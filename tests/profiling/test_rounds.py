@@ -85,7 +85,6 @@ def test_matches_are_those_of_fixed_verification(recorded: Any) -> None:
 
 
 def test_recording_changes_nothing(recorded: Any) -> None:
-    """Recording leaves the model as it was."""
     llm, answer, _ = recorded
     steps = llm.steps(PROMPT, Sampling(temperature=0.0), max_tokens=N)
     assert [token.id for step in steps for token in step.tokens] == answer
@@ -101,7 +100,6 @@ def test_what_is_written_is_read_again(recorded: Any, tmp_path: Path) -> None:
 
 
 def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
-    """The sentence names the file."""
     path = tmp_path / "rounds.gz"
     for data in (b"", b"{}", b"PK\x03\x04", gzip.compress(b""), gzip.compress(b"\xc1")):
         path.write_bytes(data)

@@ -111,7 +111,6 @@ def test_a_fixed_policy_is_as_fast_as_the_closed_form_says(window: int) -> None:
 
 
 def test_times_go_on_behind_their_last_point() -> None:
-    """As steep as in their upper half."""
     times = Times({1: 1.0, 8: 2.0, 16: 4.0})
     assert [times(n) for n in (0, 1, 12, 16, 20)] == pytest.approx([0.0, 1.0, 3.0, 4.0, 5.0])
 

@@ -35,7 +35,6 @@ def test_a_copy_loses_nothing_and_a_worse_copy_does(tiny_target, tiny_draft, tmp
 
 
 def test_every_width_is_timed(tiny_target):
-    """One time for each of the widths, and the size of the file."""
     (found,) = measure_types({"original": tiny_target}, TEXT, threads=1)
     assert list(found.rows) == list(ROWS)
     assert min(*found.rows.values(), found.prefill) > 0.0
@@ -73,7 +72,6 @@ def test_break_even_is_what_four_rows_cost_over_one():
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path):
-    """ModelInvalid, with the path."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF")
     with pytest.raises(ModelInvalid, match=r"broken\.gguf"):
@@ -81,7 +79,6 @@ def test_a_file_that_is_no_model_is_named(tmp_path):
 
 
 def test_the_prefill_is_as_long_as_it_says(tiny_target):
-    """A short text is repeated."""
     (found,) = measure_types({"original": tiny_target}, b"fox", threads=1)
     assert found.prefill > 0.0
     assert PREFILL == 512

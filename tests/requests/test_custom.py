@@ -21,7 +21,6 @@ SAID = {"role": "user", "content": "go"}
 
 
 def record_of(*messages, **body):
-    """What the body of a chat asks for."""
     data = json.dumps({"messages": [SAID, *messages], **body}).encode()
     (record,) = read_body("/v1/chat/completions", data).records("a")
     return record
@@ -39,7 +38,6 @@ def test_the_model_knows_a_custom_tool_as_a_function_of_one_text():
 
 @pytest.mark.parametrize("form", [None, {"type": "text"}])
 def test_a_tool_of_any_text_needs_no_more_than_a_name(form):
-    """There is no form to tell of."""
     tool = {"type": "custom", "custom": {"name": "note", **({"format": form} if form else {})}}
     (function,) = record_of(tools=[tool]).tools
     assert (function["name"], function["description"]) == ("note", "")
@@ -62,7 +60,6 @@ def test_a_custom_tool_may_be_wanted():
 
 
 def test_custom_tools_may_be_allowed():
-    """Then they are all that there is."""
     allowed = {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "patch"}}]}
     choice = {"type": "allowed_tools", "allowed_tools": allowed}
     record = record_of(tools=[PATCH, READ], tool_choice=choice)
@@ -104,7 +101,6 @@ def made(name, arguments):
 
 
 def test_a_call_of_a_custom_tool_has_its_text():
-    """Others stay as they are."""
     calls = [made("patch", '{"input": "x"}'), made("read", "{}")]
     first, second = as_told(calls, ["patch"])
     assert first == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
@@ -122,7 +118,6 @@ def test_a_call_of_a_custom_tool_has_its_text():
     ],
 )
 def test_whatever_the_model_writes_is_a_text_that_can_be_sent(arguments, text):
-    """What is no string, or half a character, too."""
     assert text_of_call(arguments) == text
 
 
@@ -130,7 +125,6 @@ class Asked:
     """What a job needs of the options of an answer."""
 
     def block(self, *_):
-        """What speculation did."""
         return {}
 
 
@@ -161,7 +155,6 @@ def test_a_text_comes_as_it_is_whole(text, sizes, escaped):
 
 @pytest.mark.parametrize("arguments", ['{"input": 5}', '{"other": "x"}', '{"a": 1, "input": "x"}'])
 def test_what_does_not_begin_as_a_text_comes_at_its_end(arguments):
-    """As it comes whole."""
     reader = CallText()
     assert "".join(map(reader.push, arguments)) == ""
     assert reader.finish() == text_of_call(arguments)
@@ -195,7 +188,6 @@ def test_a_call_begins_with_its_name_and_goes_on_with_its_text():
 
 
 def test_a_call_of_a_function_comes_as_ever():
-    """Behind one of a custom tool, too."""
     *_, begun, more = deltas(
         ("call", "patch", 0, "7"),
         ("arguments", '{"input": "a"}', 0),
@@ -219,6 +211,5 @@ def test_a_text_that_is_late_stands_before_the_next_call():
 
 
 def test_nothing_more_is_told_of_a_call_that_was_cut():
-    """It is none."""
     calls = deltas(("call", "patch", 0, "7"), ("arguments", '{"in', 0), ("broken", '{"in', 0))
     assert [call["custom"]["input"] for call in calls] == [""]

@@ -14,7 +14,6 @@ from pyspec.sampling.chain import Sampling, build_chain, in_force
 
 
 def chosen(chain, logits):
-    """What a chain selects from a row."""
     data = (llama_cpp.llama_token_data * len(logits))()
     for i, logit in enumerate(logits):
         data[i].id, data[i].logit = i, logit
@@ -145,5 +144,4 @@ def test_penalties_remember_what_was_accepted(open_plain, tiny_target):
 
 @pytest.mark.parametrize(("seed", "wanted"), [(-1, 0xFFFFFFFF), (2**40 + 5, 5), (-5, 2**32 - 5)])
 def test_a_seed_has_32_bits(seed: int, wanted: int) -> None:
-    """As in llama.cpp, at every door."""
     assert Sampling(seed=seed).seed == wanted

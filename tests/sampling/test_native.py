@@ -105,7 +105,6 @@ def test_xtc_excludes_as_often_as_it_shall(open_plain, tiny_target, noise):
 
 
 def left(chain, logits):
-    """Ids that a chain leaves."""
     data = (llama_cpp.llama_token_data * len(logits))()
     for i, logit in enumerate(logits):
         data[i].id, data[i].logit = i, logit
@@ -155,6 +154,5 @@ def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
     ],
 )
 def test_values_that_cannot_be_are_refused(name, value):
-    """By name, with what can be."""
     with pytest.raises(OptionError, match=rf"^{name} .*\((use|give) "):
         Sampling(**{name: value})

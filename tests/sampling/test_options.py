@@ -46,7 +46,6 @@ def test_a_number_is_added_in_one_place() -> None:
 
 
 def test_llm_has_a_number_that_is_added() -> None:
-    """With its range."""
     pytest.importorskip("llm", reason="the extra `llm` is not installed")
     from pyspec.llm_plugin import SpeculativeModel, pydantic_numbers
 
@@ -71,7 +70,6 @@ def test_a_call_has_every_number(call: str) -> None:
 
 
 def test_everything_else_has_the_numbers_too() -> None:
-    """As they are here, not only as they are made."""
     names = {each.name for each in OFFERED}
     assert names <= {each.name for each in fields(SamplerOptions)}
     assert {*names - {"temperature"}, "temp"} <= {each.name for each in fields(ChatSettings)}
@@ -80,7 +78,6 @@ def test_everything_else_has_the_numbers_too() -> None:
 
 
 def test_what_is_usual_is_allowed() -> None:
-    """And so is the default."""
     for each in NUMBERS.values():
         low, high = each.usual
         assert each.allowed.low <= low <= each.default <= high <= each.allowed.high
@@ -88,7 +85,6 @@ def test_what_is_usual_is_allowed() -> None:
 
 
 def test_a_number_out_of_range_is_named() -> None:
-    """With what is usual."""
     with pytest.raises(OptionError, match=r"dry_base is 0\.5.*use 1 or more"):
         check_numbers({"dry_base": 0.5})
 

@@ -30,12 +30,10 @@ def suggesting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of(tmp_path: Path, **said: Any) -> SuggestedSampling:
-    """What a file suggests that says this."""
     return suggested_by(tiny.write(tmp_path / "x.gguf", sampling=said))
 
 
 def test_the_file_says_it_by_llama_cpps_keys(suggesting: Path) -> None:
-    """Under our own names."""
     values = {"temperature": 0.5, "top_k": 7, "repeat_penalty": 1.25}
     assert suggested_by(suggesting) == SuggestedSampling(values)
 
@@ -60,7 +58,6 @@ def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, valu
     [({"mirostat": 2}, ("mirostat",)), ({"mirostat": 0}, ()), ({"penalty_last_n": 256}, ("penalty_last_n",))],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_named(tmp_path: Path, said: Any, left: Any) -> None:
-    """Unless nothing is lost by it."""
     assert of(tmp_path, **said).left == left
 
 
@@ -129,7 +126,6 @@ def test_batch_follows_it(suggesting: Path, tmp_path: Path) -> None:
 
 
 def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_ascii: Path) -> None:
-    """What the user has set stays."""
     lines = f"/set\n/set top_k 3\n/model {tiny_ascii}\n/set\n"
     done = running.run("chat", "--script", "-m", suggesting, *COMMON, stdin=lines.encode())
     told = [" ".join(line.split()) for line in done.stderr.splitlines() + done.stdout.splitlines()]
@@ -143,7 +139,6 @@ def test_a_chat_follows_it_and_another_model_ends_it(suggesting: Path, tiny_asci
 
 
 def test_a_server_follows_it(suggesting: Path) -> None:
-    """For requests that say nothing of it."""
     models = ServedModels(model=(str(suggesting),), draft="none", trust_model=True, ctx=64)
     options = ServerOptions(parallel=1), SystemOptions(), KeptOptions(), models, DraftOptions()
     batch, _ = Loader(*options, SamplerOptions(min_p=0.25), EngineOptions()).load(models.first)

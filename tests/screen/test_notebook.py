@@ -17,13 +17,11 @@ from pyspec.text.tokens import Source, Token
 
 @pytest.fixture
 def llm(open_llama: Any, tiny_ascii: Any) -> Any:
-    """A tiny model with lookup."""
     return open_llama(tiny_ascii, draft="lookup")
 
 
 @pytest.fixture
 def result(llm: Any) -> Any:
-    """An answer of it."""
     return llm.create_completion("abcabcabc", max_tokens=12, temperature=0.0)
 
 
@@ -37,12 +35,10 @@ def test_the_model_says_what_it_is(llm: Any) -> None:
 
 
 def test_a_model_without_speculation_says_so(open_llama: Any, tiny_ascii: Any) -> None:
-    """One that is loaded for embeddings."""
     assert repr(open_llama(tiny_ascii, embedding=True)).endswith("decodes plainly>")
 
 
 def test_a_model_that_was_never_loaded_has_a_repr() -> None:
-    """A debugger asks for it at any time."""
     from pyspec.llama.speculative import SpeculativeLlama
 
     assert repr(object.__new__(SpeculativeLlama)) == "<SpeculativeLlama, closed>"
@@ -57,14 +53,12 @@ def test_a_result_is_its_text_and_a_sentence(result: Any) -> None:
 
 
 def test_chats_answer_so_too(llm: Any) -> None:
-    """The message's text."""
     messages = [{"role": "user", "content": "abc"}]
     result = llm.create_chat_completion(messages, max_tokens=4, temperature=0.0)
     assert repr(result["choices"][0]["message"]["content"][:60])[:-1] in repr(result)
 
 
 def test_the_last_speculation_is_a_sentence_and_counts(llm: Any, result: Any) -> None:
-    """And the dict of the result."""
     assert result["speculation"] is llm.last_speculation
     assert "tokens/s" in repr(llm.last_speculation)
     assert f"{result['speculation']['accepted']} accepted" in repr(llm.last_speculation)
@@ -110,7 +104,6 @@ def test_text_is_no_markup(llm: Any) -> None:
 
 
 def test_an_empty_block_has_a_repr() -> None:
-    """As before the first answer."""
     assert repr(SpeculationBlock({})) == "<speculation: nothing was decoded>"
 
 

@@ -14,7 +14,6 @@ from pyspec.screen import progress
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a terminal shows on stderr."""
     out = io.StringIO()
     made = Console(file=out, force_terminal=True, width=80)
     monkeypatch.setattr(progress, "Console", lambda **_: made)
@@ -62,7 +61,6 @@ def test_what_is_quick_is_not_said(terminal: io.StringIO) -> None:
 
 
 def test_one_inside_another_says_nothing(terminal: io.StringIO) -> None:
-    """A terminal has one such line."""
     with progress.busy("outer"), progress.busy("inner"):
         pass
     assert "inner" not in terminal.getvalue()
@@ -78,7 +76,6 @@ def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -
 def test_a_class_that_fetches_shows_it(
     monkeypatch: pytest.MonkeyPatch, tiny_ascii: Any, capsys: Any
 ) -> None:
-    """By a name that is not here yet."""
     import pyspec.llama.arguments
     import pyspec.llama.speculative
 

@@ -53,14 +53,12 @@ def test_a_wide_table_of_figures_is_turned() -> None:
 
 
 def test_a_pipe_gets_markdown() -> None:
-    """All columns, as on a page."""
     text = printed(MODELS, 20, terminal=False)
     assert text.splitlines()[1] == "| --- | ---: | ---: | ---: |"
     assert "Llama 3.1 8B Instruct" in text
 
 
 def test_a_pipe_gets_whole_lines_where_it_is_to_be_read() -> None:
-    """Every column, a line a row."""
     lines = printed(MODELS, 20, terminal=False, markdown=False).splitlines()
     assert len(lines) == 3
     assert lines[1].split()[-4:] == ["Llama", "3.1", "8B", "Instruct"]
@@ -89,7 +87,6 @@ def test_what_is_needed_stands_below_a_long_name(width: int) -> None:
 
 
 def test_what_is_needed_stands_beside_a_name_where_there_is_room() -> None:
-    """A line a row."""
     lines = printed(NEEDED, 70).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == [LONG, "target", "4.92"]

@@ -118,7 +118,6 @@ def test_painting_loses_nothing(words: list[tuple[str, Source]]) -> None:
 
 
 def test_the_legend_is_one_line() -> None:
-    """What the looks mean, with counts."""
     tokens = [token(0), token(1, Source.ACCEPTED), token(2, Source.ACCEPTED)]
     assert legend(tokens, lambda _: b"x", colour=False).plain == (
         "target: 1 token, the model's own; [accepted]: 2 tokens, drafted and right\n"

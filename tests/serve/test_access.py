@@ -28,7 +28,6 @@ def test_a_request_is_told_in_words(serve):
 
 
 def test_a_cancelled_one_is_told_so(serve):
-    """Where its reader has gone."""
     lines = []
     server = serve(log=lines.append)
     connection = raw(server, body("hello", max_tokens=900))
@@ -43,6 +42,5 @@ def test_a_cancelled_one_is_told_so(serve):
     [({}, True, True), ({"quiet": True}, True, False), ({}, False, False), ({"quiet": True, "log_json": True}, True, True)],
 )  # fmt: skip
 def test_a_terminal_gets_lines_unless_quiet(monkeypatch, options, terminal, told):
-    """JSON is asked for by itself."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     assert (ServerOptions(**options).serving("x").log is not None) == told

@@ -17,13 +17,11 @@ NAMED = {"type": "custom", "custom": {"name": "patch"}}
 
 @pytest.fixture
 def client(server):
-    """A client."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
 def call(name, **arguments):
-    """How the model writes it."""
     told = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{told}\n</tool_call>"
 
@@ -38,7 +36,6 @@ def ask(client, says=None, turns=(), **options):
 
 
 def test_a_call_of_a_custom_tool_is_of_its_own_type(client, script_all):
-    """As the client's class of it has it."""
     (choice,) = ask(client, call("patch", input=TEXT)).choices
     (made,) = choice.message.tool_calls
     assert isinstance(made, openai.types.chat.ChatCompletionMessageCustomToolCall)
@@ -70,7 +67,6 @@ def test_it_is_streamed_as_it_is_whole(client, script_all):
     ],
 )
 def test_a_custom_tool_may_have_to_be_called(client, choice):
-    """By its name, or as the only one that is allowed."""
     options = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 900}
     lean = scripted.leaning('"')  # or its text would never end
     (found,) = ask(client, logit_bias=lean, **options).choices
@@ -79,13 +75,11 @@ def test_a_custom_tool_may_have_to_be_called(client, choice):
 
 
 def test_a_choice_of_none_of_the_tools_is_refused(client):
-    """As that of a function is."""
     with pytest.raises(openai.BadRequestError, match="not among the tools"):
         ask(client, tool_choice={"type": "custom", "custom": {"name": "no"}})
 
 
 def test_the_next_request_brings_the_call_and_its_result(client, script_all):
-    """As the client made them of the answer."""
     message = ask(client, call("patch", input=TEXT)).choices[0].message
     told = message.model_dump(exclude_none=True)
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Done."}
@@ -94,7 +88,6 @@ def test_the_next_request_brings_the_call_and_its_result(client, script_all):
 
 
 def test_each_choice_has_calls_of_its_own(client, script_all):
-    """Their texts are read apart."""
     says = call("patch", input=TEXT)
     chunks = [c.choices[0] for c in ask(client, says, n=2, stream=True) if c.choices]
     for index in (0, 1):

@@ -50,7 +50,6 @@ def test_the_runner_of_tools_works(server):
 
     @anthropic.beta_tool
     def look(place: str) -> str:
-        """Looks somewhere."""
         return place
 
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
@@ -72,7 +71,6 @@ def test_errors_elsewhere_have_anthropics_form(path, headers, server):
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/nothing"])
 def test_an_unknown_path_says_what_is_served(path, server):
-    """So that a slip in an address is seen."""
     status, told = post(server, b"{}", path)
     assert status == 404
     assert path in told["error"]["message"]
@@ -80,7 +78,6 @@ def test_an_unknown_path_says_what_is_served(path, server):
 
 
 def test_completions_are_answered_without_v1(server):
-    """As the others are."""
     body = {"prompt": "abc", "max_tokens": 4, "temperature": 0}
     data = json.dumps(body).encode()
     answers = [post(server, data, f"{begin}/completions")[1] for begin in ("", "/v1")]
@@ -104,7 +101,6 @@ def test_no_reasoning_by_others_names(kind, field):
 )
 @pytest.mark.parametrize("kind", [ChatBody, MessagesBody, ResponsesBody])
 def test_what_would_change_an_answer_is_refused_everywhere(kind, field, value):
-    """One table for all interfaces."""
     given = {"input": "hi"} if kind is ResponsesBody else {"messages": USER}
     with pytest.raises(InputError, match=field):
         records_of(decoded(kind, msgspec.json.encode({**given, field: value})), "a")

@@ -12,7 +12,6 @@ from pyspec.text.forms import standard
 
 
 def said(server, text="hello there", **options):
-    """The text of a chat's answer."""
     status, told = post(server, body(text, **options))
     assert status == 200, told
     return told["choices"][0]["message"]["content"]
@@ -69,7 +68,6 @@ def test_another_schema_is_another_shape(name):
 
 
 def test_a_text_has_no_shape():
-    """Nothing of it asks for a grammar."""
     assert decoded(ChatBody, body()).shape is None
 
 
@@ -130,7 +128,6 @@ def test_what_is_predicted_is_no_part_of_what_is_asked():
 
 @pytest.mark.parametrize("wrong", [{}, {"content": 5}, {"content": [{"type": "text"}]}, "words"])
 def test_a_prediction_that_is_none_is_refused(serve, wrong):
-    """With 400."""
     assert post(serve(), body(prediction=wrong))[0] == 400
 
 

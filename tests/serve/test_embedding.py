@@ -23,7 +23,6 @@ POOLS = {"mean": 1, "cls": 2, "last": 3}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Embedders of each pooling, and one that ranks."""
     where = tmp_path_factory.mktemp("embedders")
     for name, kind in {**POOLS, "rank": 4}.items():
         made = tiny_positions.bert(64, ranks=kind == 4)
@@ -43,13 +42,11 @@ def reference(path, texts):
 
 
 def make_embedder(path, name):
-    """It, trusted."""
     return Embedder(name, path, trust=True, n_threads=1, flash_attn=False)
 
 
 @pytest.fixture(scope="module")
 def embedders(folder):
-    """All of them, by name."""
     made = {name: make_embedder(folder / f"{name}.gguf", name) for name in (*POOLS, "rank")}
     yield made
     for each in made.values():
@@ -58,13 +55,11 @@ def embedders(folder):
 
 @pytest.fixture(scope="module")
 def server(tiny_ascii, embedders):
-    """A server of a model that answers, and of one of each kind."""
     with opening(tiny_ascii) as start:
         yield start(embedders=[embedders["mean"], embedders["rank"]])
 
 
 def ask(server, path, status=200, **body):
-    """The answer to a request."""
     found, told = post(server, json.dumps(body).encode(), path)
     assert found == status, told
     return told
@@ -80,7 +75,6 @@ def test_vectors_are_llama_cpps(folder, embedders, name):
 
 
 def test_more_than_a_decode_takes_is_several(embedders):
-    """With the same vectors."""
     model = embedders["mean"]
     many, _ = asyncio.run(model.vectors(TEXTS * 20))
     few, _ = asyncio.run(model.vectors(TEXTS))
@@ -110,7 +104,6 @@ def test_openais_client_reads_them(server):
 
 
 def test_ollamas_forms(server):
-    """The newer and the older."""
     vectors = ask(server, "/api/embed", model="mean", input=["abc", "a"])["embeddings"]
     older = ask(server, "/api/embeddings", model="mean", prompt="abc")["embedding"]
     assert len(vectors) == 2
@@ -154,12 +147,10 @@ def test_documents_are_ranked(server, folder, path):
     ],
 )
 def test_what_cannot_be_is_refused(server, path, body, says):
-    """With 400."""
     assert says in ask(server, path, 400, **body)["error"]["message"]
 
 
 def test_a_chat_model_gives_the_mean_of_its_states(tiny_ascii):
-    """As llama-server with that pooling."""
     model = make_embedder(tiny_ascii, "chat")
     found, _ = asyncio.run(model.vectors(["abc", "x"]))
     model.close()

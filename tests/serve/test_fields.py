@@ -71,7 +71,6 @@ def method_of(where, name):
 
 
 def listed(kind, field):
-    """In which of our lists a field is."""
     fields = set(kind.__struct_fields__) - set(kind.refused)
     lists = {"honoured": fields | INSIDE, "harmless": kind.harmless, "refused": kind.refused}
     return [name for name, there in lists.items() if field in there]
@@ -107,7 +106,6 @@ def settings_in(module):
 
 @pytest.mark.parametrize(("_where", "_name", "types", "kind"), CALLS)
 def test_each_setting_inside_a_field_is_in_one_list(_where, _name, types, kind):
-    """As whole fields are."""
     try:
         given = settings_in(types)
     except ImportError:
@@ -118,7 +116,6 @@ def test_each_setting_inside_a_field_is_in_one_list(_where, _name, types, kind):
 
 
 def test_settings_are_found():
-    """The test above looks at something."""
     assert "stream_options.include_usage" in settings_in(
         "openai.types.chat.completion_create_params"
     )
@@ -167,7 +164,6 @@ SAMPLES = {
 
 
 def records(kind, **asked):
-    """What a body asks for."""
     return records_of(decoded(kind, json.dumps({**ASKED[kind], **asked}).encode()), "a")
 
 
@@ -176,7 +172,6 @@ def records(kind, **asked):
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )  # fmt: skip
 def test_a_harmless_field_asks_for_the_same(kind, field):
-    """Whatever is in it."""
     outer, _, inner = field.partition(".")
     value = {inner: SAMPLES[field]} if inner else SAMPLES[field]
     assert records(kind, **{outer: value}) == records(kind)
@@ -192,7 +187,6 @@ def test_a_harmless_field_is_explained(kind):
 
 
 def test_a_refused_field_is_named_on_the_page():
-    """Each of them."""
     words = set(re.findall(r"\w+", DOCS.read_text()))
     assert {*UNDONE} <= words
 
@@ -221,7 +215,6 @@ TURNED_DOWN = [(kind, field) for kind in KINDS for field in kind.refused]
 
 @pytest.mark.parametrize(("kind", "field"), TURNED_DOWN)
 def test_a_refused_field_is_refused_by_its_name(kind, field):
-    """And what to do instead is said."""
     with pytest.raises(InputError, match=rf"^{field} .*\(.+\)$"):
         records(kind, **{field: WANTED[field]})
 

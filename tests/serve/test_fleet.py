@@ -57,7 +57,6 @@ def fleet(serve, tmp_path):
 
 
 def said(server, model, **options):
-    """What a model answers, and which one says so."""
     status, told = post(server, body(model=model, **options))
     assert status == 200, told
     return told["choices"][0]["message"]["content"], told["model"]
@@ -119,7 +118,6 @@ def test_a_model_that_answers_stays(fleet, bound):
 
 
 def names_loaded(server):
-    """The models that are loaded."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/v1/models")
     told = json.loads(connection.getresponse().read())["data"]

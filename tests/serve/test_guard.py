@@ -31,7 +31,6 @@ def test_half_a_request_takes_nothing(serve):
 
 
 def test_late_headers_end_the_connection(serve, monkeypatch):
-    """Also those of a second request on it."""
     monkeypatch.setattr(guard, "HEADERS_S", 0.3)
     server = serve()
     begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"

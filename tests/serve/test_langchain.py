@@ -13,7 +13,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 @pytest.fixture
 def model(serve):
-    """A chat model over a server."""
     from langchain_openai import ChatOpenAI
 
     return ChatOpenAI(
@@ -22,7 +21,6 @@ def model(serve):
 
 
 def test_invoke_and_stream(model):
-    """The same text, whole and in pieces."""
     whole = model.invoke("hello")
     assert "".join(chunk.text for chunk in model.stream("hello")) == whole.text
     assert whole.usage_metadata["output_tokens"] == 200
@@ -42,7 +40,6 @@ def test_batch(model):
 
 
 def test_structured_output(model):
-    """By a schema, and by a tool that has to be called."""
     from pydantic import BaseModel
 
     class Answer(BaseModel):

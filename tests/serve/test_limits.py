@@ -318,7 +318,6 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
 
 
 def test_turns_of_a_chat_are_read_once(serve):
-    """What a sequence holds of a conversation is not read again, other chats in between or not."""
     server = serve(draft="none")
     first, second = "a" * 200, "b" * 200
     post(server, body(first))

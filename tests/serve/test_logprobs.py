@@ -15,17 +15,14 @@ PIECES = [b"a", "\u2603".encode()[:1], "\u2603".encode()[1:], b"bc", b"", b"a"]
 
 
 def likely(ids: list[int], top: list[tuple[int, float]] | None = None) -> list[tuple[Token, TokenLogprobs | None]]:  # fmt: skip
-    """Tokens with their log-probabilities."""
     return [(Token(i, Source.TARGET, 0.0, i), TokenLogprobs(-1.0, top or [(i, -1.0)])) for i in ids]
 
 
 def writer() -> LogprobWriter:
-    """Of a text completion."""
     return LogprobWriter(COMPLETION, PIECES.__getitem__)
 
 
 def test_a_split_character_counts_once() -> None:
-    """Both of its tokens stand where it does."""
     assert writer().write(likely([0, 1, 2, 3, 0]))["text_offset"] == [0, 1, 1, 2, 4]
 
 

@@ -38,7 +38,6 @@ TURNS = [
 
 @pytest.fixture
 def client(server):
-    """A client of it."""
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as made:
         yield made
 
@@ -54,18 +53,15 @@ def asked(messages="go", says=None, **options):
 
 
 def ask(client, messages="go", says=None, **options):
-    """A message."""
     return client.messages.create(**asked(messages, says, **options))
 
 
 def chat(server, messages, **options):
-    """The text of the same asked as a chat."""
     data = json.dumps({"messages": messages, "max_tokens": 16, **options}).encode()
     return post(server, data)[1]["choices"][0]["message"]["content"]
 
 
 def test_a_text_is_answered_as_in_a_chat(client, server):
-    """The same words, with usage, and why it ended."""
     answer = ask(client, max_tokens=16)
     (block,) = answer.content
     assert block.text == chat(server, [{"role": "user", "content": "go"}])
@@ -109,7 +105,6 @@ def test_blocks_are_the_messages_of_a_chat(client, server):
 
 
 def test_tokens_are_counted_before_they_are_asked(client):
-    """As many as the answer then says."""
     options = {"system": "You add.", "tools": [TOOL]}
     counted = client.messages.count_tokens(model="tiny", messages=TURNS, **options)
     used = ask(client, TURNS, max_tokens=1, **options).usage
@@ -141,7 +136,6 @@ def test_a_count_asks_for_no_answer(client, monkeypatch):
 
 
 def test_a_stop_sequence_is_named(client, script_all):
-    """The text ends before it."""
     answer = ask(client, says="one two three", stop_sequences=["wo", "three"])
     assert answer.content[0].text == "one t"
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "wo")
@@ -149,13 +143,11 @@ def test_a_stop_sequence_is_named(client, script_all):
 
 
 def test_thinking_is_a_block_of_its_own(client):
-    """Before the text."""
     thought, text = ask(client, says="<think>Hm.</think>\n\nYes.").content
     assert (thought.type, thought.thinking, text.text) == ("thinking", "Hm.", "Yes.")
 
 
 def test_thinking_may_be_turned_off(serve, tmp_path):
-    """Where the template knows how."""
     server = serve(scripted.write(tmp_path, behind=scripted.THINKS))
     said = {"grammar": scripted.script("Hm.</think>Yes.")}
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
@@ -216,7 +208,6 @@ def test_what_was_read_for_no_token_is_read(client):
 
 
 def test_a_call_that_failed_is_told_as_one():
-    """The model reads that it did."""
     turns = [*TURNS[:2], {"role": "user", "content": [dict(each) for each in TURNS[2]["content"]]}]
     turns[2]["content"][0]["is_error"] = True
     chats = record_of(messages=turns).messages
@@ -224,7 +215,6 @@ def test_a_call_that_failed_is_told_as_one():
 
 
 def record_of(**body):
-    """What a body asks for."""
     (record,) = MessagesBody(**{"messages": TURNS, **body}).records("a")
     return record
 
@@ -262,7 +252,6 @@ def test_a_summary_of_what_was_said_is_read():
     ],
 )
 def test_a_document_of_text_is_read(source):
-    """With its title, and what is said about it."""
     document = {"type": "document", "source": source}
     for about, text in (({}, "Words."), ({"title": "T", "context": "C"}, "T\nC\nWords.")):
         (turn,) = record_of(

@@ -15,14 +15,12 @@ ASK = {"model": "tiny", "messages": TURN, "options": {"num_predict": 8}}
 
 
 def ask(server, path, status=200, **body):
-    """The answer to one request."""
     found, told = post(server, json.dumps(body).encode(), path)
     assert found == status, told
     return told
 
 
 def lines(server, path, **body):
-    """Content type and the lines of a stream."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -38,7 +36,6 @@ def openai(server, **body):
 
 
 def test_a_chat_says_what_openais_says(server):
-    """With its counts, and durations in nanoseconds."""
     told = ask(server, "/api/chat", **ASK, stream=False)
     message, usage = openai(server, max_tokens=8)
     assert told["message"] == {"role": "assistant", "content": message["content"]}
@@ -48,7 +45,6 @@ def test_a_chat_says_what_openais_says(server):
 
 
 def test_streams_are_lines_and_the_default(server):
-    """The last one has the counts."""
     kind, told = lines(server, "/api/chat", **ASK)
     whole = ask(server, "/api/chat", **ASK, stream=False)
     assert kind == "application/x-ndjson"
@@ -71,7 +67,6 @@ def test_a_text_is_a_chats_turn_or_raw(server):
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 def test_nothing_asked_loads_the_model(server, path):
-    """As clients do before they need it."""
     told = ask(server, path, model="tiny")
     assert (told["done"], told["done_reason"]) == (True, "load")
 
@@ -91,7 +86,6 @@ def test_options_are_those_of_samplers(server):
 
 
 def test_a_format_holds(server):
-    """A schema."""
     schema = {"enum": ["yes"]}
     told = ask(server, "/api/chat", messages=TURN, format=schema, stream=False)
     assert json.loads(told["message"]["content"]) == "yes"
@@ -145,7 +139,6 @@ def test_what_is_not_done_is_refused_in_its_form(server, path, body, says):
 
 
 def get(server, path):
-    """What a path tells."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     connection.request("GET", path)
     response = connection.getresponse()
@@ -155,7 +148,6 @@ def get(server, path):
 
 
 def test_what_is_known_of_models(server):
-    """Tags, those that are loaded, and what one can do."""
     (tag,) = get(server, "/api/tags")["models"]
     (loaded,) = get(server, "/api/ps")["models"]
     assert tag["name"] == loaded["name"] == "tiny"
@@ -205,12 +197,10 @@ def test_llama_servers_completion(server):
     ],
 )
 def test_what_is_not_done_of_it_is_refused(server, body, says):
-    """By name."""
     assert says in ask(server, "/completion", 400, **body)["error"]["message"]
 
 
 def test_a_template_is_applied_and_slots_are_told(server):
-    """As llama-server does both."""
     told = ask(server, "/apply-template", messages=[{"role": "user", "content": "hi"}])
     assert told["prompt"] == scripted.prompt("hi")
     slots = get(server, "/slots")

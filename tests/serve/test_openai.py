@@ -14,27 +14,23 @@ openai = pytest.importorskip("openai", reason="the extra [test] is not installed
 
 @pytest.fixture(scope="module")
 def server(serve_all):
-    """A server."""
     return serve_all()
 
 
 @pytest.fixture
 def client(server):
-    """A client of it."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def real(serve_all, smollm2):
-    """A client of a real model."""
     server = serve_all(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
 def ask(client, text="hello there", **options):
-    """A chat completion of one message."""
     options = {"max_tokens": 16, **options}
     return client.chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": text}], **options
@@ -42,7 +38,6 @@ def ask(client, text="hello there", **options):
 
 
 def test_models(client):
-    """The one model there is, under its name."""
     (model,) = client.models.list().data
     assert (model.id, model.meta["n_vocab"] > 32) == ("tiny", True)
 
@@ -126,7 +121,6 @@ def test_streamed_choices_come_side_by_side(client):
 
 
 def test_stop_strings(client):
-    """The text ends before it, streamed or not."""
     text = ask(client, max_tokens=24).choices[0].message.content
     stop = text[10:12]
     cut = ask(client, max_tokens=24, stop=[stop]).choices[0]
@@ -230,7 +224,6 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
 def test_tool_that_must_be_called(client, choice):
-    """A call with arguments of the schema, streamed or not."""
     options = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 300}
     options["parallel_tool_calls"] = False
     answer = ask(client, **options).choices[0]
@@ -353,7 +346,6 @@ def test_speculation_by_request(client):
 
 
 def test_completions_are_raw(real):
-    """The prompt as it is, without a chat around it."""
     found = real.completions.create(model="x", prompt="The capital of France is", max_tokens=4)
     assert found.usage.prompt_tokens == 5
     assert found.choices[0].text.startswith(" Paris")

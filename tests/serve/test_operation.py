@@ -33,7 +33,6 @@ def drain(server, seconds):
 
 
 def streamed(server, **options):
-    """A connection on which an answer is being streamed."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     head = {"Content-Type": "application/json"}
     connection.request("POST", "/v1/chat/completions", body(stream=True, **options), head)
@@ -75,7 +74,6 @@ def held(serve, monkeypatch):
 
 
 def tellings(server):
-    """What readiness and liveness say."""
     paths = ("/health", "/health/ready", "/health/live")
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     found = set()
@@ -88,7 +86,6 @@ def tellings(server):
 
 
 def test_an_engine_that_hangs_is_told_of(held):
-    """By readiness and liveness, and only for as long as it does."""
     server, free, now = held
     connection = raw(server, body())
     wait(lambda: server.batch.load == (0, 1))
@@ -135,7 +132,6 @@ def test_an_answer_that_is_not_streamed_ends_with_the_drain(held, monkeypatch):
 
 
 def test_a_stop_does_not_wait_for_an_engine_that_hangs(held, monkeypatch, caplog):
-    """It says so, there and in the log, and where it does not hang that it ended."""
     monkeypatch.setattr("pyspec.serve.service._STOP_S", 0.0)
     server, free, _ = held
     connection = raw(server, body())
@@ -215,7 +211,6 @@ class Beats:
     count, late = 0, False
 
     def beat(self):
-        """One more."""
         self.count += 1
 
 
@@ -230,7 +225,6 @@ def test_an_engine_that_ended_is_told_of(serve):
 
 
 def test_how_long_a_round_may_take_can_be_set():
-    """By the option of the command, too."""
     from pyspec.cli.serve import ServerOptions
 
     assert ServerOptions(stall=7.0).serving("m").stall == 7.0
@@ -295,7 +289,6 @@ def test_each_interface_says_that_an_answer_was_cut(serve, path, asked, end):
 
 @pytest.fixture
 def lines():
-    """What a server logs."""
     return []
 
 
@@ -333,11 +326,9 @@ class Tracing:
         self.spans = []
 
     def get_tracer(self, name):
-        """A tracer."""
         return self
 
     def extract(self, headers):
-        """The caller's context."""
         return headers.get("traceparent")
 
     @contextmanager

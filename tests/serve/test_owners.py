@@ -50,7 +50,6 @@ def test_a_user_is_one_of_its_keys_holder(serve):
 
 
 def test_every_interface_names_its_user():
-    """Each by the field that it has for this."""
     chat, message = {"messages": [{"role": "user", "content": "a"}]}, {"max_tokens": 1}
     for kind, asked in (
         (ChatBody, {**chat, "user": "one"}),

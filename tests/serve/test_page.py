@@ -16,7 +16,6 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 
 def say(tab, text):
-    """Type a message and send it."""
     tab.evaluate(f"document.getElementById('text').value = {json.dumps(text)}")
     tab.evaluate("document.getElementById('ask').requestSubmit()")
 
@@ -100,7 +99,6 @@ def test_one_of_several_models_is_chosen(serve, browser, tiny_ascii):
 
 
 def loaded(path):
-    """A second model."""
     settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24)
     batch = Batch(str(path), settings=settings, draft="none", n_ctx=512, parallel=1,
                   interactive=True, n_threads=1, n_threads_batch=1)  # fmt: skip
@@ -208,7 +206,6 @@ def test_an_answer_can_be_asked_for_anew(serve, browser):
 
 
 def test_reasoning_is_folded(serve, browser):
-    """Beside the answer, which is what is copied."""
     tab = browser(serve().url)
     tab.evaluate("turns = [{...fresh('q'), content: 'four', reasoning: 'two and two'}], showAll()")
     found = tab.evaluate(

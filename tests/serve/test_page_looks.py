@@ -21,7 +21,6 @@ SAID = [
 
 @pytest.fixture
 def filled(serve, browser):
-    """A page on which everything stands that there can be."""
     tab = browser(serve().url)
     tokens = [{"text": text, "source": source, "gap": 0.1} for text, source in SAID]
     turn = {

@@ -50,7 +50,6 @@ def client_of(serve, tmp_path):
 
 
 def ask(client, **options):
-    """A chat completion of one message."""
     options = {"max_tokens": 300, **options}
     messages = [{"role": "user", "content": "go"}]
     return client.chat.completions.create(model="tiny", messages=messages, **options)
@@ -73,7 +72,6 @@ def test_reasoning_is_a_field_of_its_own(client_of):
 
 
 def test_stop_strings_end_the_content(client_of):
-    """Not what is thought before it."""
     client = client_of("<think>")
     said = {"extra_body": {"grammar": scripted.script(SAID)}, "stop": ["m.", "e"]}
     choice = ask(client, **said).choices[0]
@@ -82,7 +80,6 @@ def test_stop_strings_end_the_content(client_of):
 
 
 def test_plain_completions_are_not_taken_apart(client_of):
-    """A text that goes on is no chat."""
     client = client_of("<think>")
     done = client.completions.create(
         model="tiny", prompt=[5, 6], max_tokens=60, extra_body={"grammar": scripted.script(SAID)}
@@ -230,7 +227,6 @@ def test_a_tool_with_an_ordinary_pattern(client_of, choice):
 
 
 def test_a_call_that_is_begun_follows_its_schema(client_of):
-    """From its mark on, which the model may write or not."""
     client = client_of("<tool_call>")
     tool = {"type": "function", "function": {"name": "f", "parameters": ODD}}
     leaning = {"logit_bias": scripted.leaning("<"), "seed": 1}

@@ -21,7 +21,6 @@ DOORS = {
 
 
 def begin(server, path, **options):
-    """A stream that was asked for."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     data = json.dumps({**DOORS[path][0], "stream": True, **options})
     connection.request("POST", path, data, {"Content-Type": "application/json"})

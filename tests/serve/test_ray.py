@@ -75,7 +75,6 @@ def deploy(tiny_ascii, released):
 
 @pytest.fixture(scope="module")
 def url(deploy):
-    """Where two replicas are reached."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -85,14 +84,12 @@ def url(deploy):
 
 
 def replicas():
-    """The actors that have models, by name."""
     named = ray.util.list_named_actors(all_namespaces=True)
     found = [each["name"] for each in named if "#replica#" in each["name"]]
     return {name: ray.get_actor(name, namespace="serve") for name in found}
 
 
 def chat(url, text, **more):
-    """One answer to one message."""
     body = {
         "model": "tiny",
         "messages": [{"role": "user", "content": text}],

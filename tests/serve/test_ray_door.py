@@ -31,11 +31,9 @@ class Replicas:
         self.answer = self
 
     def options(self, **_options):
-        """As if it were any other."""
         return self
 
     async def remote(self, _scope, _body):
-        """An answer."""
         for piece in next(self._answers):
             if isinstance(piece, Exception):
                 raise piece
@@ -128,7 +126,6 @@ def test_a_stream_that_told_something_ends_with_its_replica(path, first):
 
 
 def test_a_stream_goes_to_so_many_replicas_and_no_more():
-    """As a request does of which nothing is out."""
     lost = [HEAD, PING, *LOST]
     _, body = door(lost, lost, lost, [HEAD, b"never"], path=CHAT)
     assert body.startswith(3 * PING + b"data: ")
@@ -148,14 +145,12 @@ REFUSED = b'{"error": {"message": "too many", "code": "rate_limit_exceeded"}}'
     ],
 )
 def test_what_another_replica_refuses_is_told_in_the_stream(answer, message):
-    """Its reader has a status already."""
     _, body = door([HEAD, PING, *LOST], answer, path=MESSAGES)
     assert body.startswith(PING + b"event: error\n")
     assert message in _data(body)["error"]["message"]
 
 
 def test_a_stream_that_waits_for_another_replica_shows_that_it_goes_on(monkeypatch):
-    """The door says so itself until one answers."""
     monkeypatch.setattr("pyspec.cluster.serve._PING_S", 0.0)
 
     async def read():
@@ -216,7 +211,6 @@ def _cut(path, *pieces):
 
 
 def _data(event):
-    """What an event tells."""
     return json.loads(event.rpartition(b"data: ")[2])
 
 
@@ -257,7 +251,6 @@ def test_what_is_no_stream_just_ends():
     ],
 )
 def test_a_refusal_is_of_its_interface(path, kind):
-    """Also that of a door, which has no model."""
     response = _refusal(interface_at(path), 503, "words")
     told = json.loads(response.body)
     assert (told.get("type"), told["error"]["message"]) == (kind, "words")

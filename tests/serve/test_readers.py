@@ -125,7 +125,6 @@ def test_waiting_request_leaves_too(slowed):
 
 
 def test_those_who_leave_the_queue_end_no_answer_but_their_own(slowed):
-    """The one that runs comes to its end."""
     server, go = slowed
     running = raw(server, body(stream=True, max_tokens=1000, logit_bias={"2": -100}))
     waiting = [raw(server, body(f"other {n}", stream=True)) for n in range(3)]

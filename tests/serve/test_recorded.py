@@ -40,7 +40,6 @@ def send(server, path, headers, body):
 
 
 def check_completions(path, body, told):
-    """A completion, or chunks of one with the usage that was asked for."""
     whole, chunk = DOORS[path]
     if not body["stream"]:
         assert told["object"] == whole

@@ -18,7 +18,6 @@ openai = pytest.importorskip("openai", reason="the extra [test] is not installed
 
 
 def refused(server, path="/v1/chat/completions"):
-    """Status and headers of a refusal."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     connection.request("POST", path, body(), {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -116,8 +115,6 @@ def test_a_tool_that_is_found_again_is_no_second_one():
 
 
 def test_another_failure_says_what_it_is(serve, monkeypatch, caplog):
-    """To the client, and in the log."""
-
     async def ask(*_):
         raise errors.DraftError("it drafts nonsense")
 

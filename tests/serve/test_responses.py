@@ -25,7 +25,6 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
 
 @pytest.fixture
 def client(server):
-    """A client of it."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
@@ -39,7 +38,6 @@ def ask(client, given="go", says=None, **options):
 
 
 def raw_events(server, data):
-    """What the events of a stream tell."""
     asked = urllib.request.Request(
         f"{server.url}/v1/responses", data, {"content-type": "application/json"}
     )
@@ -49,7 +47,6 @@ def raw_events(server, data):
 
 
 def chat(client, messages, **options):
-    """The same asked as a chat."""
     return client.chat.completions.create(
         model="tiny", messages=messages, max_tokens=16, **options
     ).choices[0]
@@ -204,7 +201,6 @@ def test_logprobs_where_they_are_asked_for(client):
 
 
 def test_a_call_that_was_cut_is_incomplete(client, script_all):
-    """And so is the response."""
     answer = ask(client, tools=[TOOL], says=CALL, max_output_tokens=45)
     assert (answer.output[0].status, answer.status) == ("incomplete", "incomplete")
     kinds = [
@@ -214,7 +210,6 @@ def test_a_call_that_was_cut_is_incomplete(client, script_all):
 
 
 def test_an_answer_of_nothing_is_an_empty_message(client):
-    """Clients look for one."""
     answer = ask(client, max_output_tokens=0)
     assert (answer.output[0].type, answer.output_text) == ("message", "")
 
@@ -238,7 +233,6 @@ def test_a_stream_tells_in_itself_that_there_is_no_room(client, server):
     ],
 )
 def test_what_the_model_refused_is_a_part_of_the_history(given, text):
-    """As what it said."""
     items = [{"type": "message", "role": "assistant", "content": [given]}]
     assert messages_of(items, None) == [{"role": "assistant", "content": text}]
 

@@ -12,7 +12,6 @@ from pyspec.batch import jobs
 
 @pytest.fixture(scope="module")
 def server(serve_all):
-    """A server."""
     return serve_all()
 
 

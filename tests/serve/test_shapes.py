@@ -166,7 +166,6 @@ def says(shape: type[Any]) -> str:
 
 @pytest.fixture(scope="module")
 def url(serve_all: Any, smollm2: str) -> str:
-    """A server of the default model."""
     running = serve_all(smollm2, n_ctx=2048, n_threads=2, n_threads_batch=2, flash_attn=True)
     return f"{running.url}/v1"
 
@@ -201,7 +200,6 @@ def by_instructor(url: str, shape: type[Any], mode: str = "JSON_SCHEMA") -> Any:
 
 
 def by_pydantic_ai(url: str, shape: type[Any]) -> Any:
-    """By a schema."""
     agents = pytest.importorskip("pydantic_ai", reason="the extra [clients] is not installed")
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -216,14 +214,12 @@ def by_pydantic_ai(url: str, shape: type[Any]) -> Any:
 
 
 def by_langchain(url: str, shape: type[Any]) -> Any:
-    """By a schema."""
     chats = pytest.importorskip("langchain_openai", reason="the extra [clients] is not installed")
     model = chats.ChatOpenAI(base_url=url, api_key="none", model="tiny", max_retries=0, **ASKED)
     return model.with_structured_output(shape, method="json_schema").invoke(says(shape))
 
 
 def by_a_tool(url: str, shape: type[Any]) -> Any:
-    """By the arguments of a call that has to be made."""
     return by_instructor(url, shape, "TOOLS")
 
 
@@ -237,7 +233,6 @@ WAYS += [
 
 @pytest.mark.parametrize(("fill", "shape"), WAYS)
 def test_a_model_is_filled(fill: Fill, shape: type[Any], url: str) -> None:
-    """With what validates, at the first attempt."""
     found = fill(url, shape)
     assert isinstance(found, shape)
     shape.model_validate(found.model_dump(by_alias=True))
@@ -245,5 +240,4 @@ def test_a_model_is_filled(fill: Fill, shape: type[Any], url: str) -> None:
 
 @pytest.mark.parametrize("shape", [Pet, Several])
 def test_a_tool_is_called_with_a_model(shape: type[Any], url: str) -> None:
-    """The same, as arguments."""
     assert isinstance(by_a_tool(url, shape), shape)

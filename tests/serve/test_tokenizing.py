@@ -14,25 +14,21 @@ from asking import post
 
 @pytest.fixture
 def server(serve):
-    """A server."""
     return serve()
 
 
 def told(server, path):
-    """What a path tells."""
     with urllib.request.urlopen(server.url + path) as response:
         return json.load(response)
 
 
 def ask(server, path, **body):
-    """The answer to what must be possible."""
     status, found = post(server, json.dumps(body).encode(), path)
     assert status == 200, found
     return found
 
 
 def test_a_text_and_its_tokens(server):
-    """There and back, under the names of both programs."""
     ids = ask(server, "/tokenize", content="hello")["tokens"]
     assert ids == [tiny.ASCII.index(char) for char in "hello"]
     by_prompt = ask(server, "/tokenize", prompt="hello", add_special_tokens=False)
@@ -173,7 +169,6 @@ def _read(usage):
 @pytest.mark.parametrize("name", ["messages", "tools"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_variables_of_a_template_replace_nothing_of_the_conversation(server, path, name):
-    """What was checked is what is rendered."""
     said = [{"role": "user", "content": "hello"}]
     body = {"input" if "responses" in path else "messages": said, "max_tokens": 1}
     for value in ("x", [{"role": "user", "content": "y"}], [{"content": {"a": 1}}], None):

@@ -27,14 +27,12 @@ TEXT = '*** Begin Patch\n+a = "ö"\n*** End Patch'
 
 @pytest.fixture
 def client(serve, tmp_path):
-    """A client of a server with room for all of them."""
     server = serve(scripted.write(tmp_path, "<think>", "<tool_call>"), n_ctx=2048)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
 def call(name, **arguments):
-    """How the model writes it."""
     told = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{told}\n</tool_call>"
 
@@ -49,7 +47,6 @@ def ask(client, says=None, **options):
 
 
 def record_of(**body):
-    """What a body asks for."""
     (record,) = ResponsesBody(**{"input": "go", **body}).records("a")
     return record
 
@@ -73,12 +70,10 @@ def test_the_model_knows_them_as_functions():
     ],
 )
 def test_one_of_them_may_be_wanted(tools, choice, wanted):
-    """By the name that the client knows."""
     assert record_of(tools=tools, tool_choice=choice).tool_choice == wanted
 
 
 def test_allowed_ones_are_named_as_the_client_knows_them():
-    """Those of a namespace, too."""
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "apply_patch"}]}  # fmt: skip
     assert [tool["name"] for tool in record_of(tools=[READ, PATCH], tool_choice=allowed).tools] == [
         "apply_patch"
@@ -134,7 +129,6 @@ def test_calls_and_outputs_go_back_into_the_history():
 
 
 def test_a_text_that_was_cut_is_incomplete(client, script_all):
-    """What there is of it is told as the model wrote it."""
     says = call("apply_patch", input="x" * 200)
     answer = ask(client, says, tools=[PATCH], max_output_tokens=90)
     (item,) = answer.output
@@ -200,7 +194,6 @@ def test_a_call_that_was_cut_has_the_form_of_one(client, script_all):
 
 
 def ran(**outcome):
-    """What came of a command."""
     return {"stdout": "a", "stderr": "", "outcome": outcome}
 
 
@@ -216,7 +209,6 @@ def ran(**outcome):
     ],
 )  # fmt: skip
 def test_outputs_of_them_are_results(output, text):
-    """As their own items have them."""
     assert messages_of([output], None) == [{"role": "tool", "tool_call_id": "c", "content": text}]
 
 

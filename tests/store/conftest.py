@@ -22,13 +22,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bytes() -> bytes:
-    """The bytes of a valid one-layer model."""
     return tiny_llama().build()
 
 
 @pytest.fixture
 def tiny(tmp_path: Path, tiny_bytes: bytes) -> Path:
-    """A valid one-layer model."""
     path = tmp_path / "tiny.gguf"
     path.write_bytes(tiny_bytes)
     return path

@@ -66,11 +66,9 @@ class Handler(BaseHTTPRequestHandler):
         self._send(404, b"{}", headers, head=head)
 
     def do_GET(self) -> None:
-        """A file, or what a repository holds."""
         self._answer(head=False)
 
     def do_HEAD(self) -> None:
-        """The same without the bytes."""
         self._answer(head=True)
 
     def log_message(self, *_: object) -> None:

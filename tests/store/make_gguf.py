@@ -59,11 +59,9 @@ class Gguf:
     extra_kv: bytes = b""
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of that name."""
         return next(t for t in self.tensors if t.name == name)
 
     def build(self) -> bytes:
-        """The bytes of the file."""
         n_kv = len(self.kv) if self.n_kv is None else self.n_kv
         n_tensors = len(self.tensors) if self.n_tensors is None else self.n_tensors
         out = [self.magic, struct.pack("<IQQ", self.version, n_tensors, n_kv)]

@@ -71,11 +71,9 @@ class Shop:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest as pyspec reads it."""
         return load_manifest()
 
     def entry(self, name: str = "toy") -> Entry:
-        """One entry of it."""
         found = self.manifest.get(name)
         assert found is not None
         return found

@@ -22,7 +22,6 @@ ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_T
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """No fact of another test."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 
 
@@ -64,12 +63,10 @@ def test_what_context_adds_is_that_of_the_choice():
 
 
 def test_heads_are_the_files(tiny_target):
-    """By its header."""
     assert heads_of(tiny_target) == Heads(*[tiny.N_HEAD] * 2, *[tiny.N_EMBD // tiny.N_HEAD] * 2)
 
 
 def test_a_file_without_heads_has_flash_attention(tiny_recurrent):
-    """Nothing can be measured for it."""
     assert heads_of(tiny_recurrent) is None
     assert attention_of(tiny_recurrent, USE) == Attention(flash=True)
 
@@ -97,7 +94,6 @@ def test_a_context_is_as_deep_as_it_is():
 
 
 def test_it_is_measured_once(tiny_target, measured):
-    """And kept for later processes."""
     assert [attention_of(tiny_target, USE).flash for _ in range(3)] == [False] * 3
     assert len(measured[1]) == 1
 
@@ -140,7 +136,6 @@ def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypa
 
 
 def test_what_is_asked_for_is_what_there_is(tiny_target, measured):
-    """Only how prompts are read is measured then."""
     measured[0][:] = [AttentionMs(3.0, 1.0, 2.0)]
     assert attention_of(tiny_target, USE, flash=True) == Attention(True, below_tile=True)
     assert attention_of(tiny_target, USE, flash=False) == Attention(False)
@@ -151,8 +146,6 @@ def test_what_is_asked_for_is_what_there_is(tiny_target, measured):
 
 @pytest.fixture
 def found(monkeypatch):
-    """What the measurement found, for class and batch."""
-
     def set_(flash, below_tile=False):
         for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
             monkeypatch.setattr(
@@ -175,7 +168,6 @@ def found(monkeypatch):
     ],
 )
 def test_the_class_follows_it(tiny_target, found, options, flash, kind):
-    """Unless the caller chose."""
     found(flash)
     with SpeculativeLlama(str(tiny_target), draft="none", n_threads=1, **options) as llm:
         assert llm.context_params.flash_attn_type == kind

@@ -21,7 +21,6 @@ VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without anybody's environment."""
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -29,7 +28,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(path: Path, raw: bytes) -> Path:
-    """A file with its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
     return path
@@ -50,7 +48,6 @@ def ollama(home: Path, target: bytes, draft: bytes) -> Path:
 
 
 def hugging_face(home: Path, target: bytes, draft: bytes) -> Path:
-    """A snapshot of links to blobs."""
     folder = home / ".cache/huggingface/hub/models--maker--toy-8b-GGUF"
     snapshot = folder / "snapshots" / ("f" * 40)
     snapshot.mkdir(parents=True)
@@ -61,14 +58,12 @@ def hugging_face(home: Path, target: bytes, draft: bytes) -> Path:
 
 
 def lm_studio(home: Path, target: bytes, draft: bytes) -> Path:
-    """A folder of one repository."""
     folder = home / ".lmstudio/models/maker/toy-8b-GGUF"
     put(folder / "toy-draft.gguf", draft)
     return put(folder / "toy-8b-Q4_K_M.gguf", target)
 
 
 def llama_cpp(home: Path, target: bytes, draft: bytes) -> Path:
-    """A folder of all repositories."""
     folder = home / ".cache/llama.cpp"
     put(folder / "manifest=maker=toy-8b-GGUF=Q4_K_M.json", b"{}")
     put(folder / "manifest=other=old-GGUF=Q4_K_M.json", b"{}")

@@ -51,7 +51,6 @@ FILES = {
 
 @pytest.fixture
 def hub() -> Iterator[ThreadingHTTPServer]:
-    """A hub with a model of the catalogue and its draft."""
     with serving(FILES) as server:
         yield server
 

@@ -20,7 +20,6 @@ ROOT = 256
 
 
 def table(nodes: dict[int, int], texts: bytes = b"x\0", size: int = 1024) -> bytes:
-    """A table with these nodes, the others empty."""
     found = [nodes.get(i, 0) for i in range(size)]
     return struct.pack("<I", 4 * size) + struct.pack(f"<{size}I", *found) + texts
 
@@ -55,7 +54,6 @@ def test_a_sound_table() -> None:
     ],
 )
 def test_tables_that_llama_cpp_ends_the_process_for(bad: bytes, named: str) -> None:
-    """Each has one fault, which is named."""
     assert named in fault_of(bad) if named else fault_of(bad) == ""
 
 
@@ -87,7 +85,6 @@ def _walk(nodes: list[int], texts: bytes, text: bytes) -> None:
     st.lists(st.binary(max_size=6) | st.text("abcd", max_size=6).map(str.encode), max_size=8),
 )
 def test_what_is_let_through_can_be_walked(nodes: dict[int, int], found: list[bytes]) -> None:
-    """By any text."""
     made = table({0: ROOT << 10, **nodes}, size=512)
     if not fault_of(made):
         for text in found:

@@ -34,7 +34,6 @@ def test_good_model_passes_and_is_remembered(tiny: Path, monkeypatch: pytest.Mon
 
 
 def test_changed_file_is_tried_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other bytes under the same name are another file."""
     check_model(tiny)
     tiny.write_bytes(tiny.read_bytes() + b"\0" * 32)
     forbid_children(monkeypatch)
@@ -43,7 +42,6 @@ def test_changed_file_is_tried_again(tiny: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_part_of_a_split_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later part that was written again makes another file of all."""
     first, second, _ = split(tmp_path)
     check_model(first)
     with monkeypatch.context() as patch:
@@ -136,7 +134,6 @@ def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_default_target_passes(smollm2: str) -> None:
-    """The real default target is accepted."""
     check_model(smollm2)
 
 

@@ -39,7 +39,6 @@ def test_record_says_what_was_done(shop: Shop, tiny_bytes: bytes) -> None:
 
 
 def test_second_conversion_starts_no_child(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversion that is there is used."""
     made = convert(shop.entry(), "q8_0")
     monkeypatch.setattr(module, "run_child", lambda *_a, **_k: pytest.fail("converted again"))
     assert convert(shop.entry(), "q8_0") == made
@@ -91,6 +90,5 @@ def test_progress_counts_tensors(shop: Shop) -> None:
 
 
 def test_types_are_llama_cpps() -> None:
-    """The numbers of the types are those of the installed llama.cpp."""
     theirs = {kind: getattr(lc, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}") for kind in CONVERSIONS}
     assert theirs == CONVERSIONS

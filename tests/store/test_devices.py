@@ -45,7 +45,6 @@ def test_a_full_device_is_tried_with_no_layer(tiny_target: Path) -> None:
 
 
 def test_lists_of_names() -> None:
-    """As on the command line, or as a list."""
     assert parse_devices("CUDA0, CUDA1") == parse_devices(["CUDA0", "CUDA1"]) == ("CUDA0", "CUDA1")
     assert parse_devices(None) == parse_devices("") == ()
 
@@ -76,7 +75,6 @@ def test_a_build_without_rpc_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_page_has_the_same_version_and_index() -> None:
-    """One pin for commands, hints and the page."""
     page = (Path(__file__).parents[2] / "DEVICES.md").read_text(encoding="utf-8")
     assert set(re.findall(r"llama-cpp-python==([\d.]+\d)", page)) == {llama_cpp.__version__}
     assert f"--extra-index-url {WHEELS}/cu124" in page
@@ -107,7 +105,6 @@ def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, cap
 
 
 def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind that there is no device."""
     monkeypatch.setattr(module, "layer_devices", list)
     monkeypatch.setattr(module, "missed_card", lambda: "a card is here")
     for _ in range(2):
@@ -138,7 +135,6 @@ def test_other_devices_have_their_flag(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_card_that_was_found_is_told_its_command_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what to do without one."""
     monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
     monkeypatch.setattr(module, "cards", lambda: ["AMD"])
     said, *commands = lacking_devices()
@@ -147,7 +143,6 @@ def test_a_card_that_was_found_is_told_its_command_alone(monkeypatch: pytest.Mon
 
 
 def folder(root: Path, *names: str) -> Path:
-    """A root with these folders."""
     for name in names:
         (root / name).mkdir(parents=True)
     return root
@@ -198,7 +193,6 @@ def test_other_systems_have_no_such_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_unknown_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside those that there are."""
     monkeypatch.setattr(module, "devices", lambda: [device("CUDA0", "GPU")])
     assert [each.name for each in layer_devices(["cuda0"])] == ["CUDA0"]
     with pytest.raises(OptionError, match=r"no device CUDA1.*CUDA0"):

@@ -25,7 +25,6 @@ from pyspec.store.vocabulary import VocabularyHash
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home where no other program keeps models."""
     for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -76,7 +75,6 @@ def test_unasked_only_much_smaller_ones(home: Path) -> None:
 
 
 def test_what_is_no_model_has_no_drafts(home: Path) -> None:
-    """No error, nothing found."""
     (home / "x.gguf").write_bytes(b"GGUF")
     assert candidates(home / "x.gguf") == []
     assert names_of(home / "x.gguf") == []
@@ -163,7 +161,6 @@ def test_another_family_has_none_of_theirs(facts: Facts) -> None:
     ],
 )
 def test_what_was_made_for_a_model_goes_first(facts: Facts, wanted: str) -> None:
-    """Before smaller ones of its family."""
     assert wanted in known_drafts(facts, load_manifest())[0].name
 
 
@@ -176,7 +173,6 @@ def test_what_was_made_for_a_model_goes_first(facts: Facts, wanted: str) -> None
     ],
 )
 def test_heads_are_for_one_size(name: str, wanted: list[str]) -> None:
-    """As the model's name says it."""
     architecture = "gpt-oss" if name.startswith("gpt") else "gemma4"
     found = known_drafts(large(architecture, 262144, {}, name=name), load_manifest())
     assert len(found) == len(wanted)
@@ -205,7 +201,6 @@ FAMILIES = "gpt-oss Gemma_4 Gemma_3n Qwen3-Next GLM-4 Phi-4 Llama_4 Granite_4 Sm
 
 @pytest.mark.parametrize("name", [text.replace("_", " ") for text in FAMILIES.split()])
 def test_every_family_is_listed(name: str) -> None:
-    """With drafts, or with none."""
     assert any(family.name.startswith(name) for family in load_manifest().family)
 
 
@@ -217,7 +212,6 @@ def test_every_draft_has_its_source() -> None:
 
 
 def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than nothing."""
     target = made(home / "target.gguf", n_layer=8)
     family = Family("Tiny", ("llama",), (), (), note="it is small")
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))

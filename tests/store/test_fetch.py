@@ -38,7 +38,6 @@ def test_file_of_a_wheel_arrives_whole(shop: Shop, tiny_bytes: bytes, own_cache:
 
 
 def test_second_fetch_asks_nobody(shop: Shop) -> None:
-    """A file that is there and right is not fetched again."""
     assert fetch(shop.entry()) == fetch(shop.entry())
     assert shop.pip.calls == ["toy==1"]
 
@@ -164,7 +163,6 @@ def test_full_disk_is_one_sentence(
 
 
 def test_too_little_space_is_seen_beforehand(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too little free space nothing is loaded at all."""
     usage = types.SimpleNamespace(free=1000)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(FetchError, match="MB are free"):
@@ -217,7 +215,6 @@ def test_cache_that_cannot_be_made(
 
 
 def test_shipped_file_is_used_in_place(shop: Shop, tiny_bytes: bytes) -> None:
-    """A shipped model is not copied into the cache."""
     shop.add("small", tiny_bytes, '{ kind = "shipped" }')
     (shop.folder / "small.gguf").write_bytes(tiny_bytes)
     assert fetch(shop.entry("small")) == shop.folder / "small.gguf"
@@ -347,7 +344,6 @@ def test_refusal_of_the_hub_is_one_sentence(
 def test_hub_file_with_other_bytes_is_refused(
     tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is not what the hub states is refused and not kept."""
     fake_hub(tiny_bytes, "0" * 64, monkeypatch)
     with pytest.raises(FetchError, match="sha256"):
         resolve("hf:a/b/c.gguf")
@@ -358,7 +354,6 @@ def test_hub_file_with_other_bytes_is_refused(
 def test_a_revision_is_asked_for_once(
     tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name with its revision is the file that is here, and no other revision's."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
     path = own_cache / "models" / "a--b--v2--c.gguf"
     path.parent.mkdir(parents=True)

@@ -25,7 +25,6 @@ def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
 
 
 def test_second_hash_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unchanged file is not read again."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     first = file_sha256(path)
@@ -48,7 +47,6 @@ def test_same_size_and_new_bytes_are_noticed(tmp_path: Path) -> None:
 
 
 def test_fact_belongs_to_one_kind(tmp_path: Path) -> None:
-    """Facts of one kind are not given out for another."""
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     remember("colour", stamp(path), "red")
@@ -86,12 +84,10 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_text_loses_its_mark_and_its_carriage_returns():
-    """As editors of other systems write it."""
     assert utf8(b"\xef\xbb\xbfone\r\ntwo", "a.txt") == "one\ntwo"
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_place():
-    """By byte and by line."""
     with pytest.raises(InputEncoding, match=r"a\.txt is not UTF-8 at byte 4, line 2"):
         utf8(b"one\n\xc3\xff", "a.txt")
 

@@ -121,7 +121,6 @@ BROKEN: dict[str, tuple[Change, str]] = {
 
 
 def broken(folder: Path, change: Change) -> Path:
-    """Writes the tiny model with one change."""
     made = tiny_llama()
     change(made)
     path = folder / "broken.gguf"
@@ -204,7 +203,6 @@ def test_truncated_file_is_refused(cut: int, tmp_path: Path, tiny_bytes: bytes) 
 
 
 def parse_header_of(raw: bytes, folder: Path):  # type: ignore[no-untyped-def]
-    """The header of a file with these bytes."""
     whole = folder / "whole.gguf"
     whole.write_bytes(raw)
     return parse_header(whole)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def write(folder: Path, made: Gguf, name: str = "m.gguf") -> Path:
-    """Writes a file and returns its path."""
     path = folder / name
     path.write_bytes(made.build())
     return path
@@ -118,7 +117,6 @@ def test_heads_per_layer_may_hold_zeros(tmp_path: Path) -> None:
 
 
 def test_model_without_tensors_is_refused(tmp_path: Path) -> None:
-    """A header alone is no model."""
     made = tiny_llama()
     made.tensors = []
     with pytest.raises(ModelInvalid, match="no tensors"):
@@ -140,7 +138,6 @@ def test_split_file_is_joined(tmp_path: Path) -> None:
 
 
 def test_missing_part_is_named(tmp_path: Path) -> None:
-    """Without one part the model is refused and the part is named."""
     paths = split(tmp_path)
     paths[2].unlink()
     with pytest.raises(ModelInvalid, match=r"big-00003-of-00003.* is missing"):
@@ -157,7 +154,6 @@ def test_renamed_first_part_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_swapped_parts_are_refused(tmp_path: Path) -> None:
-    """A part that says another number than its name is refused."""
     paths = split(tmp_path)
     shutil.copy(paths[1], paths[2])
     with pytest.raises(ModelInvalid, match="part 3 of 3"):
@@ -165,7 +161,6 @@ def test_swapped_parts_are_refused(tmp_path: Path) -> None:
 
 
 def test_later_part_is_no_model(tmp_path: Path) -> None:
-    """A model is opened by its first part only."""
     with pytest.raises(ModelInvalid, match="NAME-00001-of-00003"):
         read_header(split(tmp_path)[1])
 
@@ -199,7 +194,6 @@ def test_a_groups_two_states_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["split.prefix", "general.name"])
 def test_path_in_metadata_of_split_file_is_refused(key: str, tmp_path: Path) -> None:
-    """A name with ../ in a split file is refused before any sibling is opened."""
     made = tiny_llama()
     made.kv |= {
         "split.no": (U16, 0),

@@ -50,13 +50,11 @@ KINDS = {
 
 
 def test_all_kinds_are_tried() -> None:
-    """Each that has a purpose is in the table above."""
     assert set(KINDS) == set(PURPOSES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_known_and_refused(tmp_path: Path, kind: str) -> None:
-    """As a model, with what it is for and what to do."""
     arch, tensors, options = KINDS[kind]
     path = write(tmp_path / "file.gguf", arch, *tensors, **options)
     facts = facts_of(path)
@@ -69,7 +67,6 @@ def test_it_is_known_and_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
-    """The trunk is there, too."""
     path = tiny.write(tmp_path / "whole.gguf", arch="qwen35", n_heads=1)
     facts = facts_of(path)
     assert facts is not None
@@ -81,7 +78,6 @@ UNUSED = "exaone4 exaone-moe glm4 bailingmoe2 dots3note glm5-next"
 
 @pytest.mark.parametrize("arch", UNUSED.split())
 def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path: Path, arch: str) -> None:
-    """In one sentence, which names the architecture."""
     path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", HEAD, heads=1)
     assert not has_head(path)
     assert unused_heads(path).endswith(f"no graph for it in {arch} models")

@@ -15,12 +15,10 @@ from pyspec.store.others import sizes_of
 
 @pytest.mark.usefixtures("shop")
 def test_no_name_is_the_default_target(tiny_bytes: bytes) -> None:
-    """Without a name the default target is fetched."""
     assert resolve().read_bytes() == tiny_bytes
 
 
 def test_path_is_itself(tiny: Path) -> None:
-    """A path, as string or object, is returned as it is."""
     assert (resolve(str(tiny)), resolve(tiny)) == (tiny, tiny)
 
 
@@ -28,13 +26,11 @@ def test_path_is_itself(tiny: Path) -> None:
     "name", ["模型.gguf", "a b [1].gguf", "model", "MODEL.GGUF", "a:b.gguf", "é-ü.gguf"]
 )
 def test_any_name_of_a_file_will_do(name: str, tmp_path: Path) -> None:
-    """Whatever characters it has."""
     (tmp_path / name).write_bytes(b"x")
     assert resolve(str(tmp_path / name)) == tmp_path / name
 
 
 def test_home_is_expanded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """~ stands for the home folder."""
     monkeypatch.setenv("HOME", str(tiny.parent))
     assert resolve("~/tiny.gguf") == tiny
 
@@ -52,7 +48,6 @@ def test_known_name_wins_over_a_file_of_that_name(
 
 @pytest.mark.usefixtures("shop")
 def test_plain_file_name_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is no model's but a file's is that file."""
     monkeypatch.chdir(tmp_path)
     Path("mine").write_bytes(b"x")
     assert resolve("mine") == Path("mine")
@@ -69,7 +64,6 @@ def test_near_names_are_offered(name: str) -> None:
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("name", ["llama3.2:3b", "toys:7b", "qwen2.5:0.5b"])
 def test_a_name_of_ollamas_that_is_not_here_says_how_to_get_it(name: str) -> None:
-    """No other model is offered in its place."""
     with pytest.raises(ModelNotFound, match=f"`ollama pull {name}`") as caught:
         resolve(name)
     assert "did you mean" not in str(caught.value)
@@ -99,7 +93,6 @@ def test_another_size_is_not_meant(
 
 @pytest.mark.usefixtures("shop")
 def test_far_name_points_to_the_list() -> None:
-    """A name like no other still says where all names are."""
     with pytest.raises(ModelNotFound, match="models list") as caught:
         resolve("qqqqqqqq")
     assert "did you mean" not in str(caught.value)
@@ -138,7 +131,6 @@ def test_drafts_that_fit_are_found_by_name_and_by_hash(shop: Shop, tiny_bytes: b
 
 
 def test_copy_of_a_known_target_is_known(shop: Shop, tiny: Path) -> None:
-    """The same bytes elsewhere are the same model."""
     known = known_as(tiny, shop.manifest)
     assert known is not None
     assert known.name == "toy"

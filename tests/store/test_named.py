@@ -39,14 +39,12 @@ def test_a_pipe_is_refused(reader: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such device")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_device_is_refused(reader: str) -> None:
-    """It has no end."""
     with pytest.raises(PyspecError, match="regular file"):
         READERS[reader](Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("reader", ["chat template", "grammar", "keys", "questions"])
 def test_a_huge_file_is_refused(reader: str, tmp_path: Path) -> None:
-    """Before it is in memory."""
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 36)
     with pytest.raises(PyspecError, match="larger"):
@@ -54,7 +52,6 @@ def test_a_huge_file_is_refused(reader: str, tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
-    """The limit is inclusive."""
     (tmp_path / "a").write_bytes(b"abc")
     assert read_named(tmp_path / "a", 3) == b"abc"
     with pytest.raises(OSError, match="larger than 2"):
@@ -62,7 +59,6 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
 
 
 def test_rounds_are_read_back(tmp_path: Path) -> None:
-    """What is no recording says so."""
     (tmp_path / "r").write_bytes(gzip.compress(b"x"))
     with pytest.raises(PyspecError, match="--rounds"):
         load_rounds(tmp_path / "r")

@@ -156,7 +156,6 @@ def test_no_module_calls_a_target_by_its_file() -> None:
 
 
 def test_latest_needs_no_tag(home: Path) -> None:
-    """As in ollama."""
     blob = ollama(home / ".ollama/models", "toy:latest")
     assert resolve("toy") == resolve("toy:latest") == blob
 
@@ -205,7 +204,6 @@ def test_a_digest_is_no_path(home: Path) -> None:
                                   "https://huggingface.co/maker/toy-GGUF/blob/main/toy-Q4_K_M.gguf"])  # fmt: skip
 @pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "llama.cpp, older"])
 def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> None:
-    """The same names, whoever fetched the file."""
     made = {
         "LM Studio": lambda: lm_studio(home / ".lmstudio/models"),
         "Hugging Face": lambda: hugging_face(home / ".cache/huggingface/hub"),
@@ -217,7 +215,6 @@ def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> No
 
 
 def test_lm_studio_may_have_moved(home: Path) -> None:
-    """By the pointer to its home, and by its settings."""
     (home / ".lmstudio-home-pointer").write_text(str(home / "studio"))
     (home / "studio").mkdir()
     (home / "studio/settings.json").write_text(json.dumps({"downloadsFolder": str(home / "big")}))
@@ -244,14 +241,12 @@ def test_the_hubs_variables(
 
 
 def test_llama_cpps_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLAMA_CACHE."""
     monkeypatch.setenv("LLAMA_CACHE", str(home / "moved"))
     made = llama_cpp(home / "moved", manifest=True)
     assert resolve("toy") == made
 
 
 def test_a_repository_of_several_types(home: Path) -> None:
-    """Without a type the usual one is meant, with one that one."""
     root = home / ".lmstudio/models"
     for kind in ("Q8_0", "Q4_K_M", "F16"):
         lm_studio(root / kind, "maker/toy-GGUF", f"toy-{kind}.gguf")
@@ -273,7 +268,6 @@ def test_a_repository_of_several_types(home: Path) -> None:
     ],
 )  # fmt: skip
 def test_types_in_file_names(file: str, wanted: str) -> None:
-    """As quantisers write them."""
     assert quant_of(file) == wanted
 
 
@@ -325,7 +319,6 @@ def test_what_cannot_be_added(home: Path) -> None:
 
 
 def test_a_path_that_is_not_utf8_cannot_be_added(home: Path) -> None:
-    """The register is text."""
     path = home / os.fsdecode(b"a\xff.gguf")
     path.write_bytes(TINY)
     with pytest.raises(OptionError, match="not UTF-8"):

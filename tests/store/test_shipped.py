@@ -81,7 +81,6 @@ def test_a_damaged_file_beside_the_manifest_hides_no_good_one(head: Shop, own_ca
 
 
 def test_a_fetched_one_can_be_removed(head: Shop) -> None:
-    """It is in the cache, so it is the user's."""
     path = fetch(head.entry("head"))
     assert remove("head").startswith("removed head")
     assert not path.exists()
@@ -115,7 +114,6 @@ def test_what_came_with_others_drafts_is_beside_them(tmp_path: Path) -> None:
 
 
 def test_one_that_is_of_no_wheel_is_not_fetched(shop: Shop, tiny_bytes: bytes) -> None:
-    """The target alone."""
     shop.add("head", tiny_bytes, SHIPPED, role="draft", for_target=["toy"])
     resolve()
     assert shop.pip.calls == ["toy==1"]

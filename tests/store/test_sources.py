@@ -69,7 +69,6 @@ def test_shipped_files_are_there_and_right() -> None:
 
 
 def test_good_manifest_is_read(tmp_path: Path) -> None:
-    """The smallest manifest that is complete is accepted."""
     assert [e.name for e in load_manifest(manifest(tmp_path, GOOD)).model] == ["toy"]
 
 
@@ -107,7 +106,6 @@ def test_missing_manifest_is_named(tmp_path: Path) -> None:
 
 
 def test_name_twice_is_refused(shop: Shop) -> None:
-    """Two entries of one name are refused."""
     shop.add("toy", b"x", SHIPPED)
     with pytest.raises(ModelError, match="twice"):
         load_manifest()
@@ -135,7 +133,6 @@ def hub() -> Iterator[ThreadingHTTPServer]:
 
 
 def environment_at(server: ThreadingHTTPServer, home: Path) -> dict[str, str]:
-    """An environment with the hub at the server and a home of its own."""
     return {
         "HOME": str(home), "PYSPEC_CACHE": str(home / "cache"), "HF_HOME": str(home / "hf"),
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
@@ -151,13 +148,11 @@ def main_anew(words: list[str]) -> None:
 
 
 def begun(server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str) -> Started:
-    """The command with the hub at the server and a home of its own."""
     told: dict[str, Any] = {**environment_at(server, home), **variables}
     return start("models", *arguments, begin=main_anew, **told)
 
 
 def pyspec(server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str) -> Done:
-    """How that ends."""
     with begun(server, home, *arguments, **variables) as child:
         return child.ended()
 
@@ -211,7 +206,6 @@ def test_a_commit_of_the_hub_is_no_path(
 
 
 def test_names_of_the_hubs_files_are_no_paths_and_steer_no_terminal(tmp_path: Path) -> None:
-    """Such files are not there."""
     files = {"../up-Q8_0.gguf": TINY, "\x1b]0;x\x07-Q8_0.gguf": TINY, "a\n-Q8_0.gguf": TINY}
     with serving({"maker/odd-GGUF": files}) as server:
         done = pyspec(server, tmp_path, "pull", "maker/odd-GGUF")
@@ -312,7 +306,6 @@ def test_names_of_repositories(name: str, wanted: Repo | None) -> None:
 
 
 def test_all_parts_of_a_split_file_are_taken() -> None:
-    """In order, and no part of another type."""
     paths = [f"big-{kind}-{n:05d}-of-00002.gguf" for kind in ("Q4_K_M", "Q8_0") for n in (2, 1)]
     assert _choose(Repo("a/b", "q8_0"), paths) == [
         "big-Q8_0-00001-of-00002.gguf",

@@ -15,7 +15,6 @@ RUN, TIMES = how(2), {1: 10.0, 4: 21.5}
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file, and a cache of its own."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "m.gguf"
     path.write_bytes(b"x")
@@ -52,7 +51,6 @@ def test_times_without_one_row_say_nothing(model: Path) -> None:
     "fact", ["", "[]", '{"1": -1}', '{"1": "x"}', '{"0": 1}', '{"1": 1e9}', "{"]
 )
 def test_damaged_times_are_none(model: Path, fact: str) -> None:
-    """They are measured again."""
     remember(timed._kind(RUN), stamp(model), fact)
     assert kept_times(model, RUN) == {}
 

@@ -22,7 +22,6 @@ MANY = [*tiny.TOKENS, *(f"<{i}>" for i in range(300))]
 
 
 def changed(at: int) -> list[str]:
-    """The tokens with another text at one id."""
     return [*MANY[:at], "other", *MANY[at + 1 :]]
 
 
@@ -115,7 +114,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_hashes_say_what_comparing_each_token_says(
     made: Any, size: int, more: int, odd: int
 ) -> None:
-    """For every pair of sizes, and wherever they differ."""
     other = max(6, size + more)
     equal = odd < FIRST_COMPARED or odd >= min(size, other)
     fits = abs(size - other) <= MAX_DIFFERENCE and equal

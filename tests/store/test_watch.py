@@ -37,7 +37,6 @@ def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.Monk
 
 
 def test_a_strangers_work_is_seen() -> None:
-    """A process that is no child of this one works on."""
     started = subprocess.run([sys.executable, "-c", ORPHAN], check=True, capture_output=True)
     try:
         watch = Watch()
@@ -84,7 +83,6 @@ def test_a_look_too_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity to ask for")
 def test_processors_of_others_alone_do_not_count() -> None:
-    """A process that may use one processor looks at that one."""
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from pyspec.store.watch import Watch; print(Watch(near=True).processors)"

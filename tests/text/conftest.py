@@ -38,7 +38,6 @@ class View:
 
 @pytest.fixture(scope="session")
 def shared_renderer() -> Iterator[Callable[[], Any]]:
-    """Makes renderers that share a child."""
     child, names = Renderer(), dict[str, str]()
     yield lambda: View(child, names)
     child.close()

@@ -73,7 +73,6 @@ def read(source: str, prompt: str, text: str) -> WholeAnswer:
 def test_calls_and_reasoning_are_read_as_they_are_written(
     shared_renderer: Callable[[], Any],
 ) -> None:
-    """Of every template that writes them, but for those that are named."""
     renderer = shared_renderer()
     calls, thoughts = dict.fromkeys(sdist.templates(), None), dict.fromkeys(sdist.templates(), None)
     for name, source in sdist.templates().items():

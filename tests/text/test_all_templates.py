@@ -70,12 +70,10 @@ NEITHER = {"CohereForAI-c4ai-command-r-plus-tool_use": "needs tools in another f
 
 
 def user(text: str) -> dict[str, Any]:
-    """A turn of the user."""
     return {"role": "user", "content": text}
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
-    """A turn of the model."""
     return {"role": "assistant", "content": text, **more}
 
 
@@ -181,7 +179,6 @@ def marks(source: str) -> list[str]:
 
 
 def prompt_of(llm: TargetLlama, kind: str) -> list[int]:
-    """What we make of a conversation."""
     messages, tools = CONVERSATIONS[kind]
     return llm.template.prompt(messages, tools=tools)
 
@@ -218,7 +215,6 @@ def by_batch(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
 
 
 def by_serve(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
-    """A request."""
     body = {"messages": messages, **({"tools": tools} if tools else {})}
     (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
     return JobMaker(llm, Settings(), 1 << 20).job(0, record).tokens
@@ -336,5 +332,4 @@ def test_control_words_in_contents_are_text(opened: dict[str, TargetLlama]) -> N
 
 
 def control(llm: TargetLlama, tokens: list[int]) -> list[int]:
-    """The control tokens among these."""
     return [token for token in tokens if token < 3 or token >= tiny.N_FIRST]

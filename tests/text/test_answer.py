@@ -40,12 +40,10 @@ def speech(llm: Any) -> Speech:
 
 
 def ids_of(llm: Any, text: str) -> list[int]:
-    """Tokens of a text with marks in it."""
     return list(llm.tokenize(text.encode(), add_bos=False, special=True))
 
 
 def read(reader: AnswerReader, ids: list[int]) -> WholeAnswer:
-    """An answer token by token."""
     return WholeAnswer.of([p for token in ids for p in reader.push([token])] + reader.finish())
 
 
@@ -62,7 +60,6 @@ def test_tools_that_are_too_many_for_a_grammar_keep_their_names(llm: Any, speech
 
 
 def test_marks_that_are_control_tokens(llm: Any, speech: Speech) -> None:
-    """They are seen, and no other control token is shown."""
     ids = ids_of(llm, "[THINK]Hm.[/THINK]So<|other|>.[TOOL_CALLS]now[ARGS]{}")
     reader = speech.reader(ids_of(llm, "x"), functions=FUNCTIONS)
     answer = read(reader, ids)
@@ -73,7 +70,6 @@ def test_marks_that_are_control_tokens(llm: Any, speech: Speech) -> None:
 
 
 def test_without_tools_marks_of_calls_are_not_shown(llm: Any, speech: Speech) -> None:
-    """As any other control token."""
     answer = read(speech.reader([]), ids_of(llm, "a[TOOL_CALLS]b"))
     assert (answer.content, answer.calls) == ("ab", [])
 
@@ -89,7 +85,6 @@ def test_the_prompt_says_where_an_answer_begins(llm: Any, speech: Speech) -> Non
 
 
 def test_a_plain_text_has_no_parts(llm: Any, speech: Speech) -> None:
-    """Whatever it says."""
     assert read(speech.plain_reader(["z"]), ids_of(llm, "<think>x yz")).content == "<think>x y"
 
 
@@ -111,7 +106,6 @@ def test_stop_strings_end_content_alone() -> None:
 
 
 def test_half_a_stop_string_comes_at_the_end() -> None:
-    """When it is known that it is none."""
     reader = thinking(["END"])
     assert reader.push(map(ord, "a EN"))[0].text == "a "
     assert "".join(part.text for part in reader.finish()) == "EN"

@@ -34,7 +34,6 @@ class Reader:
         self.reasoned, self.inside = 0, True
 
     def push(self, ids: list[int]) -> None:
-        """One token."""
         self.inside = self.inside and ids != [9]
         self.reasoned += self.inside
 
@@ -45,7 +44,6 @@ def budget(most: int, piece: Callable[[int], bytes] = lambda _: b"x") -> Budget:
 
 
 def forced(found: Budget, tokens: list[int]) -> list[int | None]:
-    """What has to come before each of these tokens, and at the end."""
     due = [found.next]
     for token in tokens:
         found.accept(token)
@@ -54,17 +52,14 @@ def forced(found: Budget, tokens: list[int]) -> list[int | None]:
 
 
 def test_after_so_many_tokens_the_end_has_to_come() -> None:
-    """Token by token, and nothing behind it."""
     assert forced(budget(2), [1, 1, 8, 9, 1, 1]) == [None, None, 8, 9, None, None, None]
 
 
 def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
-    """Nothing is forced."""
     assert forced(budget(2), [1, 9, 1, 1]) == [None] * 5
 
 
 def test_no_budget_ends_it_at_once() -> None:
-    """Where the prompt has begun it."""
     assert budget(0).next == 8
 
 
@@ -94,7 +89,6 @@ def test_each_family_has_its_end(notation: Notation, architecture: str, text: st
 
 
 def test_qwen3_reads_why() -> None:
-    """The sentence that it was trained on."""
     assert closing(Notation(THINK), "qwen3moe").startswith(
         "\n\nConsidering the limited time by the user"
     )
@@ -111,14 +105,12 @@ def test_qwen3_reads_why() -> None:
     ],
 )
 def test_each_api_has_its_name_for_it(kind: Any, given: dict[str, Any]) -> None:
-    """They ask for the same."""
     about = {"input": TURN} if kind is ResponsesBody else {"messages": TURN}
     (record,) = records_of(kind(**about, **given), "x")
     assert record.reasoning_budget == 7
 
 
 def test_a_budget_is_a_number() -> None:
-    """Anything else is refused."""
     with pytest.raises(InputError, match="the budget for reasoning is 'many'"):
         records_of(ChatBody(messages=TURN, thinking={"budget_tokens": "many"}), "x")
 
@@ -170,7 +162,6 @@ def test_a_batch_counts_it(thinker: Path) -> None:
 
 
 def test_a_grammar_holds_behind_it(thinker: Path, open_llama: Callable[..., Any]) -> None:
-    """The content follows the schema."""
     with Batch(str(thinker), draft="none", n_ctx=256, trust=True) as batch:
         (made,) = records_of(
             ChatBody(

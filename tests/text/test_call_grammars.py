@@ -95,13 +95,11 @@ def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
 
 
 def test_deepseeks_older_form(takes: Takes) -> None:
-    """With a fence around the arguments."""
     text = {what: text for what, text, *_ in FAMILIES["DEEPSEEK"]}["3, several"]
     assert takes(calls_grammar(Notation(calls=DEEPSEEK_FENCED), FUNCTIONS), text)
 
 
 def test_mistrals_ids(takes: Takes) -> None:
-    """Where the template writes them."""
     text = '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'
     assert takes(calls_grammar(Notation(calls=MISTRAL_IDS), FUNCTIONS), text)
 
@@ -120,12 +118,10 @@ def test_mistrals_ids(takes: Takes) -> None:
     ],
 )  # fmt: skip
 def test_further_families(template: str, text: str, takes: Takes) -> None:
-    """As their templates write them."""
     assert takes(calls_grammar(Notation.of(template), FUNCTIONS), text)
 
 
 def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
-    """It has to end where the prompt has begun it, and may be there where not."""
     spoken, call = Notation(THINK), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     inside, free = (calls_grammar(spoken, FUNCTIONS, start=each) for each in ("inside", "free"))
     assert takes(inside, f"Hm.</thin</think>\n\n{call}")
@@ -148,7 +144,6 @@ def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
 
 
 def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
-    """A schema is the content's, not that of what is thought."""
     schema = of_schema(
         {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
@@ -185,7 +180,6 @@ def test_content_or_calls(takes: Takes) -> None:
 
 
 def test_a_grammar_waits_for_the_mark(takes: Takes) -> None:
-    """A form without a mark has none that waits."""
     language, mark = lazy_grammar(Notation(), FUNCTIONS) or (Language(""), "")
     assert mark == "<tool_call>"
     assert takes(language, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')

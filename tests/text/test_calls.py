@@ -24,14 +24,12 @@ CASES = [(family, *example) for family, examples in FAMILIES.items() for example
 
 
 def notation_of(family: str) -> Notation:
-    """The notation of a family that the examples name."""
     if family == "GPT_OSS":
         return Notation(channels=True)
     return Notation(calls=getattr(notation, family))
 
 
 def parts_of(pieces: Iterable[str], spoken: Notation, **asked: Any) -> list[AnswerPart]:
-    """What an answer in pieces is taken apart into."""
     parser = AnswerParser(spoken, functions=FUNCTIONS, name="x", **asked)
     parts = [part for piece in pieces for part in parser.push(piece)]
     return parts + parser.finish()
@@ -93,7 +91,6 @@ def test_a_call_ends_reasoning() -> None:
 
 
 def test_a_mark_in_reasoning_is_reasoning() -> None:
-    """Where no call follows."""
     parts = parts_of(["<think>No <tool_call> here.</think>Yes."], Notation(THINK))
     answer = WholeAnswer.of(parts)
     assert (answer.reasoning, answer.content) == ("No <tool_call> here.", "Yes.")
@@ -170,7 +167,6 @@ def test_calls_are_objects_and_parts_are_in_order(words: list[str], spoken: Nota
 
 @given(st.text())
 def test_plain_text_stays(text: str) -> None:
-    """Where there is no mark, content is the text."""
     parser = AnswerParser(Notation(THINK), functions=FUNCTIONS)
     assert WholeAnswer.of(parser.push(text) + parser.finish()) == WholeAnswer("", text)
 

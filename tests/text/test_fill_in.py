@@ -22,13 +22,11 @@ PRE, SUF, MID, REP, SEP = range(FIRST, FIRST + 5)
 
 
 def ids(text: str) -> list[int]:
-    """A letter a token."""
     return [tiny.ASCII.index("\u2581" if char == " " else char) for char in text]
 
 
 @pytest.fixture(scope="module")
 def model(tiny_folder: Path) -> Path:
-    """A random model with all tokens for filling in."""
     fills = dict(zip(("pre", "suf", "mid", "rep", "sep"), range(FIRST, FIRST + 5)))
     return tiny.write(tiny_folder / "fills.gguf", tokens=tiny.ASCII, marks=MARKS, fills=fills)
 
@@ -54,7 +52,6 @@ def test_the_suffix_comes_first_where_asked_for(
 
 
 def test_other_files_come_in_front(llm: Any) -> None:
-    """With their names, as the family was trained."""
     made = FillIn(llm).fitting("a", "b", [OtherFile("x.c", "int")], 100, "y.c")
     front = [REP, *ids("project"), 3, SEP, *ids("x.c"), 3, *ids("int"), SEP, *ids("y.c"), 3]
     assert made == [*front, PRE, *ids("a"), SUF, *ids("b"), MID]
@@ -84,26 +81,22 @@ def test_the_class_fills_in(llm: Any) -> None:
 def test_a_model_without_such_tokens_refuses(
     open_llama: Callable[..., Any], tiny_ascii: Path
 ) -> None:
-    """By name."""
     with pytest.raises(InputError, match="no tokens for filling in"):
         open_llama(tiny_ascii).create_completion("ab", suffix="c")
 
 
 def test_a_chat_has_no_suffix() -> None:
-    """It is refused there."""
     with pytest.raises(InputError, match="suffix is not supported"):
         records_of(ChatBody(messages=[{"role": "user", "content": "a"}], suffix="b"), "x")
 
 
 @pytest.fixture(scope="module")
 def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
-    """A server over it."""
     with opening(tiny_ascii) as start:
         yield start(model)
 
 
 def ask(server: Any, path: str, status: int = 200, **body: Any) -> Any:
-    """The answer to a request."""
     found, told = post(server, json.dumps(body).encode(), path)
     assert found == status, told
     return told
@@ -122,7 +115,6 @@ def test_three_doors_say_the_same(server: Any, llm: Any) -> None:
 
 
 def test_infill_takes_files_and_more_than_fits(server: Any) -> None:
-    """What is refused of a completion."""
     extra = [{"filename": "x.c", "text": "y" * 3000}]
     told = ask(
         server, "/infill", input_prefix="a" * 2000, input_suffix="c", input_extra=extra, n_predict=4
@@ -133,7 +125,6 @@ def test_infill_takes_files_and_more_than_fits(server: Any) -> None:
 
 
 def test_an_empty_prefix_is_a_gap_too(server: Any) -> None:
-    """At the beginning of a file."""
     assert ask(server, "/infill", input_suffix="c", n_predict=2)["tokens_evaluated"] == 4
     assert (
         ask(server, "/v1/completions", prompt="", suffix="c", max_tokens=2)["usage"][
@@ -144,7 +135,6 @@ def test_an_empty_prefix_is_a_gap_too(server: Any) -> None:
 
 
 def test_a_server_of_another_model_refuses(tiny_ascii: Path) -> None:
-    """With the sentence."""
     with opening(tiny_ascii) as start:
         told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
     assert "no tokens for filling in" in told["error"]["message"]

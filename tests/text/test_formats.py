@@ -16,7 +16,6 @@ TOOLS = [{"name": "add"}, {"name": "sub"}]
 
 @pytest.mark.parametrize("form", [None, {}, {"type": "text"}])
 def test_any_text_needs_no_grammar(form: Any) -> None:
-    """Also where the request says so."""
     assert format_language(form) is None
 
 
@@ -34,7 +33,6 @@ def test_a_schema_is_found_wherever_it_stands(form: Any) -> None:
 
 
 def test_any_object_is_json() -> None:
-    """Without a schema, or with none."""
     assert format_language({"type": "json_object"}) == format_language(
         {"type": "json_object", "schema": None}
     )
@@ -42,7 +40,6 @@ def test_any_object_is_json() -> None:
 
 @pytest.mark.parametrize("form", [{"type": "xml"}, {"schema": SCHEMA}, {"type": "json_schema"}])
 def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
-    """Rather than answered in words."""
     with pytest.raises(InputError):
         format_language(form)
 
@@ -63,12 +60,10 @@ def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
     ],
 )
 def test_a_choice_leaves_tools_and_wants_one(choice: Any, left: Any, wanted: str | None) -> None:
-    """By each of the forms that clients send."""
     assert tools_left(TOOLS, choice) == (left, wanted)
 
 
 @pytest.mark.parametrize("choice", ["always", {"function": {"name": "no"}}, {"function": "add"}, 5])
 def test_a_choice_that_there_is_not_is_refused(choice: Any) -> None:
-    """One sentence says what may be sent."""
     with pytest.raises(InputError, match="tool_choice"):
         tools_left(TOOLS, choice)

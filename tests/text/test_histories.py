@@ -26,7 +26,6 @@ REFUSED = {
 
 
 def said(role: str, text: str, **more: Any) -> dict[str, Any]:
-    """A turn."""
     return {"role": role, "content": text, **more}
 
 
@@ -62,14 +61,12 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
 
 
 def ours() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
-    """Each with its name and its tools."""
     for name, turns in HISTORIES.items():
         tools = any("tool_calls" in turn for turn in turns)
         yield name, list(turns), recorded.CHAT_TOOLS if tools else None
 
 
 def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None]]:
-    """Ours, and those of recorded requests."""
     yield from ours()
     kinds = {"/v1/responses": ResponsesBody, "/v1/messages": MessagesBody}
     for name, path, _, body in recorded.REQUESTS:
@@ -80,7 +77,6 @@ def histories() -> Iterator[tuple[str, list[Mapping[str, Any]], list[Any] | None
 
 
 def body_of(kinds: Mapping[str, Any], path: str, body: Any) -> Any:
-    """A recorded body, read."""
     return decoded(kinds.get(path.partition("?")[0], ChatBody), msgspec.json.encode(body))
 
 
@@ -98,7 +94,6 @@ def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
 def templates(
     tmp_path_factory: pytest.TempPathFactory, shared_renderer: Callable[[], Any]
 ) -> Iterator[dict[str, ChatTemplate]]:
-    """Every template over one vocabulary."""
     folder = tmp_path_factory.mktemp("histories")
     path = tiny.write_vocabulary(folder / "v.gguf", None, [])
     llm = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
@@ -182,7 +177,6 @@ def test_arguments_that_were_cut_are_in_the_prompt(templates: dict[str, ChatTemp
 def test_neighbours_are_a_turn_where_roles_must_alternate(
     templates: dict[str, ChatTemplate],
 ) -> None:
-    """A blank line between them."""
     for name in ("google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407"):
         assert "One.\n\nTwo." in templates[name].render(HISTORIES["two users"])
     nemo = templates["mistralai-Mistral-Nemo-Instruct-2407"]
@@ -208,7 +202,6 @@ def test_what_was_asked_before_changes_no_prompt(
 
 
 def told(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> str:
-    """The prompt, or the refusal."""
     try:
         return template.render(turns, tools=tools)
     except InputError as error:

@@ -31,12 +31,10 @@ def opened(tmp_path: Path) -> Iterator[Callable[[], TargetLlama]]:
 
 
 def user(text: str) -> dict[str, Any]:
-    """A turn of the user."""
     return {"role": "user", "content": text}
 
 
 def tool(name: str, description: str | None) -> dict[str, Any]:
-    """A function that may be called."""
     function = {"name": name, "parameters": {"type": "object", "properties": {}}}
     return {
         "type": "function",
@@ -83,7 +81,6 @@ def test_long_conversations_have_short_probes() -> None:
 
 
 def test_probes_have_no_words_of_a_conversation() -> None:
-    """Two conversations of one structure have one probe."""
     asked = [
         {"messages": [user(text)], "tools": [tool(text, text)]} for text in ("Get the time", "x")
     ]

@@ -71,7 +71,6 @@ def test_words_for_effort_are_the_templates(
     ],
 )
 def test_templates_that_refuse_no_word_get_it_as_it_is(template: str) -> None:
-    """What they make of it is theirs."""
     assert known_efforts(template) is None
 
 

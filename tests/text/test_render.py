@@ -15,7 +15,6 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% 
 
 @pytest.fixture
 def renderer() -> Iterator[Renderer]:
-    """One that is closed at the end."""
     made = Renderer()
     yield made
     made.close()
@@ -24,7 +23,6 @@ def renderer() -> Iterator[Renderer]:
 def test_a_template_without_end_is_ended(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And others of the same model go on."""
     renderer.add("endless", ENDLESS, {})
     renderer.add("fine", "{{ x }}", {})
     assert renderer.render("fine", {"x": "abc"}) == "abc"

@@ -30,7 +30,6 @@ EARLIER = (
 
 
 def test_a_message_has_only_what_was_said() -> None:
-    """Without reasoning and calls, those keys are not there."""
     said = Result.of([AnswerPart("content", "Yes")])
     assert said.message() == {"role": "assistant", "content": "Yes"}
 
@@ -55,7 +54,6 @@ def test_pieces_make_a_result() -> None:
 
 
 def test_pieces_without_an_end_were_cut_by_an_error() -> None:
-    """No piece says why the answer ended."""
     assert result_of([Piece((), parts=[AnswerPart("content", "a")])], None).finish_reason == "error"
 
 
@@ -76,7 +74,6 @@ def test_a_journal_has_no_tokens() -> None:
 
 @pytest.fixture
 def of_a_batch(tiny_ascii: Path) -> RecordResult:
-    """One answered by a batch that lookup drafts for."""
     settings = Settings(max_tokens=12, raw=True)
     with Batch(
         str(tiny_ascii), draft="lookup", n_ctx=256, parallel=1, n_threads=1, settings=settings
@@ -112,7 +109,6 @@ def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
 
 
 def test_what_decodes_plainly_has_no_draft() -> None:
-    """Whatever is loaded."""
     options = AnswerOptions(Sampling(temperature=0.0), OFF)
     block = options.block(Tally(), settled(Tally(), (1, 0), {}), ("lookup", "judge"))
     assert (block["draft"], block["companion"]) == ("none", "none")

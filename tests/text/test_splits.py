@@ -33,7 +33,6 @@ def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 
 
 def by_llama_cpp(llm: TargetLlama, text: bytes, add_bos: bool, special: bool) -> list[int]:
-    """What llama.cpp makes of a text."""
     tokens = (ctypes.c_int32 * (len(text) + 8))()
     n = llama_cpp.llama_tokenize(llm._model.vocab, text, len(text), tokens, len(tokens), add_bos, special)  # fmt: skip
     return list(tokens[:n])
@@ -48,7 +47,6 @@ def by_llama_cpp(llm: TargetLlama, text: bytes, add_bos: bool, special: bool) ->
 def test_same_tokens_as_llama_cpps_own(
     pieces: list[str], add_bos: bool, special: bool, opened: TargetLlama
 ) -> None:
-    """Whatever stands beside what."""
     text = "".join(pieces).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "SHORT", 0)
@@ -78,7 +76,6 @@ def test_detokenizing_reads_each_piece_once(opened: TargetLlama) -> None:
 
 
 def test_a_text_that_takes_too_long_is_refused(opened: TargetLlama) -> None:
-    """So that no request holds a thread."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "BUDGET_S", -1.0)
         with pytest.raises(InputError, match="longer than"):

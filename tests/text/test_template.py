@@ -46,18 +46,15 @@ def alone(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
 def made(
     alone: Callable[..., TargetLlama], shared_renderer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., TargetLlama]:
-    """The same, with one child for all."""
     monkeypatch.setattr("pyspec.engine.target.Renderer", shared_renderer)
     return alone
 
 
 def user(text: str) -> dict[str, Any]:
-    """A turn of the user."""
     return {"role": "user", "content": text}
 
 
 def control(llm: TargetLlama, tokens: list[int]) -> list[str]:
-    """The control tokens among these, as text."""
     return [
         text.decode()
         for t in tokens
@@ -200,7 +197,6 @@ def test_any_text_comes_back(text: str, marks: list[str], endless: TargetLlama) 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def endless(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetLlama]:
-    """A vocabulary for many prompts."""
     path = tmp_path_factory.mktemp("vocabulary") / "v.gguf"
     tiny.write_vocabulary(path, CHATML, MARKS, model=request.param)
     llm = TargetLlama(str(path), vocab_only=True, trust=True, verbose=False)
@@ -279,7 +275,6 @@ def test_arguments_of_calls_are_what_the_template_wants(made: Callable[..., Targ
 
 
 def test_tools_are_told_where_the_template_knows_none(made: Callable[..., TargetLlama]) -> None:
-    """A template without tools does not drop them."""
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     turns = [user("q"), {"role": "tool", "content": "found"}]
     shown = made(CHATML).template.render(turns, tools=tools)
@@ -347,7 +342,6 @@ def test_unknown_role_is_refused(made: Callable[..., TargetLlama]) -> None:
 
 
 def test_what_a_template_raises_is_said(made: Callable[..., TargetLlama]) -> None:
-    """The sentence is the template's own."""
     with pytest.raises(InputError, match="refuses this conversation: roles must alternate"):
         made("{{ raise_exception('roles must alternate') }}").template.prompt([user("x")])
 
@@ -408,7 +402,6 @@ def test_child_that_died_is_replaced(alone: Callable[..., TargetLlama]) -> None:
 
 
 def test_closed_model_has_no_prompts(alone: Callable[..., TargetLlama]) -> None:
-    """A template does not outlive its vocabulary."""
     llm = alone(CHATML)
     llm.close()
     with pytest.raises(EngineError, match="closed"):

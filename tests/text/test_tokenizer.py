@@ -70,7 +70,6 @@ def test_long_runs(pre: str, tmp_path: Path) -> None:
 def test_a_deep_call_gives_the_same_tokens(
     pre: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the stack is large enough without."""
     text = "".join(run * 300 for run in RUNS).encode()
     with vocabulary(tmp_path, pre) as llm:
         deep = llm.tokenize(text)
@@ -79,7 +78,6 @@ def test_a_deep_call_gives_the_same_tokens(
 
 
 def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the same text in lines is not."""
     monkeypatch.setattr(words, "MOST_STACK", 4 << 20)
     with vocabulary(tmp_path, "tekken") as llm:
         with pytest.raises(InputError, match="lines"):
@@ -114,7 +112,6 @@ def test_bytes_beyond_unicode_are_damaged_text(tmp_path: Path) -> None:
 
 
 def test_what_a_deep_call_raises_reaches_the_caller() -> None:
-    """And so does that there is no room for its stack."""
     with pytest.raises(ZeroDivisionError):
         call_deep(lambda: 1 // 0, 1 << 20)
     with pytest.raises(EngineError, match="memory"):
@@ -136,13 +133,11 @@ def test_a_thread_with_such_a_stack_is_not_started_twice() -> None:
 
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from(RUNS), max_size=30).map("".join))
 def test_fewest_is_a_lower_bound(text: str, counted: TargetLlama) -> None:
-    """Of the tokens that a text has."""
     data = text.encode("utf-8", "replace")
     assert counted.tokenizer_.fewest(data) <= len(counted.tokenize(data, add_bos=False))
 
 
 @pytest.fixture(scope="module", params=["tekken", "default", "gemma4", "whitespace"])
 def counted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A vocabulary of each."""
     with vocabulary(tmp_path_factory.mktemp("counted"), request.param) as llm:
         yield llm

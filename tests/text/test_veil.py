@@ -47,19 +47,16 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 
 def control(llm: TargetLlama, tokens: list[int]) -> list[str]:
-    """The control tokens among these, as text."""
     return [
         llm.detokenize([t], special=True).decode() for t in tokens if t < 3 or t >= tiny.N_FIRST
     ]
 
 
 def user(text: str) -> dict[str, Any]:
-    """A turn of the user."""
     return {"role": "user", "content": text}
 
 
 def call(arguments: dict[str, Any], name: str = "f") -> dict[str, Any]:
-    """A turn that calls."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     calls = [{"id": "call12345", "type": "function", "function": function}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
@@ -122,7 +119,6 @@ def test_variables_may_have_keys_that_are_no_text(opened: Callable[[str], Target
 
 
 def test_answer_goes_on_behind_any_text(opened: Callable[[str], TargetLlama]) -> None:
-    """No text ends the prompt early."""
     llm = opened(CHATML)
     turns = [user("a"), {"role": "assistant", "content": "b\uf8d2c"}]
     assert llm.detokenize(llm.template.prompt(turns, goes_on=True)).decode().endswith("b\uf8d2c")

@@ -30,7 +30,6 @@ def main_without(words: list[str]) -> None:
 
 
 def begun(cache: Path, *arguments: object, said: bytes = b"") -> Started:
-    """Begin a command."""
     return start(*arguments, stdin=said, begin=main_without, PYSPEC_CACHE=str(cache))
 
 
@@ -45,7 +44,6 @@ def run(cache: Path, *arguments: object, said: bytes = b"", code: int = 0) -> tu
 
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
-    """One short question."""
     path = tmp_path / "q.jsonl"
     path.write_text('{"question_id": 1, "category": "a", "turns": ["abc abc"]}\n')
     return path

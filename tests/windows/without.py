@@ -71,7 +71,6 @@ def refuse_open(act: Any) -> Any:
 
 
 def make_msvcrt() -> ModuleType:
-    """Its one call that pyspec makes."""
     made: Any = ModuleType("msvcrt")
     made.LK_NBLCK = 2
     made.locking = lambda fd, _mode, n: fcntl.lockf(
