@@ -17,7 +17,15 @@ from pyspec.lookup.memory import Memory
 from pyspec.store.drafts import drafts_here, offers_for
 from pyspec.store.fetch import cached
 from pyspec.store.header import facts_of
-from pyspec.store.heads import MTP, States, TargetShape, kind_of_draft, n_heads, read_states
+from pyspec.store.heads import (
+    MTP,
+    States,
+    TargetShape,
+    kind_of_draft,
+    n_heads,
+    read_states,
+    unused_heads,
+)
 from pyspec.store.locate import resolve
 from pyspec.store.others import file_name_of, name_of
 
@@ -172,10 +180,9 @@ def _has_head(target: Any) -> bool:
 def _add_draft(parts: Parts, target: Any, name: str) -> None:
     if name == MTP:
         if not _has_head(target):
-            raise UnsupportedModel(
-                f"{file_name_of(Path(target.model_path))} has no next-token head (MTP) of a known kind",
-                "use another draft",
-            )
+            path = Path(target.model_path)
+            why = unused_heads(path) or "it has no next-token head (MTP) of a known kind"
+            raise UnsupportedModel(f"{file_name_of(path)}: {why}", "use another draft")
         parts.draft, parts.head = Path(target.model_path), True
         return
     parts.draft = resolve(name)

@@ -51,14 +51,16 @@ SHOWS_LAST = frozenset(_LAST.split())
 _ONE_HEAD = "qwen35 qwen35moe qwen3next bailingmoe3 cohere2moe deepseek2 deepseek32 glm-dsa glm4moe nemotron_h_moe"
 ONE_HEAD = frozenset(_ONE_HEAD.split())
 """Architectures whose next-token head (MTP) is one trained layer, run again for each token. llama.cpp has a graph for it, and
-asserts that there is only one. Others (exaone-moe, glm4, bailingmoe2, dots3note, glm5-next) have such tensors, but they stay
-unused."""
+asserts that there is only one."""
 
-_STREAMS = frozenset(["deepseek4"])
+STREAMS = frozenset(["deepseek4"])
 """Architectures with a graph for the head, but with states of several streams, which the engine does not read."""
 
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
 """Architectures that may have several heads, one for each drafted token."""
+
+NO_GRAPH = frozenset(["exaone4", "exaone-moe", "glm4", "bailingmoe2", "dots3note", "glm5-next"])
+"""Architectures whose files have such tensors, for which llama.cpp has no graph."""
 
 MOST_HEADS = 8
 
@@ -171,7 +173,7 @@ def unused_heads(model: Path) -> str:
     why = (
         f"this llama.cpp has no graph for {'it' if one else 'them'} in {facts.architecture} models"
     )
-    if facts.architecture in _STREAMS:
+    if facts.architecture in STREAMS:
         why = (
             f"{facts.architecture} models have states of several streams, which it cannot be given"
         )

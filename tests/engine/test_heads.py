@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import llama_cpp
+import msgspec
 import numpy as np
 import pytest
 import tiny
@@ -15,6 +16,7 @@ from answers import ask
 from llama_cpp import llama_cpp_ext as ext
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
+from pyspec.store.header import facts_of
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
@@ -118,6 +120,14 @@ def test_auto_takes_the_head(open_llama, target):
 def test_a_file_without_a_head_has_none(open_llama, tiny_target):
     """Asked for by name it is refused in one sentence."""
     with pytest.raises(UnsupportedModel, match="no next-token head"):
+        open_llama(tiny_target, draft="mtp")
+
+
+def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_target, monkeypatch):
+    """Asked for by name."""
+    headed = msgspec.structs.replace(facts_of(tiny_target), heads=1, architecture="glm4")
+    monkeypatch.setattr("pyspec.store.heads.facts_of", lambda _path: headed)
+    with pytest.raises(UnsupportedModel, match=r"\.gguf: .* no graph for it in glm4 models"):
         open_llama(tiny_target, draft="mtp")
 
 

@@ -14,38 +14,40 @@ import tiny_heads
 from answers import ask
 from fuzz.forked import fork
 
+from pyspec.engine.parts import choose_parts
 from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.store.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]
 """One of each kind of memory: latent, hybrid with experts, hybrid."""
-_MORE = """
-bailingmoe3 cohere2moe deepseek32 glm-dsa glm4moe hy_v3 mimo2 qwen35moe step35
-"""
+_MORE = sorted((ONE_HEAD | CHAINED_HEADS) - NO_STATES - {*NAMES})
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
 
 
 def drafted(path: Path, report: int) -> None:
-    """Whether both texts are one, and how many tokens the head proposed."""
+    """Whether both texts are one, how many tokens the head proposed, and what `auto` drafts with."""
     plain = ask(SpeculativeLlama(str(path), draft="none", **EXACT), PROMPT, 20).ids
     llm = SpeculativeLlama(str(path), draft="mtp", length="fixed:2", **EXACT)
     same = ask(llm, PROMPT, 20).ids == plain
-    os.write(report, json.dumps([same, llm.last_speculation["drafted"]]).encode())
+    name, _ = choose_parts(llm, "auto", "none").names
+    os.write(report, json.dumps([same, llm.last_speculation["drafted"], name]).encode())
     os._exit(0)
 
 
 @pytest.mark.parametrize(
-    "arch", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in _MORE.split())]
+    "arch", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in _MORE)]
 )
 def test_a_head_drafts(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its trial with the model in a child."""
+    """After its trial with the model in a child; it is what `auto` takes."""
     path = tmp_path / f"{arch}.gguf"
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     assert tiny_heads.write(path, arch)
     said, status, where = fork(partial(drafted, path), 100)
     assert status == 0, (status, where)
-    same, proposed = json.loads(said)
+    same, proposed, by_itself = json.loads(said)
     assert same
+    assert by_itself == "lookup+mtp"
     assert proposed > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -13,7 +14,16 @@ from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.drafts import drafts_here
 from pyspec.store.header import facts_of
-from pyspec.store.heads import has_head, unused_heads, why_plain
+from pyspec.store.heads import (
+    CHAINED_HEADS,
+    NO_GRAPH,
+    NO_STATES,
+    ONE_HEAD,
+    STREAMS,
+    has_head,
+    unused_heads,
+    why_plain,
+)
 from pyspec.store.kinds import PURPOSES, refuse_other_kinds
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -73,10 +83,7 @@ def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
     assert (facts.kind, facts.heads) == ("model", 1)
 
 
-UNUSED = "exaone4 exaone-moe glm4 bailingmoe2 dots3note glm5-next"
-
-
-@pytest.mark.parametrize("arch", UNUSED.split())
+@pytest.mark.parametrize("arch", sorted(NO_GRAPH))
 def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path: Path, arch: str) -> None:
     path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", HEAD, heads=1)
     assert not has_head(path)
@@ -128,3 +135,32 @@ def test_a_draft_beside_the_model_is_taken_first(
     tiny.write(tmp_path / "small-draft.gguf", n_layer=2)
     write(tmp_path / "eagle3-for-70b.gguf", "eagle3", "fc.weight")
     assert [found.name for found in drafts_here(target)] == ["small-draft"]
+
+
+PAGE = Path(__file__).resolve().parents[2] / ".docs/pages/drafts.md"
+SAYS = {
+    **dict.fromkeys(ONE_HEAD - NO_STATES, "runs"),
+    **dict.fromkeys(CHAINED_HEADS, "runs, one head a token"),
+    **dict.fromkeys(
+        ONE_HEAD & NO_STATES,
+        "no: llama.cpp keeps no states to go back to, so these models decode plainly",
+    ),
+    **dict.fromkeys(STREAMS, "no: states of several streams"),
+    **dict.fromkeys(NO_GRAPH, "no: llama.cpp has no graph for it"),
+}
+"""What the page says of each architecture with next-token heads."""
+
+
+def test_the_page_has_every_architecture_with_heads() -> None:
+    """With what the engine does about it."""
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert dict(rows) == SAYS
+
+
+@pytest.mark.parametrize("arch", sorted(ONE_HEAD | CHAINED_HEADS))
+def test_what_runs_is_what_the_page_says(arch: str, tmp_path: Path) -> None:
+    """Nothing is said of heads that run."""
+    path = write(tmp_path / "model.gguf", arch, "blk.0.attn_norm.weight", HEAD, heads=1)
+    runs = SAYS[arch].startswith("runs")
+    assert has_head(path) == runs
+    assert bool(unused_heads(path) or why_plain(path)) != runs
