@@ -26,8 +26,8 @@ from pyspec.text.forms import TELLING, from_outside
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokenizer import check_tokens
 from pyspec.text.tokens import common_prefix
+from pyspec.vocab.tokenizer import check_tokens
 
 _FORMAT_TOKENS = 64  # upper estimate of a chat template's tokens
 _BYTES_A_TOKEN = 3  # low, so that estimates of prompts are rarely too short

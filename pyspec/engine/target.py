@@ -40,7 +40,7 @@ from pyspec.text.completions import ChatHandler
 from pyspec.text.render import Renderer
 from pyspec.text.sources import DEFAULT, KEY, brings_template, templates_of
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokenizer import GuardedTokenizer, forget_vocabulary
+from pyspec.vocab.tokenizer import GuardedTokenizer, forget_vocabulary
 
 log = logging.getLogger("pyspec")
 

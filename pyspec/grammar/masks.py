@@ -27,7 +27,7 @@ from pyspec.grammar.languages import Constraint
 from pyspec.grammar.schemas import LIMITS, STACK
 from pyspec.grammar.skeleton import Skeleton
 from pyspec.grammar.vocabulary import ByteVocabulary
-from pyspec.text.deep import call_deep
+from pyspec.vocab.deep_stack import call_with_stack
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 """The layout of `llama_token_data`."""
@@ -53,7 +53,7 @@ def _matcher(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
         if found is not None:
             kept.move_to_end(grammar)
             return found.deep_copy()
-    made = call_deep(lambda: _begun(vocabulary, grammar), STACK)
+    made = call_with_stack(lambda: _begun(vocabulary, grammar), STACK)
     with vocabulary.lock:
         kept[grammar] = made
         if len(kept) > _KEPT:

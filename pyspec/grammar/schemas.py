@@ -20,7 +20,7 @@ from pyspec.errors import InputError
 from pyspec.grammar.languages import OWN_BYTES, Language, literal
 from pyspec.grammar.references import DEFINED, pointed, with_parts
 from pyspec.grammar.rewrites import rewritten
-from pyspec.text.deep import call_deep
+from pyspec.vocab.deep_stack import call_with_stack
 
 log = logging.getLogger("pyspec")
 
@@ -150,7 +150,7 @@ def _read(text: str) -> tuple[str, list[str]]:
         return LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
 
     try:
-        failed, said = call_deep(read, STACK)
+        failed, said = call_with_stack(read, STACK)
     except ValueError as error:
         failed, said = True, [str(error)]
     if not failed:
@@ -205,7 +205,7 @@ def tool_schema(schema: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)  # an agent sends the same tools with each request
 def _tool_schema(text: str) -> dict[str, Any]:
-    return call_deep(lambda: _holdable(json.loads(text)), STACK)
+    return call_with_stack(lambda: _holdable(json.loads(text)), STACK)
 
 
 def _holdable(schema: dict[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from pyspec.text.splits import tokens_with
-from pyspec.text.tokenizer import all_pieces, piece_reader
+from pyspec.vocab.tokenizer import all_pieces, piece_reader
+from pyspec.vocab.word_tokens import tokens_with
 
 log = logging.getLogger("pyspec")
 

@@ -44,8 +44,8 @@ from pyspec.sampling.verification import Verification, as_rule
 from pyspec.screen.notebook import SpeculationBlock
 from pyspec.store.heads import MTP
 from pyspec.text.fill_in import FillIn
-from pyspec.text.tokenizer import check_tokens, piece_reader
 from pyspec.text.tokens import Step
+from pyspec.vocab.tokenizer import check_tokens, piece_reader
 
 log = logging.getLogger("pyspec")
 

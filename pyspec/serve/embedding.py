@@ -22,7 +22,7 @@ from pyspec.errors import ContextOverflow, InputError, ModelNotFound, TooManyReq
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.bodies import AnyBody, decoded
 from pyspec.store.header import read_header
-from pyspec.text.tokenizer import check_tokens
+from pyspec.vocab.tokenizer import check_tokens
 
 VectorRows = npt.NDArray[np.float32]
 

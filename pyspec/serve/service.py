@@ -44,7 +44,7 @@ from pyspec.serve.pulse import Pulse
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parts import Piece
 from pyspec.text.result import RecordResult
-from pyspec.text.tokenizer import piece_reader
+from pyspec.vocab.tokenizer import piece_reader
 
 log = logging.getLogger("pyspec")
 

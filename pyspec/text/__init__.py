@@ -1,1 +1,1 @@
-"""Text and tokens: text from streamed tokens, a tokenizer that no input can crash, and chat prompts as tokens."""
+"""Text and tokens: text from streamed tokens, and chat prompts as tokens."""

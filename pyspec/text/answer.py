@@ -16,7 +16,7 @@ from pyspec.text.parts import AnswerPart
 from pyspec.text.reasoning import EFFORTS, Start, known_efforts, nearest_effort, quiet_arguments
 from pyspec.text.stream import TextAssembler
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokenizer import piece_reader
+from pyspec.vocab.tokenizer import piece_reader
 
 _TAIL = 48
 """Tokens at a prompt's end that are searched for the start of reasoning."""

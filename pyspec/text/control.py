@@ -10,9 +10,9 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.text.splits import tokens_with
 from pyspec.text.stream import begins
-from pyspec.text.tokenizer import piece_reader
+from pyspec.vocab.tokenizer import piece_reader
+from pyspec.vocab.word_tokens import tokens_with
 
 _LONGEST = 256
 """How many characters at either end of a text are checked for part of a word."""

@@ -16,7 +16,7 @@ from pyspec.engine.target import TargetLlama
 from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.requests.bodies import read_body, records_of
 from pyspec.serve.apis.interface import status_of
-from pyspec.text.tokenizer import GuardedTokenizer
+from pyspec.vocab.tokenizer import GuardedTokenizer
 
 SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"
 

@@ -18,7 +18,7 @@ from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
 from pyspec.text.reasoning import THINK
-from pyspec.text.tokenizer import piece_reader
+from pyspec.vocab.tokenizer import piece_reader
 
 MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.text.calls.form import CallForm
-from pyspec.text.loose import read_loose
+from pyspec.text.near_json import read_near_json
 from pyspec.text.parts import Calls, encodable, properties_of
 from pyspec.text.scan import Scan, Scanner
 
@@ -103,7 +103,7 @@ def read_keywords(s: Scanner, calls: Calls) -> Scan[bool]:
         if found != "=":
             return False
         calls.add(f"{before}{json.dumps(key.strip(), ensure_ascii=False)}: ")
-        if not (yield from read_loose(s, calls.add)):
+        if not (yield from read_near_json(s, calls.add)):
             return False
         yield from s.space()
         yield from s.accept(",")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspec.text.calls.form import CallForm
-from pyspec.text.loose import json_inside, read_loose
+from pyspec.text.near_json import json_inside, read_near_json
 from pyspec.text.parts import Calls, properties_of
 from pyspec.text.scan import Scan, Scanner
 
@@ -180,7 +180,7 @@ def _loosely(text: str) -> str:
     s.feed(text)
     s.ended = True
     try:
-        next(read_loose(s, parts.append))  # the text is complete, so it does not wait
+        next(read_near_json(s, parts.append))  # the text is complete, so it does not wait
     except StopIteration as end:
         return "".join(parts) if end.value and not s.rest.strip() else ""
     return ""

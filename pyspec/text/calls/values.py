@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspec.text.calls.form import CallForm
 from pyspec.text.calls.objects import read_keywords
-from pyspec.text.loose import read_loose
+from pyspec.text.near_json import read_near_json
 from pyspec.text.parts import Calls
 from pyspec.text.scan import Scan, Scanner
 
@@ -29,7 +29,7 @@ class GemmaCalls(CallForm):
         if not end or not name.strip():
             return False
         calls.begin(name.strip())
-        if not (yield from read_loose(s, calls.add, (QUOTE, '"'))):
+        if not (yield from read_near_json(s, calls.add, (QUOTE, '"'))):
             return False
         yield from s.space()
         yield from s.accept(self.marks[1])

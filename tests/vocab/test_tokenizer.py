@@ -20,8 +20,8 @@ from waiting import DEADLINE_S
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
-from pyspec.text import words
-from pyspec.text.deep import call_deep
+from pyspec.vocab import pretokenizer
+from pyspec.vocab.deep_stack import call_with_stack
 
 RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
 
@@ -73,12 +73,12 @@ def test_a_deep_call_gives_the_same_tokens(
     text = "".join(run * 300 for run in RUNS).encode()
     with vocabulary(tmp_path, pre) as llm:
         deep = llm.tokenize(text)
-        monkeypatch.setattr(words, "SHALLOW", len(text))
+        monkeypatch.setattr(pretokenizer, "SHALLOW", len(text))
         assert llm.tokenize(text) == deep
 
 
 def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MOST_STACK", 4 << 20)
+    monkeypatch.setattr(pretokenizer, "MOST_STACK", 4 << 20)
     with vocabulary(tmp_path, "tekken") as llm:
         with pytest.raises(InputError, match="lines"):
             llm.tokenize(b"-" * 10_000)
@@ -113,18 +113,18 @@ def test_bytes_beyond_unicode_are_damaged_text(tmp_path: Path) -> None:
 
 def test_what_a_deep_call_raises_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
-        call_deep(lambda: 1 // 0, 1 << 20)
+        call_with_stack(lambda: 1 // 0, 1 << 20)
     with pytest.raises(EngineError, match="memory"):
-        call_deep(lambda: 1, 1 << 46)
+        call_with_stack(lambda: 1, 1 << 46)
 
 
 def test_a_thread_with_such_a_stack_is_not_started_twice() -> None:
     """A schema's parts are tried one by one: each by a thread of its own would take a hundred times as long."""
-    outer, inner, more = call_deep(
+    outer, inner, more = call_with_stack(
         lambda: (
             threading.get_ident(),
-            call_deep(threading.get_ident, 1 << 20),
-            call_deep(threading.get_ident, 1 << 22),
+            call_with_stack(threading.get_ident, 1 << 20),
+            call_with_stack(threading.get_ident, 1 << 22),
         ),
         1 << 20,
     )

@@ -13,9 +13,9 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer
 
 from pyspec._lib import address
 from pyspec.errors import EngineError, InputEncoding, InputError
-from pyspec.text.deep import call_deep
-from pyspec.text.splits import WordFinder, tokens_by_piece
-from pyspec.text.words import WordSplitter
+from pyspec.vocab.deep_stack import call_with_stack
+from pyspec.vocab.pretokenizer import Pretokenizer
+from pyspec.vocab.word_tokens import WordFinder, tokens_by_piece
 
 _PIECE_BYTES = 256
 
@@ -106,7 +106,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._finder = WordFinder(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
         said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}
-        self._words = WordSplitter(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
+        self._words = Pretokenizer(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
 
     def fewest(self, text: bytes) -> int:
         """Return a lower bound of a text's token count without tokenizing it, from the bytes of the longest token."""
@@ -148,7 +148,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
     def _deep(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
         if not (stack := self._words.stack(text)):
             return self._tokens(text, add_bos, special)
-        return call_deep(lambda: self._tokens(text, add_bos, special), stack)
+        return call_with_stack(lambda: self._tokens(text, add_bos, special), stack)
 
     def _tokens(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
         room = len(text) + 8

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
-from pyspec.text import splits
+from pyspec.vocab import word_tokens
 
 MARKS = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "[INST]", "<|im|>", "<|", "<\uff5cUser\uff5c>"]  # fmt: skip
 PIECES = [*MARKS, "a", " ", "\n", "<", "im_end", "|>", "\u2603", " b c ", "<s>", "</s>"]
@@ -49,7 +49,7 @@ def test_same_tokens_as_llama_cpps_own(
 ) -> None:
     text = "".join(pieces).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splits, "SHORT", 0)
+        patch.setattr(word_tokens, "SHORT", 0)
         found = opened.tokenize(text, add_bos=add_bos, special=special)
     assert found == by_llama_cpp(opened, text, add_bos, special)
 
@@ -77,6 +77,6 @@ def test_detokenizing_reads_each_piece_once(opened: TargetLlama) -> None:
 
 def test_a_text_that_takes_too_long_is_refused(opened: TargetLlama) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splits, "BUDGET_S", -1.0)
+        patch.setattr(word_tokens, "BUDGET_S", -1.0)
         with pytest.raises(InputError, match="longer than"):
             opened.tokenize(b"a<|im_end|>" * 100)

@@ -38,7 +38,7 @@ _PARAGRAPH = re.compile(rb"\n(?=[0-9A-Za-z])")
 """A position that no match of llama.cpp's word expressions spans."""
 
 
-class WordSplitter:
+class Pretokenizer:
     """What the regular expressions by which llama.cpp splits a text into words demand of it.
 
     Without a splitter of its own, llama.cpp uses std::regex, which recurses for each character of a match. pre: the name of

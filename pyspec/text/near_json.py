@@ -23,7 +23,7 @@ def json_inside(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def read_loose(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
+def read_near_json(s: Scanner, emit: Emit, quotes: tuple[str, ...] = ('"', "'")) -> Scan[bool]:
     """Emit one value as JSON, and return whether it is complete. quotes: string delimiters; long ones allow no escapes."""
     closers: list[str] = []
     key = False

@@ -19,7 +19,7 @@ _HERE = threading.local()
 """`stack`: the stack of a thread that was started here."""
 
 
-def call_deep(work: Callable[[], _Result], stack: int) -> _Result:
+def call_with_stack(work: Callable[[], _Result], stack: int) -> _Result:
     """Call `work` on a thread with `stack` bytes of stack, and return its result. Unused stack is only address space.
 
     That is the calling thread if it was started here.

@@ -1,0 +1,1 @@
+"""The tokenizer of a vocabulary, which no input can crash."""
