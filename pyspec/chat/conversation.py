@@ -23,6 +23,7 @@ from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.display import counted
+from pyspec.store.drafts import FETCH, Confirm, draft_to_fetch
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
 from pyspec.store.watch import Watch
@@ -274,11 +275,13 @@ class LlamaChat:
                 time_unseen(self.llm, self.llm.curve)
         keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
 
-    def use(self, **other: str) -> None:
+    def use(self, confirm: Confirm | None = None, **other: str) -> None:
         """Reopen with another model, draft or companion; the context is read again. On an error, reopen the former ones.
 
-        If a name does not exist, nothing changes.
+        If a name does not exist, nothing changes. confirm: asked whether to fetch a draft, for the word that does.
         """
+        if other.get("draft") == FETCH:
+            other["draft"] = draft_to_fetch(Path(self.llm.model_path), confirm)
         wanted = self._other | other
         self._check(**wanted)
         self.close()  # first: two targets need not fit into memory

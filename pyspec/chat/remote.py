@@ -69,7 +69,7 @@ class RemoteChat:
             ("context", f"{self.n_ctx} tokens"),
         ]  # fmt: skip
 
-    def use(self, **_other: str) -> None:
+    def use(self, confirm: Any = None, **_other: str) -> None:
         """Refuse: models are the server's."""
         hint = "start the chat with --server none"
         raise InputError(f"the models are those of the server at {self.server.url}", hint)

@@ -38,6 +38,7 @@ from pyspec.sampling.noise import chance_seed
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen, counted, stats_line, verdict
 from pyspec.screen.token_view import TokenPaint, has_colour
+from pyspec.store.drafts import Confirm
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
@@ -48,9 +49,6 @@ from pyspec.text.tokens import common_prefix
 
 Guard = Callable[[Callable[[], None]], AbstractContextManager[list[int]]]
 """Makes Ctrl-C and SIGTERM call a function in the body, and lists the signals; a second one raises KeyboardInterrupt."""
-
-Confirm = Callable[[str], bool]
-"""Asks a yes-or-no question."""
 
 _CUT = ("length", "context", "cancelled")
 """Ends of answers that can go on."""

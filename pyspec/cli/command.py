@@ -264,6 +264,13 @@ def model_names(
     return [*found, CompletionItem(incomplete, type="file")]
 
 
+def terminal_confirm() -> Callable[[str], bool] | None:
+    """Return what asks a yes-or-no question on the terminal; None if there is none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    return partial(click.confirm, default=True, err=True)
+
+
 # -- output ------------------------------------------------------------------------------------------------------------
 
 

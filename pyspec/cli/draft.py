@@ -18,6 +18,7 @@ from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import AUTO, lacking_devices
 from pyspec.store.drafts import (
     BESIDE,
+    FETCH,
     LARGEST,
     candidates,
     drafts_here,
@@ -159,7 +160,7 @@ def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any]
     small = [row for row in rows if row["share"] <= LARGEST]
     best = best or auto or next((row for row in small if row["path"]), None)
     if best is None and small:
-        return f"pyspec models pull {shlex.quote(small[0]['name'])}"
+        return _chat(model, FETCH)
     if best is None or best is auto:
         return _chat(model, "")
     return _chat(model, f"lookup+{best['path'] if best['where'] == BESIDE else best['name']}")

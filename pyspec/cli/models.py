@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from pyspec.cli.command import Subcommand, help_all, model_names, tell
+from pyspec.cli.command import Subcommand, help_all, model_names, tell, terminal_confirm
 from pyspec.cli.streams import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import FetchError, ModelNotFound
@@ -23,6 +22,7 @@ from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.tables import print_table
 from pyspec.store.catalogue import find_chat, search, search_hub
+from pyspec.store.drafts import with_terms
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -175,8 +175,8 @@ def _pull_chat(chat: ChatModel, wanted: bool | None, as_json: bool) -> None:
     with store_progress() as show:
         made = resolve(chat.model, show)
     also = _draft_of(chat)
-    if also is not None and wanted is None and sys.stdin.isatty() and sys.stderr.isatty():
-        wanted = click.confirm(f"fetch its draft too, {also}?", default=True, err=True)
+    if also is not None and wanted is None and (confirm := terminal_confirm()):
+        wanted = confirm(f"fetch its draft too, {also}?")
     if chat.draft and wanted:
         with store_progress() as show:
             resolve(chat.draft, show)
@@ -194,8 +194,7 @@ def _draft_of(chat: ChatModel) -> str | None:
     known = next((each for each in drafts if each.model == chat.draft), None)
     if known is None:
         return chat.draft
-    size = f"{known.size / 1e9:.2f} GB, " if known.size else ""
-    return f"{chat.draft} ({size}{known.licence})"
+    return with_terms(chat.draft, known.size, known.licence)
 
 
 @models.command("search", cls=Subcommand)

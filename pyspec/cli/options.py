@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pyspec.batch.room import longest_context
-from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell
+from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell, terminal_confirm
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import Speculation, SpeculativeLlama
@@ -25,6 +25,7 @@ from pyspec.store.devices import (
     missed_card_once,
     parse_devices,
 )
+from pyspec.store.drafts import FETCH, draft_to_fetch
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 from pyspec.store.others import name_of
@@ -54,9 +55,10 @@ class ModelOptions:
         help="Model that answers (target): a name from `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; "
         "if not given, the default target.")
     draft: str = option("Models", "--draft", aliases=("-md", "--model-draft", "--draft-model"), default="auto",
-        metavar="auto|none|lookup|mtp|NAME|FILE", shell_complete=model_names,
+        metavar="auto|none|lookup|mtp|fetch|NAME|FILE", shell_complete=model_names,
         help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), both "
-        "(lookup+NAME) or nothing. auto uses lookup, plus a matching head or draft if one is here.")
+        "(lookup+NAME) or nothing. auto uses lookup, plus a matching head or draft if one is here; fetch downloads a known one "
+        "after asking.")
     companion: str = option("Models", "--companion", default="none", metavar="none|auto|NAME|FILE",
         shell_complete=model_names,
         help="A second small model that estimates how much of a draft is worth checking; on the measured pairs it gained "
@@ -124,7 +126,9 @@ class ModelOptions:
             tell(missed, err=True)
         with store_progress() as progress:
             path = resolve(self.model, progress, self.n_gpu_layers, self.devices)
-            draft, companion = (_found(word, progress) for word in (self.draft, self.companion))
+        word = draft_to_fetch(path, terminal_confirm()) if self.draft == FETCH else self.draft
+        with store_progress() as progress:
+            draft, companion = (_found(each, progress) for each in (word, self.companion))
         shared = max(1, default_threads() // workers) if workers > 1 else None
         threads = self.threads or shared
         sides, where = files_among(draft, companion), (self.n_gpu_layers, self.devices)
@@ -152,7 +156,7 @@ def files_among(*words: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
+WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp", FETCH)
 
 
 def _found(word: str, progress: Any) -> str:

@@ -20,6 +20,7 @@ from pyspec.sampling.chain import Sampling
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
+from pyspec.store.drafts import FETCH, Confirm
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
 from pyspec.text.tokens import Source, Token
@@ -141,12 +142,15 @@ class FakeModel:
         self.cancelled = True
 
     def use(
-        self, *, draft: str | None = None, companion: str | None = None, model: str | None = None
-    ) -> None:
-        """Take the names; `alien` does not fit."""
+        self, confirm: Confirm | None = None, *,
+        draft: str | None = None, companion: str | None = None, model: str | None = None,
+    ) -> None:  # fmt: skip
+        """Take the names; `alien` does not fit, and one to fetch is `large` where the user agrees."""
         self.name = model or self.name
         if draft == "alien":
             raise DraftMismatch("the draft speaks another vocabulary", "--draft none")
+        if draft == FETCH:
+            draft = "large" if confirm and confirm("fetch large?") else "none"
         self.draft, self.companion = draft or self.draft, companion or self.companion
 
     def target(self) -> SavedModel:

@@ -16,8 +16,9 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from pyspec.cli.draft import draft, trial_sentence
+from pyspec.cli.options import ModelOptions
 from pyspec.engine.profiles import load_profile
-from pyspec.errors import ModelInvalid, UnsupportedModel
+from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.profile import measure
 from pyspec.store import devices
@@ -97,7 +98,7 @@ def test_a_draft_to_fetch_is_one_command(
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
     monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
     last = run("target").stdout.splitlines()[-1]
-    assert last == "use: pyspec models pull owner/small-GGUF:Q8_0"
+    assert last == "use: pyspec chat -m target --draft fetch"
     monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
     assert "`pyspec models pull owner/small-GGUF:Q8_0`" in suggestion(pair[0])
     assert suggestion(pair[0]) == ""
@@ -126,12 +127,25 @@ def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
     ]
 
 
-def test_a_small_one_to_fetch_goes_before_a_large_one_here(
-    pair: tuple[Path, Path], fetchable: FamilyDraft
-) -> None:
+@pytest.mark.usefixtures("fetchable")
+def test_a_small_one_to_fetch_goes_before_a_large_one_here(pair: tuple[Path, Path]) -> None:
     """A third of the target's size is the most."""
     add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
-    assert run("target").stdout.splitlines()[-1] == f"use: pyspec models pull {fetchable.model}"
+    assert run("target").stdout.splitlines()[-1] == "use: pyspec chat -m target --draft fetch"
+
+
+def test_the_word_fetches(
+    pair: tuple[Path, Path], fetchable: FamilyDraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `models pull` does, once it is agreed; without a terminal it is refused."""
+    options = ModelOptions("target", "fetch")
+    with pytest.raises(OptionError, match="no terminal") as caught:
+        options.find()
+    assert caught.value.hint == f"run `pyspec models pull {fetchable.model}` first"
+    monkeypatch.setattr("pyspec.cli.options.terminal_confirm", lambda: lambda _question: True)
+    fetched = {fetchable.model: pair[1]}
+    monkeypatch.setattr("pyspec.store.locate.pull", lambda name, _progress: fetched[name])
+    assert options.find()[1]["draft"] == f"lookup+{pair[1]}"
 
 
 def test_what_was_fetched_is_not_to_fetch(
