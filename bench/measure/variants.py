@@ -239,7 +239,7 @@ class SideBySide:
             keep_rows=True,
             drafting=variant.drafting if variant.draft_max else "nothing",
         )
-        run = asked.run(prompt, chain)
+        run = asked.run(prompt, chain, self.target)
         run.seq = seq
         rng = random.Random(f"{sampling.seed} {variant.name}")  # noqa: S311 - reproducible, not secret
         return _Answer(variant, run, own, chain, rng)

@@ -110,7 +110,7 @@ class ActiveJob:
         text = job.reader(options.stop)
         budget = options.budget(target, job.tokens)
         chain = build_chain(options.sampling, target, grammar, tokens=job.tokens, budget=budget)
-        answer = cls(job, options.run(job.tokens, chain), text, chain, len(job.tokens))
+        answer = cls(job, options.run(job.tokens, chain, target), text, chain, len(job.tokens))
         if options.prompt_rows:
             answer.scored = [None]
         elif job.echo:

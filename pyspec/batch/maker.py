@@ -18,7 +18,7 @@ from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, Speculat
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.noise import derive_seed
-from pyspec.sampling.verification import MARGIN_NUMBERS, Margin, Strict, Verification, rule_at
+from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification, rule_at
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.fill_in import FillIn, OtherFile
@@ -269,11 +269,12 @@ def _speculation(body: SpeculationBody | None, rule: Verification) -> Speculatio
     """A record's options of speculation. rule: the default rule. Raises OptionError."""
     if body is None:
         return Speculation(verification=rule)
-    fields = {name: getattr(body, name) for name in MARGIN_NUMBERS}
-    numbers = {name: number for name, number in fields.items() if number is not None}
-    if numbers and body.verify != "margin":
-        message = f"speculation has {', '.join(numbers)}, which belong to the margin rule"
+    named = {asked: getattr(body, asked) for asked in MARGIN_OPTIONS}
+    own = {asked: value for asked, value in named.items() if value is not None}
+    if own and body.verify != "margin":
+        message = f"speculation has {', '.join(own)}, which belong to the margin rule"
         raise OptionError(message, 'add "verify": "margin"')
+    numbers: dict[str, Any] = {MARGIN_OPTIONS[asked]: value for asked, value in own.items()}
     if body.verify is not None:
         rule = Margin(**numbers) if body.verify == "margin" else Strict()
     return Speculation(

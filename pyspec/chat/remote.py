@@ -17,7 +17,7 @@ from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.options import OFFERED
 from pyspec.sampling.suggested import SuggestedSampling, suggested_by
-from pyspec.sampling.verification import MARGIN_NUMBERS, Margin, Strict
+from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.template import Message
 
@@ -186,7 +186,7 @@ def _speculation(asked: Speculation) -> dict[str, Any]:
     if isinstance(rule, (Margin, Strict)):
         told["verify"] = rule.name
     if isinstance(rule, Margin):
-        own = {name: getattr(rule, name) for name in MARGIN_NUMBERS}
+        own = {asked: getattr(rule, name) for asked, name in MARGIN_OPTIONS.items()}
         told |= {
             name: value
             for name, value in own.items()

@@ -17,7 +17,7 @@ from pyspec.sampling.limits import check_breakers
 from pyspec.sampling.noise import NOISES, Noise
 from pyspec.sampling.options import SamplerNumbers, numbers
 from pyspec.sampling.suggested import SuggestedSampling
-from pyspec.sampling.verification import AUTO, Margin, Strict, Verification
+from pyspec.sampling.verification import AUTO, PHASES, Margin, Phase, Strict, Verification
 
 Parse = Callable[[str], Any]
 
@@ -111,6 +111,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     gap: float = _setting(Margin.gap, _NATS)
     budget: float | None = _setting(None, _NATS, "none")
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
+    verify_phase: Phase = _setting(Margin.phase, _one_of(*PHASES))
     length: str | None = _setting(None, _length, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _switch)

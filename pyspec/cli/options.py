@@ -16,7 +16,7 @@ from pyspec.errors import OptionError
 from pyspec.llama.speculative import Speculation, SpeculativeLlama
 from pyspec.requests.records import MAX_TOKENS
 from pyspec.sampling.verification import AUTO as AUTO_RULE
-from pyspec.sampling.verification import Margin, PairRule, Strict, Verification
+from pyspec.sampling.verification import PHASES, Margin, PairRule, Phase, Strict, Verification
 from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import (
     AUTO,
@@ -188,6 +188,8 @@ class DraftOptions:
         help="Margin: largest sum of gaps in an answer, nats.")
     confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
         help="Margin: how many drafted tokens after a relaxed one must be the target's own choices.")
+    verify_phase: Phase = option("Drafts", "--verify-phase", type=click.Choice(PHASES), default=Margin.phase,
+        help="Margin: relax in the whole answer, or only in its reasoning.")
     length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
         help="How many drafted tokens to check at once; auto chooses what pays on this machine, 0 included.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",

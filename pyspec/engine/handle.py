@@ -55,10 +55,10 @@ class Gate:
         self._theta = float(self.gate.theta)
         self._relaxes_lookup = not isinstance(rule, Margin) or rule.lookup
 
-    def judge(self, looked_up: bool) -> None:
-        """Say whether the next draft to be judged comes from lookup."""
-        if not self._relaxes_lookup:
-            self.gate.theta = 1.0 if looked_up else self._theta
+    def judge(self, *, looked_up: bool, outside: bool = False) -> None:
+        """Say of the next draft to be judged whether it comes from lookup, and whether it is outside what may be relaxed."""
+        strict = outside or (looked_up and not self._relaxes_lookup)
+        self.gate.theta = 1.0 if strict else self._theta
 
 
 class Engine:

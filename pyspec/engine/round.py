@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from pyspec._lib import lib
-from pyspec.engine.guided import allowed, force
+from pyspec.engine.guided import allowed, force, judge
 from pyspec.engine.handle import MAX_DRAFT, Engine, Role
 from pyspec.engine.runs import Outage, Run, draft_of, emitted
 from pyspec.engine.threads import Threads
@@ -162,7 +162,7 @@ class Loop:
         t_verify = 1e3 * (perf_counter() - before)
         steps, seen = [], []
         for run, n, draft, by_grammar in zip(runs, lengths, drafts, forced):
-            run.gate.judge(draft.source == LOOKUP or by_grammar > 0)
+            judge(self.engine, run, n, draft, by_grammar)
             step, outcome = self._accept(run, n, by_grammar or draft.n)
             steps.append(step)
             if by_grammar:
@@ -359,8 +359,7 @@ class Loop:
         if rows is not None and run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
         ids = [token.id for token in tokens]
-        run.tokens.extend(ids)
-        run.remaining -= len(tokens)
+        run.extend(ids)
         self._count(run, verdict, n_drafted, tokens)
         self._tell_drafter(run, ids, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)

@@ -20,6 +20,16 @@ from pyspec.text.tokens import Source, Token
 _SOURCES = tuple(Source)
 
 
+class Phase(Protocol):
+    """The part of an answer in which tokens may be relaxed."""
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Go on by these tokens of the answer."""
+
+    def covers(self, drafted: Sequence[int]) -> bool:
+        """Return whether the answer is in this part, and stays there with these tokens."""
+
+
 class Guide(Protocol):
     """What a grammar says of an answer's next tokens."""
 
@@ -48,6 +58,7 @@ class Run:
         missing: tokens before the last one that the target's KV lacks.
         rows: collects the logits row of each emitted token, or None.
         guide: the grammar that the answer follows, or None.
+        phase: the part of the answer in which the margin rule relaxes; None for all of it.
         error: why nothing could be accepted.
     """
 
@@ -63,9 +74,17 @@ class Run:
     missing: int = 0
     rows: list[npt.NDArray[np.float32]] | None = None
     guide: Guide | None = None
+    phase: Phase | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
     error: PyspecError | None = None
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Commit the tokens of a round."""
+        self.tokens.extend(ids)
+        self.remaining -= len(ids)
+        if self.phase is not None:
+            self.phase.follow(ids)
 
 
 class Outage:

@@ -303,7 +303,7 @@ class Generation(Mirror):
             session, rule = self.session, options.rule(self.verification)
             asked = options.speculation.length, rule, options.sampling.draw
             policy = options.policy or self._policies.of(*asked)
-            run = options.run(tokens, chain, rule)
+            run = options.run(tokens, chain, self, rule)
             run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
             policy.begin_answer()
             progress = None if options.progress is None else lent(options.progress)

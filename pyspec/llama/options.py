@@ -168,21 +168,25 @@ class AnswerOptions:
             return _STRICT
         return rule_at(asked, self.sampling.temperature)
 
-    def run(self, tokens: Sequence[int], chain: Any, own: Verification = _STRICT) -> Run:
+    def run(
+        self, tokens: Sequence[int], chain: Any, target: Any, own: Verification = _STRICT
+    ) -> Run:
         """The `Run` for rounds, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
-        most, sampling = self.max_tokens, self.sampling
+        most, sampling, rule = self.max_tokens, self.sampling, self.rule(own)
+        thinking = isinstance(rule, Margin) and rule.phase == "reasoning"
         return Run(
             0,
             list(tokens),
-            Gate(self.rule(own), sampled=sampling.draw == "apart"),
+            Gate(rule, sampled=sampling.draw == "apart"),
             UNLIMITED if most is None or most < 1 else most,
             0 if chain is None else address(chain.sampler),
-            self._coupling(self.rule(own)),
+            self._coupling(rule),
             draft_max=self.speculation.longest,
             drafting=self.drafting,
             goes_on=self.goes_on,
             rows=[] if self.keep_rows else None,
             guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
+            phase=target.speech.phase(tokens) if thinking else None,
         )
 
     def _coupling(self, rule: Verification) -> Coupling | None:

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Literal, cast, get_args
 
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import check_ranges
 
-MARGIN_NUMBERS = ("theta", "gap", "budget", "confirm")
-"""Names of the margin rule's settings."""
+MARGIN_OPTIONS = {name: name for name in ("theta", "gap", "budget", "confirm")} | {
+    "verify_phase": "phase"
+}
+"""The margin rule's settings by the name of their option."""
+
+Phase = Literal["all", "reasoning"]
+"""Where the margin rule relaxes: in the whole answer, or only in what its family marks as reasoning."""
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,11 @@ class Margin:
             deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer verified tokens
             after it, a token is not relaxed. The target's choices are its draws if noise is coupled, its likeliest tokens if
             llama.cpp draws.
+        phase: "reasoning" relaxes only inside the marks of a family's reasoning, and not where a draft may end it, so the answer
+            behind it is judged strictly. Of a model that marks no reasoning nothing is relaxed.
 
     Raises:
-        OptionError: A number is outside its range.
+        OptionError: A number is outside its range, or the phase is unknown.
     """
 
     name = "margin"
@@ -67,14 +76,17 @@ class Margin:
     budget: float | None = None
     lookup: bool = True
     confirm: int = 0
+    phase: Phase = "all"
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
+        if self.phase not in PHASES:
+            raise OptionError(f"the phase is {self.phase!r}", f"use {' or '.join(PHASES)}")
 
     @classmethod
-    def of(cls, options: object) -> Margin:
-        """Make the rule from an object of options with fields of the same names. Raises OptionError."""
-        return cls(**{name: getattr(options, name) for name in MARGIN_NUMBERS})
+    def of(cls, options: Any) -> Margin:
+        """Make the rule from an object with the fields of `MARGIN_OPTIONS`. Raises OptionError."""
+        return cls(**{name: getattr(options, asked) for asked, name in MARGIN_OPTIONS.items()})
 
     @property
     def limits(self) -> tuple[float, float, float]:

@@ -13,8 +13,8 @@ from pyspec.text.parts import Calls, TrimmedText
 from pyspec.text.scan import Scan, Scanner
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
-_ENDS = ("<|end|>", "<|call|>", "<|return|>")
-MARKS = (START, CHANNEL, MESSAGE, *_ENDS, "<|constrain|>")
+ENDS = ("<|end|>", "<|call|>", "<|return|>")
+MARKS = (START, CHANNEL, MESSAGE, *ENDS, "<|constrain|>")
 _HEADS = ("to=", " to=", START, CHANNEL, MESSAGE)
 
 _TO, _IN = re.compile(r"\bto=([^\s<]+)"), re.compile(r"<\|channel\|>\s*(\w+)")
@@ -36,17 +36,17 @@ class ChannelReader:
         mark = yield from s.accept(*_HEADS)
         while True:
             if not mark:
-                mark = yield from s.copy((*MARKS[:3], *_ENDS), self._content.add)
+                mark = yield from s.copy((*MARKS[:3], *ENDS), self._content.add)
             if not mark:
                 return
-            if mark not in _ENDS:
+            if mark not in ENDS:
                 yield from self._message(mark)
             mark = ""
 
     def _message(self, mark: str) -> Scan[None]:
         s = self._s
         s.taken, self.is_thinking = [mark], False
-        head, end = ("", MESSAGE) if mark == MESSAGE else (yield from s.until((MESSAGE, *_ENDS)))
+        head, end = ("", MESSAGE) if mark == MESSAGE else (yield from s.until((MESSAGE, *ENDS)))
         header = mark + head
         if end != MESSAGE:
             taken, s.taken = "".join(s.taken), None
@@ -65,7 +65,7 @@ class ChannelReader:
 
     def _body(self, kind: TrimmedText) -> Scan[None]:
         kind.renew()
-        if (yield from self._s.copy(_ENDS, kind.add)):
+        if (yield from self._s.copy(ENDS, kind.add)):
             self.is_thinking = False
 
     def _call(self, name: str) -> Scan[None]:
@@ -74,7 +74,7 @@ class ChannelReader:
         whole = bool(calls.functions) and (yield from read_arguments(s, calls, name))
         if whole and calls.end():
             yield from s.space()
-            yield from s.accept(*_ENDS)
+            yield from s.accept(*ENDS)
         elif calls.is_open:
             calls.abandon()
         else:

@@ -202,15 +202,19 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
     asked = {
         "off": {"enabled": False},
         "loose": {"verify": "margin", "gap": 9, "theta": 0},
+        "thinking": {"verify": "margin", "gap": 9, "theta": 0, "verify_phase": "reasoning"},
         "own": {},
     }
     records = [
         Record(id=name, prompt="ab" * 8, max_tokens=30, speculation=SpeculationBody(**how))
         for name, how in asked.items()
     ]
-    batch = open_batch(tiny_ascii, draft="lookup", parallel=3)
+    batch = open_batch(tiny_ascii, draft="lookup", parallel=4)
     told = {result.id: result.speculation for result in batch.run(records)}
-    assert [told[name]["verification"] for name in asked] == ["strict", "margin", "strict"]
+    assert [told[name]["verification"] for name in asked] == [
+        "strict", "margin", "margin", "strict",
+    ]  # fmt: skip
+    assert told["thinking"]["relaxed"] == 0
     assert (told["off"]["drafted"], told["off"]["draft"]) == (0, "none")
     assert told["own"]["drafted"] > 0
 
@@ -218,7 +222,7 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
 def test_settings_of_the_margin_rule_need_the_rule(open_batch):
     """Nothing that is asked is left aside."""
     batch = open_batch()
-    how = SpeculationBody(theta=0.5)
-    (result,) = batch.run([Record(id="a", prompt="ab", speculation=how)])
-    assert result.error is not None
-    assert "theta" in result.error.message
+    for how in (SpeculationBody(theta=0.5), SpeculationBody(verify_phase="reasoning")):
+        (result,) = batch.run([Record(id="a", prompt="ab", speculation=how)])
+        assert result.error is not None
+        assert ("theta" in result.error.message) is (how.theta is not None)

@@ -44,6 +44,7 @@ def test_limits_are_passed_on():
         ("confirm", -1),
         ("confirm", 17),
         ("confirm", 1.5),
+        ("phase", "answer"),
     ],
 )
 def test_out_of_range_is_an_option_error(option, value):
