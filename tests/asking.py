@@ -29,6 +29,21 @@ def post(server, data, path="/v1/chat/completions", **headers):
     return response.status, told
 
 
+def ask(server, path, status=200, **options):
+    """The answer of a request, which has this status."""
+    found, told = post(server, json.dumps(options).encode(), path)
+    assert found == status, told
+    return told
+
+
+def chat(client, text="hello there", **options):
+    """An answer to OpenAI's client."""
+    messages = [{"role": "user", "content": text}]
+    return client.chat.completions.create(
+        model="tiny", messages=messages, **{"max_tokens": 16, **options}
+    )
+
+
 def raw(server, data, **options):
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -36,12 +51,8 @@ def raw(server, data, **options):
     )
     connection = socket.socket()
     connection.settimeout(DEADLINE_S)
-    for (
-        name,
-        value,
-    ) in (
-        options.items()
-    ):  # before it connects: a window that shrinks is probed for 0.1 s a kilobyte
+    # before it connects: a window that shrinks is probed for 0.1 s a kilobyte
+    for name, value in options.items():
         connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
     connection.connect(("127.0.0.1", server.port))
     connection.sendall(head.encode() + data)

@@ -8,24 +8,15 @@ from statistics import geometric_mean
 
 import pytest
 from msgspec import structs
+from policy.known import LINE, SIDE, measured
 
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES, expand
-from pyspec.policy.stopping import survivals
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
 from pyspec.profiling.simulate import Costs, Player, Times, load_rounds
-
-LINE = expand({1: 10.0, 64: 80.0})
-"""10 ms for a row of the target, 1.1 for each more."""
-SIDE = [0.05 * t for t in LINE]
-
-
-def measured(**options: bool) -> GoodputPolicy:
-    """A policy that knows what decodes cost."""
-    return GoodputPolicy(CostCurve.from_tables({0: LINE}, SIDE, SIDE), **options)
 
 
 def round_of(
@@ -173,72 +164,6 @@ def test_threads_that_changed_are_thought_of_at_once() -> None:
     assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
 
 
-def looked_up(lost: float, *, auto: bool = True) -> tuple[int, float, float]:
-    """How much of a weak match is verified in a text that lost so many tokens, and what that and one row more may lose."""
-    policy = measured(auto=auto)
-    policy.plan([Place(0, 16, 0, 200, 50)])
-    policy._texts[0].lost[LOOKUP] = lost
-    policy.learned.lookup.recent = 1.0
-    (g,) = policy.choose([Draft(0, 16, source=LOOKUP, match_length=9)])
-    chain = survivals(policy.learned.lookup.predict(9, 16))
-    costs = [(LINE[1 + n] - LINE[1]) / LINE[1] for n in (g, g + 1)]
-    return g, *(cost - sum(chain[: int(cost)]) for cost in costs)
-
-
-def test_a_lookup_draft_whose_risk_its_text_cannot_bear_is_cut() -> None:
-    """Where nothing more may be lost, it is a third of a token that it may; where lookups have won, more is verified."""
-    g, risk, risk_of_more = looked_up(lost=100.0)
-    assert 0 < g < 16
-    assert risk < 0.5
-    assert risk_of_more > 0.2
-    assert looked_up(lost=-100.0)[0] > g + 2
-    assert looked_up(lost=100.0, auto=False)[0] > g + 2  # where drafts are always on
-
-
-def test_a_sure_token_is_looked_up_in_a_text_that_has_lost_its_share() -> None:
-    """One row more costs a tenth of a token here: so little may always be lost."""
-    policy = measured()
-    policy.plan([Place(0, 16, 0, 200, 50)])
-    policy._texts[0].lost[LOOKUP] = 100.0
-    assert policy.choose([Draft(0, 2, source=LOOKUP, match_length=30)]) == [2]
-
-
-@pytest.mark.parametrize("left", [20, 60])
-def test_catching_up_that_costs_more_than_is_left_is_not_begun(left: int) -> None:
-    """However well the draft does; a fifth of that is paid."""
-    policy = measured()
-    for _ in range(40):
-        policy._drafting[1].used(3.0, 5.0)
-    lag = int(left * LINE[1] / (SIDE[2] - SIDE[1])) + 1
-    assert policy.plan([Place(0, 16, lag, left, 50)]).lengths == [0]
-    policy.begin_sequence(0)
-    assert policy.plan([Place(0, 16, lag // 5, left, 50)]).lengths == [16]
-
-
-def taught(of_ten: int) -> GoodputPolicy:
-    """A policy whose draft was right in so many of ten tokens."""
-    policy = measured(auto=False)
-    for n in range(200):
-        policy.learned.calibration.update(n % 2, 25, (n // 2) % 10 < of_ten)
-    return policy
-
-
-def test_the_better_the_model_the_longer_a_match_has_to_be() -> None:
-    """The shortest one is the first whose draft is worth more than the model's, and than nothing."""
-    shortest = []
-    for of_ten in (0, 6):
-        policy = taught(of_ten)
-        shortest.append(policy.plan([Place(0, 16, 0, 200, 50, looks_up=True)]).lookup_min)
-        worth = []
-        for match in (shortest[-1] - 1, shortest[-1]):
-            chain = survivals(policy.learned.lookup.predict(match, 16))
-            values = [sum(chain[:g]) - (LINE[1 + g] - LINE[1]) / LINE[1] for g in range(17)]
-            worth.append(max(values))
-        assert shortest[-1] == 1 or worth[0] <= policy._table.gain
-        assert worth[1] > max(0.0, policy._table.gain)
-    assert shortest[0] <= 2 < shortest[1]
-
-
 def test_many_texts_save_up_for_trials_no_faster_than_one() -> None:
     saved = []
     for seqs in ((0,), (0, 1, 2, 3)):
@@ -330,18 +255,6 @@ def test_what_reading_again_costs_is_never_more_than_the_token() -> None:
     policy = GoodputPolicy(CostCurve.from_tables({0: LINE}, side, side), auto=False)
     policy.plan([Place(0, 16, 0, 200, 50, rereads=True)])
     assert 0.0 < policy._table.worth < 0.5
-
-
-@pytest.mark.parametrize(("source", "more"), [(MODEL, True), (LOOKUP, False), ("", True)])
-def test_rounds_beside_a_lookup_are_counted_by_whose_they_were(source: str, more: bool) -> None:
-    """The model's, where it drafted or nobody did."""
-    policy = measured(auto=False)
-    before = policy._drafting[1].own
-    policy.plan([Place(0, 16, 0, 200, 50, looks_up=True)])
-    if source:
-        policy.choose([Draft(0, 1, [0.5], source=source, match_length=4)])
-    policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
-    assert (policy._drafting[1].own > before) is more
 
 
 class Recorder(UseSwitch):

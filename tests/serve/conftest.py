@@ -35,6 +35,14 @@ def server(serve_all, tmp_path_factory):
 
 
 @pytest.fixture
+def client(server):
+    """OpenAI's own client of a file's server."""
+    openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
 def script_all(monkeypatch):
     """The script is the whole text, calls of tools among it: a grammar would shape the content alone."""
     from pyspec.grammar.languages import Constraint

@@ -15,12 +15,6 @@ TEXT = '*** Begin\n+a = "o"\n*** End'
 NAMED = {"type": "custom", "custom": {"name": "patch"}}
 
 
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def call(name, **arguments):
     told = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{told}\n</tool_call>"

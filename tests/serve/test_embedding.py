@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 
 import llama_cpp
 import numpy as np
 import openai
 import pytest
 import tiny_positions
-from asking import post
+from asking import ask
 from server_here import opening
 from store.make_gguf import U32
 
@@ -57,12 +56,6 @@ def embedders(folder):
 def server(tiny_ascii, embedders):
     with opening(tiny_ascii) as start:
         yield start(embedders=[embedders["mean"], embedders["rank"]])
-
-
-def ask(server, path, status=200, **body):
-    found, told = post(server, json.dumps(body).encode(), path)
-    assert found == status, told
-    return told
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -7,17 +7,11 @@ import json
 
 import pytest
 import scripted
-from asking import post
+from asking import ask
 from waiting import DEADLINE_S
 
 TURN = [{"role": "user", "content": "a"}]
 ASK = {"model": "tiny", "messages": TURN, "options": {"num_predict": 8}}
-
-
-def ask(server, path, status=200, **body):
-    found, told = post(server, json.dumps(body).encode(), path)
-    assert found == status, told
-    return told
 
 
 def lines(server, path, **body):

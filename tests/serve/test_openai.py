@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tiny
+from asking import chat
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -17,24 +17,11 @@ def server(serve_all):
     return serve_all()
 
 
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def real(serve_all, smollm2):
     server = serve_all(smollm2, n_ctx=256, parallel=1, type_k=None, type_v=None)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
-
-
-def ask(client, text="hello there", **options):
-    options = {"max_tokens": 16, **options}
-    return client.chat.completions.create(
-        model="tiny", messages=[{"role": "user", "content": text}], **options
-    )
 
 
 def test_models(client):
@@ -44,7 +31,7 @@ def test_models(client):
 
 def test_chat(client):
     """An answer with its usage, and what speculation did."""
-    answer = ask(client)
+    answer = chat(client)
     (choice,) = answer.choices
     assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
     assert answer.usage.completion_tokens == 16
@@ -55,8 +42,8 @@ def test_chat(client):
 
 def test_stream_is_the_whole_in_pieces(client):
     """The same text, one role, one finish_reason, usage where it was asked for, and the block at the end."""
-    whole = ask(client)
-    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    whole = chat(client)
+    chunks = list(chat(client, stream=True, stream_options={"include_usage": True}))
     deltas = [c.choices[0].delta for c in chunks if c.choices]
     assert "".join(d.content or "" for d in deltas) == whole.choices[0].message.content
     assert [d.role for d in deltas if d.role] == ["assistant"]
@@ -81,12 +68,12 @@ def test_completions(client):
 def test_choices_differ_by_seed(client):
     """N answers of one prompt, which counts once; the same seed gives the same again."""
     options = {"n": 3, "temperature": 1.5, "seed": 7, "max_tokens": 12}
-    first, second = ask(client, **options), ask(client, **options)
+    first, second = chat(client, **options), chat(client, **options)
     texts = [choice.message.content for choice in first.choices]
     assert len(set(texts)) == 3
     assert texts == [choice.message.content for choice in second.choices]
     assert first.usage.completion_tokens == 36
-    assert first.usage.prompt_tokens == ask(client).usage.prompt_tokens
+    assert first.usage.prompt_tokens == chat(client).usage.prompt_tokens
     assert len(first.speculation["choices"]) == 3
 
 
@@ -104,16 +91,16 @@ def test_prompts_of_a_list_differ_by_seed(client):
 
 def test_a_seed_of_chance_is_told(client):
     """By it the answer comes again; at temperature 0 there is none."""
-    first = ask(client, temperature=1.5)
-    again = ask(client, temperature=1.5, seed=first.speculation["seed"])
+    first = chat(client, temperature=1.5)
+    again = chat(client, temperature=1.5, seed=first.speculation["seed"])
     assert again.choices[0].message.content == first.choices[0].message.content
-    assert "seed" not in ask(client).speculation
+    assert "seed" not in chat(client).speculation
 
 
 def test_streamed_choices_come_side_by_side(client):
     """Each chunk says whose it is; each choice ends once."""
-    chunks = list(ask(client, n=2, temperature=1.5, seed=7, stream=True))
-    whole = ask(client, n=2, temperature=1.5, seed=7)
+    chunks = list(chat(client, n=2, temperature=1.5, seed=7, stream=True))
+    whole = chat(client, n=2, temperature=1.5, seed=7)
     for i in range(2):
         own = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
         assert "".join(c.delta.content or "" for c in own) == whole.choices[i].message.content
@@ -121,22 +108,22 @@ def test_streamed_choices_come_side_by_side(client):
 
 
 def test_stop_strings(client):
-    text = ask(client, max_tokens=24).choices[0].message.content
+    text = chat(client, max_tokens=24).choices[0].message.content
     stop = text[10:12]
-    cut = ask(client, max_tokens=24, stop=[stop]).choices[0]
+    cut = chat(client, max_tokens=24, stop=[stop]).choices[0]
     assert (cut.message.content, cut.finish_reason) == (text[: text.index(stop)], "stop")
-    pieces = ask(client, max_tokens=24, stop=stop, stream=True)
+    pieces = chat(client, max_tokens=24, stop=stop, stream=True)
     shown = "".join(c.choices[0].delta.content or "" for c in pieces if c.choices)
     assert shown == cut.message.content
 
 
 def test_logprobs(client):
     """One entry a token, the greedy one the likeliest, streamed or not, and in completions."""
-    told = ask(client, logprobs=True, top_logprobs=3, max_tokens=6).choices[0].logprobs.content
+    told = chat(client, logprobs=True, top_logprobs=3, max_tokens=6).choices[0].logprobs.content
     assert len(told) == 6
     assert all(len(entry.top_logprobs) == 3 for entry in told)
     assert all(entry.logprob == entry.top_logprobs[0].logprob <= 0 for entry in told)
-    pieces = ask(client, logprobs=True, top_logprobs=3, max_tokens=6, stream=True)
+    pieces = chat(client, logprobs=True, top_logprobs=3, max_tokens=6, stream=True)
     streamed = [
         e
         for c in pieces
@@ -151,20 +138,20 @@ def test_logprobs(client):
 @pytest.mark.parametrize("n", range(1, 9))
 def test_no_draft_makes_an_answer_longer_than_it_may_be(client, n):
     """Lookup finds much in such a prompt."""
-    answer = ask(client, "abcabcabcabcabcabc", max_tokens=n)
+    answer = chat(client, "abcabcabcabcabcabc", max_tokens=n)
     assert answer.usage.completion_tokens == n
 
 
 def test_a_banned_token_does_not_come(client):
     """Though the model would have begun with it."""
-    first = ask(client, logprobs=True, max_tokens=1).choices[0].message.content
+    first = chat(client, logprobs=True, max_tokens=1).choices[0].message.content
     banned = {str(tiny.ASCII.index(first)): -100}
-    assert first not in ask(client, logit_bias=banned, max_tokens=24).choices[0].message.content
+    assert first not in chat(client, logit_bias=banned, max_tokens=24).choices[0].message.content
 
 
 def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
     """The second time nothing but the last token is read."""
-    first, second = (ask(client, "once more", seed=3, temperature=1.0) for _ in range(2))
+    first, second = (chat(client, "once more", seed=3, temperature=1.0) for _ in range(2))
     assert second.usage.prompt_tokens_details.cached_tokens > 0
     assert first.choices[0].message.content == second.choices[0].message.content
 
@@ -191,8 +178,8 @@ JOINED = "a👩‍👧é👍🏽."
 def test_characters_over_several_tokens_come_whole(real):
     """Joined emoji too, in streams as in whole answers; each token's bytes are its own."""
     how = {"extra_body": {"grammar": f'root ::= "{JOINED}"'}, "logprobs": True, "max_tokens": 64}
-    whole = ask(real, **how).choices[0]
-    chunks = [c.choices[0] for c in ask(real, **how, stream=True) if c.choices]
+    whole = chat(real, **how).choices[0]
+    chunks = [c.choices[0] for c in chat(real, **how, stream=True) if c.choices]
     assert whole.message.content == JOINED
     assert "".join(c.delta.content or "" for c in chunks) == JOINED
     assert all("\ufffd" not in (c.delta.content or "") for c in chunks)
@@ -200,100 +187,10 @@ def test_characters_over_several_tokens_come_whole(real):
     assert bytes(data).decode() == JOINED
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "n": {"type": "integer", "maximum": 99, "minimum": 0},
-        "ok": {"type": "boolean"},
-    },
-    "required": ["n", "ok"],
-    "additionalProperties": False,
-}
-
-
-def test_json_schema(client):
-    """Whatever a random model would say, it says it in the schema."""
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    answer = ask(client, response_format=form, max_tokens=200).choices[0]
-    assert answer.finish_reason == "stop"
-    assert set(json.loads(answer.message.content)) == {"n", "ok"}
-
-
-TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_tool_that_must_be_called(client, choice):
-    options = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 300}
-    options["parallel_tool_calls"] = False
-    answer = ask(client, **options).choices[0]
-    (call,) = answer.message.tool_calls
-    assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
-    assert set(json.loads(call.function.arguments)) == {"n", "ok"}
-    chunks = [c.choices[0] for c in ask(client, stream=True, **options) if c.choices]
-    calls = [call for c in chunks for call in c.delta.tool_calls or ()]
-    assert [c.function.name for c in calls if c.function.name] == ["add"]
-    assert {c.index for c in calls} == {0}
-    assert "".join(c.function.arguments for c in calls) == call.function.arguments
-    assert chunks[-1].finish_reason == "tool_calls"
-    assert not any(c.delta.content for c in chunks)
-
-
-def test_tool_that_may_be_called(client):
-    """A model that answers in words is not bent; results of calls go in as messages."""
-    answer = ask(client, tools=[TOOL], max_tokens=10).choices[0]
-    assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
-    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "2"},
-    ]
-    answer = client.chat.completions.create(
-        model="tiny", messages=messages, tools=[TOOL], max_tokens=4
-    )
-    assert answer.usage.completion_tokens == 4
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"temperature": -1},
-        {"n": 0},
-        {"n": 1000},
-        {"stop": [""]},
-        {"max_tokens": -5},
-        {"top_p": -1},
-        {"logprobs": True, "top_logprobs": 50},
-        {"logit_bias": {"99999999": 1}},
-        {"response_format": {"type": "nonsense"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-        {"tools": [{"type": "function", "function": {}}]},
-        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}},
-        {"tool_choice": "required"},
-        {"tool_choice": {"type": "function", "function": {"name": "no"}}},
-        {"extra_body": {"grammar": "root ::= ["}},
-        {"extra_body": {"grammar": "root ::= " + "(" * 20_000}},
-        {"extra_body": {"speculation": {"verify": "no"}}},
-        {"extra_body": {"speculation": {"length": "long"}}},
-        {"extra_body": {"speculation": {"verify": "margin", "theta": 7}}},
-        {"extra_body": {"speculation": {"theta": 0.5}}},
-        {"extra_body": {"speculation": {"gap": -1}}},
-        {"extra_body": {"speculation": {"window": [1, 32]}}},
-    ],
-)
-def test_what_cannot_be_done_is_refused(client, server, options):
-    """400 with a sentence; the server goes on."""
-    with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, **options)
-    assert len(refused.value.body["message"]) > 10
-    assert ask(client, max_tokens=2).usage.completion_tokens == 2
-
-
 def test_prompt_over_the_context(client):
     """The code and the sentence that clients know, and both sizes; litellm looks for the first words."""
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, "x" * 3000)
+        chat(client, "x" * 3000)
     assert refused.value.code == "context_length_exceeded"
     said = refused.value.body["message"]
     assert said.startswith("This model's maximum context length is 1024 tokens.")
@@ -304,7 +201,7 @@ def test_prompt_over_the_context(client):
 
 def test_context_ends_an_answer(client):
     """As "length", for OpenAI knows no other word."""
-    answer = ask(client, "x" * 900, max_tokens=500)
+    answer = chat(client, "x" * 900, max_tokens=500)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.total_tokens == 1025
 
@@ -312,12 +209,12 @@ def test_context_ends_an_answer(client):
 def test_many_clients_at_once(client, server):
     """16 clients, 64 requests: each gets the text that it gets alone."""
     texts = [f"question {i % 8}, and what follows from it" for i in range(64)]
-    alone = {text: ask(client, text).choices[0].message.content for text in set(texts)}
+    alone = {text: chat(client, text).choices[0].message.content for text in set(texts)}
 
     def one(i, text):
         if i % 2:
-            return ask(client, text).choices[0].message.content
-        chunks = ask(client, text, stream=True)
+            return chat(client, text).choices[0].message.content
+        chunks = chat(client, text, stream=True)
         return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 
     with ThreadPoolExecutor(16) as clients:
@@ -329,16 +226,16 @@ def test_many_clients_at_once(client, server):
 def test_speculation_by_request(client):
     """Off, strict or by margin, in the request; details of each token where they are asked for."""
     text = "abcabcabcabc " * 8
-    off = ask(client, text, extra_body={"speculation": {"enabled": False}})
-    on = ask(client, text, extra_body={"speculation": {"tokens": True}})
+    off = chat(client, text, extra_body={"speculation": {"enabled": False}})
+    on = chat(client, text, extra_body={"speculation": {"tokens": True}})
     assert (off.speculation["drafted"], off.speculation["verified"]) == (0, 0)
-    none = ask(client, text, extra_body={"speculation": {"length": "fixed:0"}})
+    none = chat(client, text, extra_body={"speculation": {"length": "fixed:0"}})
     assert (none.speculation["verified"], none.choices) == (0, off.choices)
     assert off.choices[0].message.content == on.choices[0].message.content
     told = on.speculation["tokens"]
     assert "".join(token["text"] for token in told) == on.choices[0].message.content
     assert {token["source"] for token in told} <= {"target", "accepted"}
-    loose = ask(client, extra_body={"speculation": {"verify": "margin", "gap": 9, "theta": 0}})
+    loose = chat(client, extra_body={"speculation": {"verify": "margin", "gap": 9, "theta": 0}})
     assert loose.speculation["verification"] == "margin"
 
 
@@ -351,35 +248,13 @@ def test_completions_are_raw(real):
     assert found.choices[0].text.startswith(" Paris")
 
 
-FORM = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "n",
-        "schema": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
-    },
-}
-
-
-def test_tools_beside_a_response_format(client):
-    """As the Agents SDK, pydantic-ai and LangChain send it: the answer is of that form, or a call; a forced call is a call."""
-    options = {"tools": [TOOL], "response_format": FORM, "max_tokens": 300}
-    (choice,) = ask(client, **options).choices
-    if choice.message.tool_calls:
-        assert choice.message.tool_calls[0].function.name == TOOL["function"]["name"]
-    else:
-        assert set(json.loads(choice.message.content)) == {"n"}
-    one = {"tool_choice": "required", "parallel_tool_calls": False}
-    (forced,) = ask(client, **options, **one).choices
-    assert forced.finish_reason == "tool_calls"
-
-
 def test_numbers_that_mean_something_to_others(client):
     """top_p 0 is the likeliest token alone; max_tokens -1 is as many as fit."""
     assert (
-        ask(client, top_p=0, temperature=1.0).choices[0].message.content
-        == ask(client, temperature=0).choices[0].message.content
+        chat(client, top_p=0, temperature=1.0).choices[0].message.content
+        == chat(client, temperature=0).choices[0].message.content
     )
-    assert ask(client, max_tokens=-1, stop=None).usage.total_tokens >= 1024
+    assert chat(client, max_tokens=-1, stop=None).usage.total_tokens >= 1024
 
 
 def test_one_model(client):
@@ -389,51 +264,12 @@ def test_one_model(client):
         client.models.retrieve("gpt-4")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_functions(client, stream):
-    """What there was before tools, sent and told in its own form."""
-    name = TOOL["function"]["name"]
-    options = {"functions": [TOOL["function"]], "function_call": {"name": name}, "max_tokens": 300}
-    answer = ask(client, **options, stream=stream)
-    if stream:
-        chunks = [chunk.choices[0] for chunk in answer if chunk.choices]
-        calls = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call]
-        assert [call.name for call in calls if call.name] == [name]
-        json.loads("".join(call.arguments or "" for call in calls))
-        assert chunks[-1].finish_reason == "function_call"
-        return
-    (choice,) = answer.choices
-    assert (choice.finish_reason, choice.message.function_call.name) == ("function_call", name)
-    said = choice.message.model_dump(exclude_none=True)
-    result = {"role": "function", "name": name, "content": "5"}
-    turns = [{"role": "user", "content": "a"}, said, result]
-    more = client.chat.completions.create(
-        model="tiny", messages=turns, functions=[TOOL["function"]], max_tokens=4
-    )
-    assert more.usage.completion_tokens <= 4
-
-
-def test_allowed_tools(client):
-    """A part of the tools, which the others are not called of; a name that is none is 400."""
-    other = {"type": "function", "function": {**TOOL["function"], "name": "other"}}
-
-    def choice(name):
-        allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
-
-    options = {"tools": [TOOL, other], "max_tokens": 300}
-    (found,) = ask(client, **options, tool_choice=choice("other")).choices
-    assert found.message.tool_calls[0].function.name == "other"
-    with pytest.raises(openai.BadRequestError):
-        ask(client, **options, tool_choice=choice("none of them"))
-
-
 @pytest.mark.parametrize("base", ["", "/v1"])
 def test_an_address_without_v1_means_the_same(server, base):
     """As llama-server has it: programs are told either."""
     client = openai.OpenAI(base_url=server.url + base, api_key="none", max_retries=0)
-    assert ask(client, max_tokens=2).usage.completion_tokens == 2
+    assert chat(client, max_tokens=2).usage.completion_tokens == 2
     assert client.models.list().data[0].id == "tiny"
     assert client.responses.create(model="tiny", input="a", max_output_tokens=2).id[:5] == "resp_"
     with pytest.raises(openai.BadRequestError):
-        ask(client, max_tokens=-5)
+        chat(client, max_tokens=-5)

@@ -23,12 +23,6 @@ TOOL = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
 
 
-@pytest.fixture
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
-
-
 def ask(client, given="go", says=None, **options):
     """A response; says: what the model is made to say."""
     options = {"max_output_tokens": 200, **options}

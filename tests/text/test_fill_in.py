@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from asking import post
+from asking import ask
 from server_here import opening
 
 from pyspec.errors import InputError
@@ -94,12 +93,6 @@ def test_a_chat_has_no_suffix() -> None:
 def server(model: Path, tiny_ascii: Path) -> Iterator[Any]:
     with opening(tiny_ascii) as start:
         yield start(model)
-
-
-def ask(server: Any, path: str, status: int = 200, **body: Any) -> Any:
-    found, told = post(server, json.dumps(body).encode(), path)
-    assert found == status, told
-    return told
 
 
 def test_three_doors_say_the_same(server: Any, llm: Any) -> None:

@@ -242,10 +242,8 @@ def test_rewritten_answer_is_tokenised_anew(made: Callable[..., TargetLlama]) ->
 def test_lists_of_text_parts_are_text(made: Callable[..., TargetLlama]) -> None:
     """OpenAI's parts read as one text."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert (
-        made("{{ messages[0].content }}").template.render([{"role": "user", "content": parts}])
-        == "ab"
-    )
+    turns = [{"role": "user", "content": parts}]
+    assert made("{{ messages[0].content }}").template.render(turns) == "ab"
 
 
 def test_template_that_wants_parts_gets_them(made: Callable[..., TargetLlama]) -> None:
@@ -304,11 +302,11 @@ def test_whatever_a_tools_parameters_are_it_has_a_form(form: str, parameters: An
 def test_plain_words_without_a_template(made: Callable[..., TargetLlama]) -> None:
     """A file without a template gets a dialogue, which ends at the next speaker."""
     template = made(None).template
-    turns = [
+    brief, yo = (
         {"role": "system", "content": "Be brief."},
-        user("Hi."),
         {"role": "assistant", "content": " Yo"},
-    ]
+    )
+    turns = [brief, user("Hi."), yo]
     assert template.render(turns) == "Be brief.\n\nUser: Hi.\nAssistant: Yo\nAssistant:"
     assert template.is_plain
     assert template.stop == ("\nUser:",)
@@ -321,12 +319,10 @@ def test_choice_of_a_template(made: Callable[..., TargetLlama], tmp_path: Path) 
     """A name in the file, a file, or none."""
     (tmp_path / "own.jinja").write_text("own {{ messages[0].content }}")
     own = str(tmp_path / "own.jinja")
-    shown = {
-        choice: made("file", named={"rag": "rag"}, chat_template=choice).template.render(
-            [user("a")]
-        )
-        for choice in (None, "rag", own, "none")
-    }
+    shown = {}
+    for choice in (None, "rag", own, "none"):
+        llm = made("file", named={"rag": "rag"}, chat_template=choice)
+        shown[choice] = llm.template.render([user("a")])
     assert shown == {None: "file", "rag": "rag", own: "own a", "none": "User: a\nAssistant:"}
     with pytest.raises(OptionError, match="default, rag, none"):
         made("file", named={"rag": "rag"}, chat_template="ragged")
@@ -352,10 +348,7 @@ def test_what_a_template_raises_is_said(made: Callable[..., TargetLlama]) -> Non
         ("{% for %}", "TemplateSyntaxError"),
         ("{{" + "(" * 3000 + ")" * 3000 + "}}", "RecursionError"),
         ("{{ 'a' * 10**9 }}", "memory"),
-        (
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "takes too long",
-        ),
+        (2 * "{% for i in range(99999) %}" + 2 * "{% endfor %}", "takes too long"),
         ("{{ 9 ** (9 ** 9) }}", "takes too long"),
         ("{% for i in range(9999) %}{{ 'a' * 999 }}{% endfor %}", "too long"),
         ("{{ ''.__class__.__mro__ }}{{ x.y.z }}", "SecurityError|UndefinedError"),
@@ -372,9 +365,9 @@ def test_hostile_template_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It ends in one sentence; the process lives, and so does the next template."""
-    hasty = render._SCRIPT.read_text().replace("\nSECONDS = 2.0\n", "\nSECONDS = 0.3\n")
-    assert hasty != render._SCRIPT.read_text()
-    (tmp_path / "hasty.py").write_text(hasty)
+    script = render._SCRIPT.read_text()
+    assert "\nSECONDS = 2.0\n" in script
+    (tmp_path / "hasty.py").write_text(script.replace("SECONDS = 2.0", "SECONDS = 0.3"))
     monkeypatch.setattr(render, "_SCRIPT", tmp_path / "hasty.py")
     llm = alone(source)
     for _ in range(2):
@@ -385,18 +378,16 @@ def test_hostile_template_is_an_error(
 
 def test_huge_template_is_refused(alone: Callable[..., TargetLlama], tmp_path: Path) -> None:
     """One of more than 1 MiB never comes to the child."""
-    (tmp_path / "huge.jinja").write_text("x" * (1 << 20) + "y")
+    (huge := tmp_path / "huge.jinja").write_text("x" * (1 << 20) + "y")
     with pytest.raises(TemplateError, match="more than"):
-        alone(None, chat_template=str(tmp_path / "huge.jinja")).template.prompt([user("x")])
+        alone(None, chat_template=str(huge)).template.prompt([user("x")])
 
 
 def test_child_that_died_is_replaced(alone: Callable[..., TargetLlama]) -> None:
     """A child killed from outside costs one error at most."""
     llm = alone("{{ messages[0].content }}")
     assert llm.template.render([user("a")]) == "a"
-    child = llm.template._renderer._child
-    assert child is not None
-    child.kill()
+    (child := llm.template._renderer._child).kill()
     child.wait()
     assert llm.template.render([user("b")]) == "b"
 

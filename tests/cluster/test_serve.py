@@ -15,14 +15,11 @@ pytest.importorskip(
 )
 requests = pytest.importorskip("requests", reason="Ray is installed without what it needs")
 
-from asking import POSTED  # noqa: E402
 from waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.cluster.serve import Replica, _events, app, build  # noqa: E402
-from pyspec.errors import OptionError  # noqa: E402
+from pyspec.cluster.serve import Replica, app  # noqa: E402
 from pyspec.sampling.chain import Sampling  # noqa: E402
-from pyspec.serve.paths import interface_at  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
@@ -57,10 +54,9 @@ def deploy(tiny_ascii, released):
 
     def deploy_(**options):
         served = app(str(tiny_ascii), **{**OPTIONS, **options})
-        scale = deployment(served)._deployment_config.autoscaling_config
-        if (
-            scale is not None
-        ):  # Ray takes half a minute to see what is asked, and ten to see that it is not
+        replicas = served._bound_deployment.init_args[0]._bound_deployment
+        scale = replicas._deployment_config.autoscaling_config
+        if scale is not None:  # Ray sees demand after half a minute, and idleness after ten
             scale.upscale_delay_s = scale.metrics_interval_s = scale.look_back_period_s = 1
             scale.downscale_delay_s = 3
         ray.serve.run(served, name="pyspec")
@@ -263,164 +259,3 @@ def test_long_streams_make_a_replica_that_goes_with_them(url, deploy, released):
         assert second.json()["speculation"]["prompt_kept"] > 100
         released.touch()
     assert {stream.end() for stream in streams} == {("ascii", "length")}
-
-
-# -- without a cluster -------------------------------------------------------------------------------------------------
-
-
-def test_arguments_of_a_command_line_are_read():
-    """Numbers are numbers; fewest and most are told apart."""
-    made = build({"model": "any", "replicas": "1-3", "num_cpus": "2", "draft": "none"})
-    assert made is not None
-    with pytest.raises(OptionError):
-        build({"model": "any", "replicas": "3-1"})
-
-
-def test_a_stream_that_waits_shows_so_through_the_door(tiny_ascii, monkeypatch):
-    """What a replica sends meanwhile goes out at once, and the answer behind it."""
-    arguments = {**OPTIONS, "parallel": 1}
-    del arguments["num_cpus"]
-    asked = {"prompt": "a", "stream": True, "logit_bias": {"2": -100}}
-
-    async def life():
-        replica = Replica(str(tiny_ascii), {"ping": 0.05}, arguments)
-        body = (json.dumps({**asked, "max_tokens": n}).encode() for n in (4000, 4))
-        held, waiting = (replica.answer(dict(POSTED), each) for each in body)
-        for pieces in (held, waiting):
-            await anext(pieces)
-        await anext(held)
-        passed = _events(await anext(waiting), waiting, interface_at("/v1/completions"), None)
-        said = [await anext(passed) for _ in range(3)]
-        await held.aclose()
-        said += [piece async for piece in passed]
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-        return said
-
-    said = asyncio.run(life())
-    assert said[:3] == [b":\n\n"] * 3
-    assert said[-1] == b"data: [DONE]\n\n"
-
-
-def test_an_answer_that_nobody_reads_on_leaves_nothing(tiny_ascii, monkeypatch):
-    """What produces it ends, however much of it waits to be taken."""
-    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
-    body = json.dumps(
-        {"prompt": "a", "stream": True, "max_tokens": 2000, "logit_bias": {"2": -100}}
-    )
-
-    async def life():
-        replica = Replica(str(tiny_ascii), {}, arguments)
-        pieces = replica.answer(dict(POSTED), body.encode())
-        await anext(pieces)
-        await asyncio.to_thread(wait, lambda: replica._batch.load == (0, 0))
-        await pieces.aclose()
-        _, left = await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-        return left
-
-    assert asyncio.run(life()) == set()
-
-
-def test_a_replica_whose_engine_ended_ends(tiny_ascii, monkeypatch):
-    """At Ray's next check, and Ray makes another; one that works stays."""
-    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
-    ended = []
-    monkeypatch.setattr("pyspec.cluster.serve.os._exit", ended.append)
-
-    async def life():
-        replica = Replica(str(tiny_ascii), {}, arguments)
-        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
-        assert [piece async for piece in replica.answer(dict(POSTED), body)]
-        replica.check_health()
-        assert ended == []
-        service = replica._app.state.fleet.default
-        service._stopping.set()
-        service._wake.set()
-        await asyncio.to_thread(wait, lambda: not service.alive)
-        replica.check_health()
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-
-    asyncio.run(life())
-    assert ended == [1]
-
-
-def test_a_replica_whose_engine_hangs_ends(tiny_ascii, monkeypatch):
-    """At Ray's next check, as one whose engine ended."""
-    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
-    ended = []
-    monkeypatch.setattr("pyspec.cluster.serve.os._exit", ended.append)
-
-    async def life():
-        replica = Replica(str(tiny_ascii), {"stall": 600.0}, arguments)
-        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
-        assert [piece async for piece in replica.answer(dict(POSTED), body)]
-        service, now = replica._app.state.fleet.default, [0.0]
-        monkeypatch.setattr(service.pulse, "_clock", lambda: now[0])
-        service.pulse.beat()
-        now[0] += 601.0
-        replica.check_health()
-        assert ended == []  # it is idle
-        service._open[-1] = None, None
-        replica.check_health()
-        del service._open[-1]
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-
-    asyncio.run(life())
-    assert ended == [1]
-
-
-def deployment(served):
-    """The replicas' deployment of an application that nobody runs."""
-    return served._bound_deployment.init_args[0]._bound_deployment
-
-
-def test_more_answers_than_a_replica_has_at_once_make_more_replicas():
-    """Ray counts those that run and those that wait in it; a fixed number does not change."""
-    scaled = deployment(app("m", replicas=(1, 3), parallel=5, queue=7))
-    told = scaled._deployment_config.autoscaling_config
-    assert (told.min_replicas, told.max_replicas) == (1, 3)
-    assert told.get_target_ongoing_requests() == 5
-    assert scaled._deployment_config.max_ongoing_requests == 12
-    fixed = deployment(app("m", replicas=2))
-    assert fixed._deployment_config.autoscaling_config is None
-    assert fixed._deployment_config.num_replicas == 2
-
-
-def test_a_new_version_waits_for_the_answers_of_the_old_one():
-    """As long as `pyspec serve` drains, or as was asked; a replica's health is asked for often.
-
-    The door, through which they go, outlives the replicas behind it: it tells of those that were cut.
-    """
-    for options, seconds in ({}, 30), ({"drain": 300}, 300):
-        served = app("m", **options)
-        config = deployment(served)._deployment_config
-        assert config.graceful_shutdown_timeout_s == seconds
-        assert config.health_check_period_s == 5
-        assert served._bound_deployment._deployment_config.graceful_shutdown_timeout_s > seconds
-
-
-def test_a_replica_without_its_engine_ends(tiny_ascii, monkeypatch):
-    """At Ray's next question; before the first request, and while it answers, it is well."""
-    arguments = {name: value for name, value in OPTIONS.items() if name != "num_cpus"}
-    scope = {**POSTED, "method": "GET", "path": "/health", "raw_path": b"/health"}
-
-    async def life():
-        replica = Replica(str(tiny_ascii), {}, arguments)
-        replica.check_health()
-        answer = [piece async for piece in replica.answer(scope, b"")]
-        replica.check_health()
-        await replica._app.state.fleet.default.stop()
-        replica.check_health()
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-        return answer
-
-    ended = []
-    monkeypatch.setattr("os._exit", ended.append)
-    (status, _), *body = asyncio.run(life())
-    assert ended == [1]
-    assert (status, json.loads(b"".join(body))["status"]) == (200, "ok")

@@ -1,0 +1,16 @@
+"""What decodes take, known to a policy beforehand."""
+
+from __future__ import annotations
+
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.goodput import GoodputPolicy
+from pyspec.policy.shapes import expand
+
+LINE = expand({1: 10.0, 64: 80.0})
+"""10 ms for a row of the target, 1.1 for each more."""
+SIDE = [0.05 * t for t in LINE]
+
+
+def measured(**options: bool) -> GoodputPolicy:
+    """A policy that knows what decodes cost."""
+    return GoodputPolicy(CostCurve.from_tables({0: LINE}, SIDE, SIDE), **options)

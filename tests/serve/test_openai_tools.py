@@ -1,0 +1,166 @@
+"""Tools and forms of answers as OpenAI's own client asks for them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from asking import chat
+
+openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
+
+
+@pytest.fixture(scope="module")
+def server(serve_all):
+    return serve_all()
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "maximum": 99, "minimum": 0},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+
+
+def test_json_schema(client):
+    """Whatever a random model would say, it says it in the schema."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    answer = chat(client, response_format=form, max_tokens=200).choices[0]
+    assert answer.finish_reason == "stop"
+    assert set(json.loads(answer.message.content)) == {"n", "ok"}
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_tool_that_must_be_called(client, choice):
+    options = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 300}
+    options["parallel_tool_calls"] = False
+    answer = chat(client, **options).choices[0]
+    (call,) = answer.message.tool_calls
+    assert (answer.finish_reason, call.function.name) == ("tool_calls", "add")
+    assert set(json.loads(call.function.arguments)) == {"n", "ok"}
+    chunks = [c.choices[0] for c in chat(client, stream=True, **options) if c.choices]
+    calls = [call for c in chunks for call in c.delta.tool_calls or ()]
+    assert [c.function.name for c in calls if c.function.name] == ["add"]
+    assert {c.index for c in calls} == {0}
+    assert "".join(c.function.arguments for c in calls) == call.function.arguments
+    assert chunks[-1].finish_reason == "tool_calls"
+    assert not any(c.delta.content for c in chunks)
+
+
+def test_tool_that_may_be_called(client):
+    """A model that answers in words is not bent; results of calls go in as messages."""
+    answer = chat(client, tools=[TOOL], max_tokens=10).choices[0]
+    assert (answer.message.tool_calls, len(answer.message.content) > 0) == (None, True)
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "2"},
+    ]
+    answer = client.chat.completions.create(
+        model="tiny", messages=messages, tools=[TOOL], max_tokens=4
+    )
+    assert answer.usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": -1},
+        {"n": 0},
+        {"n": 1000},
+        {"stop": [""]},
+        {"max_tokens": -5},
+        {"top_p": -1},
+        {"logprobs": True, "top_logprobs": 50},
+        {"logit_bias": {"99999999": 1}},
+        {"response_format": {"type": "nonsense"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        {"tools": [{"type": "function", "function": {}}]},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "no"}}},
+        {"extra_body": {"grammar": "root ::= ["}},
+        {"extra_body": {"grammar": "root ::= " + "(" * 20_000}},
+        {"extra_body": {"speculation": {"verify": "no"}}},
+        {"extra_body": {"speculation": {"length": "long"}}},
+        {"extra_body": {"speculation": {"verify": "margin", "theta": 7}}},
+        {"extra_body": {"speculation": {"theta": 0.5}}},
+        {"extra_body": {"speculation": {"gap": -1}}},
+        {"extra_body": {"speculation": {"window": [1, 32]}}},
+    ],
+)
+def test_what_cannot_be_done_is_refused(client, server, options):
+    """400 with a sentence; the server goes on."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(client, **options)
+    assert len(refused.value.body["message"]) > 10
+    assert chat(client, max_tokens=2).usage.completion_tokens == 2
+
+
+FORM = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "n",
+        "schema": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
+    },
+}
+
+
+def test_tools_beside_a_response_format(client):
+    """As the Agents SDK, pydantic-ai and LangChain send it: the answer is of that form, or a call; a forced call is a call."""
+    options = {"tools": [TOOL], "response_format": FORM, "max_tokens": 300}
+    (choice,) = chat(client, **options).choices
+    if choice.message.tool_calls:
+        assert choice.message.tool_calls[0].function.name == TOOL["function"]["name"]
+    else:
+        assert set(json.loads(choice.message.content)) == {"n"}
+    one = {"tool_choice": "required", "parallel_tool_calls": False}
+    (forced,) = chat(client, **options, **one).choices
+    assert forced.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions(client, stream):
+    """What there was before tools, sent and told in its own form."""
+    name = TOOL["function"]["name"]
+    options = {"functions": [TOOL["function"]], "function_call": {"name": name}, "max_tokens": 300}
+    answer = chat(client, **options, stream=stream)
+    if stream:
+        chunks = [chunk.choices[0] for chunk in answer if chunk.choices]
+        calls = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call]
+        assert [call.name for call in calls if call.name] == [name]
+        json.loads("".join(call.arguments or "" for call in calls))
+        assert chunks[-1].finish_reason == "function_call"
+        return
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.function_call.name) == ("function_call", name)
+    said = choice.message.model_dump(exclude_none=True)
+    result = {"role": "function", "name": name, "content": "5"}
+    turns = [{"role": "user", "content": "a"}, said, result]
+    more = client.chat.completions.create(
+        model="tiny", messages=turns, functions=[TOOL["function"]], max_tokens=4
+    )
+    assert more.usage.completion_tokens <= 4
+
+
+def test_allowed_tools(client):
+    """A part of the tools, which the others are not called of; a name that is none is 400."""
+    other = {"type": "function", "function": {**TOOL["function"], "name": "other"}}
+
+    def choice(name):
+        allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+
+    options = {"tools": [TOOL, other], "max_tokens": 300}
+    (found,) = chat(client, **options, tool_choice=choice("other")).choices
+    assert found.message.tool_calls[0].function.name == "other"
+    with pytest.raises(openai.BadRequestError):
+        chat(client, **options, tool_choice=choice("none of them"))
