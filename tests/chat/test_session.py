@@ -10,7 +10,7 @@ import pytest
 from chat.fake import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
-from pyspec.chat.commands import execute, unquoted
+from pyspec.chat.commands import execute
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
@@ -229,17 +229,6 @@ def test_draft_is_changed_and_kept_on_errors() -> None:
     )
 
 
-def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\n")
-    model = FakeModel(["one"])
-    _, text = session(model, f"/read {path}\nwhat is this?\nand now?\n")
-    assert text == f"13 characters of {path} will precede the next message\none\none\n"
-    question = "first\nsecond\n\n\nwhat is this?"
-    assert model.asked[0].prompt == model.prompt([{"role": "user", "content": question}])
-    assert bytes(model.asked[1].prompt).count(b"first") == 1
-
-
 def test_system_text() -> None:
     """The system text is set, shown, kept by /clear and removed by a dash."""
     model = FakeModel(["one"])
@@ -357,43 +346,6 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     chat.send("hi")
     chat.send("hi")
     assert text.getvalue().count("this chat is not saved") == 1
-
-
-def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
-    """A path is no command, and pictures are no text."""
-    path = tmp_path / "notes.txt"
-    path.write_text("x")
-    picture = tmp_path / "cat.png"
-    picture.write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    _, text = session(FakeModel(["one"]), f"{path}\n{picture}\n/image {picture}\n/read {picture}\n")
-    lines = text.splitlines()
-    assert "/read FILE" in lines[0]
-    assert all("images cannot be read" in line for line in lines[1:])
-    assert len(lines) == 4
-
-
-@pytest.mark.parametrize(
-    "written", ["{}/My File's.txt", "{}/My\\ File\\'s.txt", '"{}/My File\'s.txt"']
-)
-def test_a_dropped_file_is_read_as_the_terminal_writes_it(tmp_path: Path, written: str) -> None:
-    """With its spaces bare, behind backslashes, or in quotes."""
-    (tmp_path / "My File's.txt").write_text("x")
-    _, text = session(FakeModel(["one"]), f"/read {written.format(tmp_path)}\n")
-    assert text == f"1 character of {tmp_path}/My File's.txt will precede the next message\n"
-
-
-def test_a_dropped_file_with_spaces_is_explained(tmp_path: Path) -> None:
-    """Its path alone is no command, backslashes and all."""
-    (tmp_path / "My File.txt").write_text("x")
-    _, text = session(FakeModel(["one"]), f"{tmp_path}/My\\ File.txt\n")
-    assert "that is the path of a file" in text
-
-
-def test_a_name_that_is_there_as_it_is_written_stays(tmp_path: Path) -> None:
-    """Backslashes and quotes may be its own."""
-    path = tmp_path / "a\\ 'b'.txt"
-    path.write_text("x")
-    assert unquoted(str(path)) == str(path)
 
 
 def test_sigterm_in_an_answer_keeps_it_and_leaves() -> None:
