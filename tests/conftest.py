@@ -66,7 +66,7 @@ def safe_weights() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def flash_attention() -> Iterator[None]:
-    """What `flash_attn="auto"` means in tests: no measurement decides how the logits that they compare are rounded."""
+    """What attention's times decide in tests: no measurement chooses how the logits that they compare are rounded."""
     from pyspec.store import attention
 
     def on(_path: Path, use: Any, _flash: bool | None = None) -> attention.Attention:
@@ -75,6 +75,7 @@ def flash_attention() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
             patch.setattr(f"{module}.attention_of", on)
+        patch.setattr("pyspec.batch.contexts.streams_pay", lambda _path, use, *_: use.n_seq >= 8)
         yield
 
 

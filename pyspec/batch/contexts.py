@@ -26,7 +26,7 @@ from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.sampling.limits import is_quantised
-from pyspec.store.attention import TILE, Attention, Use, attention_of, flash_type
+from pyspec.store.attention import TILE, Attention, Use, attention_of, flash_type, streams_pay
 from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
@@ -37,9 +37,6 @@ log = logging.getLogger("pyspec")
 
 MAX_SEQUENCES = 64
 """Largest number of sequences: cost curves end there."""
-
-STREAMS_FROM = 8
-"""Number of sequences from which, on a CPU, streams without drafts are faster than a pool with lookup."""
 
 FEW = 2
 """Largest number of running sequences that draft in streams: unequal rows split into as many passes."""
@@ -59,18 +56,18 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    n_slots: int, n_ctx: int, needs: Sequence[int], *, must_pool: bool, must_stream: bool = False
+    n_slots: int, n_ctx: int, needs: Sequence[int], *, streams: bool, must_stream: bool = False
 ) -> Layout:
     """Choose a layout for `n_slots` sequences.
 
-    n_ctx: tokens of a sequence. needs: cells of the largest records, largest first. must_pool, must_stream: rule the other out.
-    Otherwise streams are for many records of about equal length.
+    n_ctx: tokens of a sequence. needs: cells of the largest records, largest first. streams: whether they are allowed and faster;
+    they are for records of about equal length. must_stream: rule a pool out.
     """
     pool = padded(max(sum(needs[:n_slots]), n_ctx))
     each = padded(needs[0]) if needs else 0
     if must_stream:
         return Layout(each * n_slots, each)
-    if must_pool or n_slots < STREAMS_FROM or not 0 < n_slots * each <= WASTE * pool:
+    if not streams or not 0 < n_slots * each <= WASTE * pool:
         return Layout(pool)
     return Layout(each * n_slots, each)
 
@@ -124,12 +121,28 @@ class Models:
 
     def attention(self, n_seq: int, n_ctx: int, *, unified: bool) -> Attention:
         """The attention kernels for n_seq sequences of n_ctx cells. unified: in a pool, not in streams."""
-        params = self.target.context_params
         if not self.on_cpu or not self._flash:
             return Attention(bool(self._flash))
-        free = self._flash == AUTO and not is_quantised(params.type_v)
-        use = Use(n_ctx, params.n_threads, n_seq, unified, self.rows_asked[1] or params.n_ubatch)
-        return attention_of(Path(self.target.model_path), use, None if free else True)
+        use = self._use(n_seq, n_ctx)._replace(unified=unified)
+        return attention_of(Path(self.target.model_path), use, self._must_flash)
+
+    def streams_pay(self, n_seq: int, n_ctx: int, pass_ms: float) -> bool:
+        """Whether streams are faster than a pool: as measured on a CPU; on a device, as llama.cpp's server assumes."""
+        if n_seq == 1 or not self.on_cpu:
+            return n_seq > 1
+        layers = int(llama_cpp.llama_model_n_layer(self.target.model))
+        path, use = Path(self.target.model_path), self._use(n_seq, n_ctx)
+        return streams_pay(path, use, layers, pass_ms, self._must_flash)
+
+    def _use(self, n_seq: int, n_ctx: int) -> Use:
+        params = self.target.context_params
+        return Use(n_ctx, params.n_threads, n_seq, n_ubatch=self.rows_asked[1] or params.n_ubatch)
+
+    @property
+    def _must_flash(self) -> bool | None:
+        """Whether flash attention must be on, or off; None for what is faster."""
+        free = self._flash == AUTO and not is_quantised(self.target.context_params.type_v)
+        return None if free else bool(self._flash)
 
     @staticmethod
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
@@ -296,14 +309,18 @@ def open_contexts(
     placement: Placement,
     *,
     most: int | None,
-    **layouts: bool,
+    pass_ms: float,
+    must_pool: bool,
+    must_stream: bool,
 ) -> Contexts:
     """Create contexts for `n_slots` sequences, or for half as many, and so on, until memory suffices.
 
-    most: limit on KV cells; None to insist on `n_slots`. layouts: flags of `lay_out`. Raises NoMemory.
+    most: limit on KV cells; None to insist on `n_slots`. pass_ms: see `Models.streams_pay`. must_pool, must_stream: rule the
+    other layout out. Raises NoMemory.
     """
     while True:
-        layout = lay_out(n_slots, n_ctx, needs, **layouts)
+        streams = must_stream or (not must_pool and models.streams_pay(n_slots, n_ctx, pass_ms))
+        layout = lay_out(n_slots, n_ctx, needs, streams=streams, must_stream=must_stream)
         last = most is None or n_slots == 1
         try:
             if last or layout.cells <= (most or 0):

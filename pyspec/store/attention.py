@@ -87,9 +87,14 @@ class AttentionMs(NamedTuple):
     deeper: tuple[Deeper, ...] = ()
 
     @property
+    def ms(self) -> float:
+        """The least time."""
+        return min(self.on, self.off, self.below)
+
+    @property
     def best(self) -> Attention:
         """What takes the least time."""
-        flash = min(self.on, self.below) <= self.off
+        flash = self.ms < self.off or self.on <= self.off
         one, verify = self.deeper[not flash] if self.deeper else (0.0, 0.0)
         deeper = (one, verify) if min(one, verify) > 0.0 else None
         return Attention(flash, flash and self.below < self.on, deeper)
@@ -101,13 +106,38 @@ def attention_of(path: Path, use: Use, flash: bool | None = None) -> Attention:
     Measured when first asked. What was found while other programs needed the processors is measured again when they do not.
     flash: what was asked for, or must be.
     """
+    times = _usable_times(path, use, flash) if flash is not False else None
+    return Attention(flash is not False) if times is None else times.best
+
+
+def streams_pay(
+    path: Path, use: Use, layers: int, pass_ms: float, flash: bool | None = None
+) -> bool:
+    """Whether a stream for each of several sequences takes less time than a pool; False where it cannot be told.
+
+    In a pool every row looks at the cells of all sequences. In streams, prompt rows beside answers take a pass of their own over
+    the weights. pass_ms: milliseconds of a pass of one row. flash: see `attention_of`.
+    """
+    pool, streams = (
+        _usable_times(path, use._replace(unified=unified), flash) for unified in (True, False)
+    )
+    if pool is None or streams is None:
+        return False
+    passes = use.n_seq * _depths(use)[0] / _BESIDE
+    return layers * streams.ms + passes * pass_ms < layers * pool.ms
+
+
+def _usable_times(path: Path, use: Use, flash: bool | None) -> AttentionMs | None:
+    """Times of what the caller and memory allow; None where they cannot be measured."""
     heads = heads_of(path)
-    times = times_of(heads, use) if heads is not None and flash is not False else None
+    times = times_of(heads, use) if heads is not None else None
     if heads is None or times is None:
-        return Attention(flash is not False)
+        return None
+    if flash is False:
+        return times._replace(on=math.inf, below=math.inf)
     if flash or _scores(heads, use) > _MOST_SCORES * machine_memory():
-        times = times._replace(off=math.inf)
-    return times.best
+        return times._replace(off=math.inf)
+    return times
 
 
 def flash_type(flash: bool) -> int:

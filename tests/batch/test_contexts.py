@@ -8,7 +8,7 @@ from devices import LAYERS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.contexts import STREAMS_FROM, WASTE, Layout, best_parallel, lay_out
+from pyspec.batch.contexts import WASTE, Layout, best_parallel, lay_out
 from pyspec.batch.kept import common
 from pyspec.engine.round import Loop
 from pyspec.requests.records import Record
@@ -20,16 +20,15 @@ from pyspec.requests.records import Record
     st.lists(st.integers(1, 8192), min_size=1, max_size=64),
     st.booleans(),
 )
-def test_every_record_fits(n_slots, n_ctx, needs, must_pool):
+def test_every_record_fits(n_slots, n_ctx, needs, streams):
     """A stream holds the longest record; a pool holds the longest ones together, and any one that the context allows."""
     needs = sorted((min(need, n_ctx) for need in needs), reverse=True)
-    layout = lay_out(n_slots, n_ctx, needs, must_pool=must_pool)
-    pool = lay_out(n_slots, n_ctx, needs, must_pool=True)
+    layout = lay_out(n_slots, n_ctx, needs, streams=streams)
+    pool = lay_out(n_slots, n_ctx, needs, streams=False)
     assert pool.each == 0
     assert pool.cells >= max(n_ctx, sum(needs[:n_slots]))
     if layout.each:
-        assert n_slots >= STREAMS_FROM
-        assert not must_pool
+        assert streams
         assert layout.each >= needs[0]
         assert layout.cells == layout.each * n_slots <= 1.2 * WASTE * pool.cells
     else:
@@ -37,10 +36,9 @@ def test_every_record_fits(n_slots, n_ctx, needs, must_pool):
 
 
 def test_records_of_one_length_get_streams():
-    """And one long record among short ones gets a pool, as few sequences do."""
-    assert lay_out(16, 2048, [200] * 16, must_pool=False) == Layout(16 * 256, 256)
-    assert lay_out(16, 2048, [2000] + [200] * 15, must_pool=False).each == 0
-    assert lay_out(4, 2048, [200] * 16, must_pool=False).each == 0
+    """And one long record among short ones gets a pool."""
+    assert lay_out(16, 2048, [200] * 16, streams=True) == Layout(16 * 256, 256)
+    assert lay_out(16, 2048, [2000] + [200] * 15, streams=True).each == 0
 
 
 @pytest.mark.parametrize("times", [[0, 1, 1.9, 3.7, 7.3, 14.5, 29], [0, 1.0]])

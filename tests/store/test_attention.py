@@ -141,6 +141,28 @@ def test_what_is_asked_for_is_what_there_is(tiny_target, measured):
     assert attention_of(tiny_target, USE, flash=False) == Attention(False)
 
 
+# -- streams or a pool -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pool", "streams", "pay"),
+    [
+        (AttentionMs(3.0, 2.0), AttentionMs(3.0, 1.0), True),
+        (AttentionMs(3.0, 2.0), AttentionMs(3.0, 2.5), False),
+        (
+            AttentionMs(3.0, 2.0),
+            AttentionMs(3.0, 1.9),
+            False,
+        ),  # less than its further passes over the weights take
+        (None, AttentionMs(3.0, 2.0), False),
+    ],
+)
+def test_streams_pay_by_measured_times(tiny_target, monkeypatch, pool, streams, pay):
+    """Attention over the cells of all sequences, against passes of their own for prompts."""
+    monkeypatch.setattr(attention, "times_of", lambda _, use: pool if use.unified else streams)
+    assert attention.streams_pay(tiny_target, Use(256, 1, n_seq=4), 10, 1.0) is pay
+
+
 # -- who follows it ----------------------------------------------------------------------------------------------------
 
 
