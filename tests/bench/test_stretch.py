@@ -26,6 +26,15 @@ def test_a_stretched_target_answers_like_its_model(tiny_target, tmp_path, script
     assert greedy(open_plain(out)) == greedy(open_plain(tiny_target))
 
 
+def test_a_mixture_answers_like_its_model(tiny_target, tmp_path, script, open_plain):
+    """Copies of one layer, whose weights have the sum 1."""
+    out = tmp_path / "mixed.gguf"
+    script("stretch").main([str(tiny_target), str(out), "--experts", "8", "--active", "3"])
+    shapes = {tensor.name: tensor.shape.tolist() for tensor in gguf.GGUFReader(out).tensors}
+    assert shapes["blk.1.ffn_down_exps.weight"][2] == shapes["blk.1.ffn_gate_inp.weight"][1] == 8
+    assert greedy(open_plain(out)) == greedy(open_plain(tiny_target))
+
+
 def test_a_stretched_target_is_as_deep_as_was_asked(tiny_target, tmp_path, script):
     """Idle blocks are blocks: they are counted, and only what they would add is zero."""
     out = tmp_path / "x3.gguf"
