@@ -5,7 +5,8 @@
 
 A table is between `<!-- results -->` and `<!-- /results -->` (README); in METHODS.md it is rules, in models/README.md drafts. A
 number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of `pyspec bench`
-are mean (geometric, over categories, times plain), best, worst, rate (tokens a second) and first (ms), and without a mode cost/N
+are mean (geometric, over categories, times plain), best, worst, over-strict (times strict verification, over questions, with
+its interval), rate (tokens a second) and first (ms), and without a mode cost/N
 (a decode of N rows, in decodes of one) and parted (answers that are not plain decoding's); of `bench/batch.py` each contender,
 times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, length (tokens a verify), gain
 (over the control's, %) and drawn (over greedy drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote.
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, log
 from pathlib import Path
+from statistics import mean
 from typing import Any, TypeVar
 
 import accepted
@@ -57,7 +59,8 @@ from pyspec.measure.speeds import TOTAL, Summary
 T = TypeVar("T")
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
 PAIRS = (
-    "default", "default-t08", "q8_0", "stretched-good-bf16", "stretched-good-bf16-t08", "wide-good-bf16"
+    "default", "default-t08", "q8_0", "stretched-good-bf16", "stretched-good-q4_0", "stretched-good-q4_k_m",
+    "stretched-good-q8_0", "stretched-good-bf16-t08", "wide-good-bf16",
 )  # fmt: skip
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
@@ -158,9 +161,8 @@ def _row(name: str, results: Results) -> list[str]:
 
 def _interval(summary: Summary) -> str:
     """The mean's interval, and what it is over; empty if there are too few values."""
-    singles = [log(up) for ups in summary.ratios.values() for up in ups if up > 0.0]
-    over, logs = "questions", singles
-    if not singles:
+    over, logs = "questions", _logs(summary)
+    if not logs:
         over, logs = "kinds", [log(up) for up, _ in _ups(summary)]
     if len(logs) < FEWEST:
         return ""
@@ -238,6 +240,7 @@ def numbers(folder: Path) -> dict[str, str]:
             whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
+        out |= _over_strict(name, results)
         out |= _rows_and_rounding(name, results)
     for name, found in rules(folder).items():
         out |= _drawn(name, found)
@@ -263,6 +266,24 @@ def numbers(folder: Path) -> dict[str, str]:
         out |= {f"drafts/{name}/{key}": f"{one[key]:.3f}" for key in ("share", "margin_share")}
         out[f"drafts/{name}/rows"] = str(one["rows"])
     return out
+
+
+def _over_strict(name: str, results: Results) -> dict[str, str]:
+    """Speeds over strict verification's on the same questions, the mean and its interval, where those of questions are known."""
+    by_name = {s.who: s for s in results.summaries if s.ratios}
+    own = _logs(by_name["strict"]) if "strict" in by_name else []
+    found = {}
+    for who, one in by_name.items():
+        logs = [a - b for a, b in zip(_logs(one), own, strict=False)]
+        if len(logs) == len(own) >= FEWEST and not one.peer:
+            half, middle = half_width(logs), mean(logs)
+            low, high = exp(middle - half), exp(middle + half)
+            found[f"{name}/{who}/over-strict"] = f"{exp(middle):.2f} ({low:.2f} to {high:.2f})"
+    return found
+
+
+def _logs(summary: Summary) -> list[float]:
+    return [log(up) for ups in summary.ratios.values() for up in ups if up > 0.0]
 
 
 def _drawn(name: str, found: QualityResults) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ MADE = re.compile(
 QUOTED = re.compile(r"<!--= ([^ ]+) -->")
 TABLES = re.compile(r"<!-- (results|rules|drafts) -->")
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
+COMMIT = re.compile(r'(?:"commit": ?"|at commit )([0-9a-f]{7,40})')
 ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)
 
 
@@ -86,3 +88,20 @@ def test_a_figure_without_a_source_is_found() -> None:
     assert left_over("It was 1.37 times as fast on 2 cores.", ["2 cores"]) == [
         "It was 1.37 times as fast on _."
     ]
+
+
+def test_every_commit_of_the_results_exists() -> None:
+    """A page that names one can be made again from it. A copy without the whole history cannot tell."""
+    git = ["git", "-C", str(ROOT)]
+    known = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=False)
+    if known.returncode or (ROOT / ".git" / "shallow").exists():
+        pytest.skip("needs git and the whole history")
+    named = {
+        match[1]
+        for path in (ROOT / "bench" / "results").rglob("*")
+        if path.suffix in (".json", ".md")
+        for match in COMMIT.finditer(path.read_text(encoding="utf-8"))
+    }
+    own = known.stdout.split()
+    assert len(named) > 10
+    assert {name for name in named if not any(one.startswith(name) for one in own)} == set()
