@@ -51,6 +51,16 @@ def flatten(steps: list[Step]) -> Answer:
     )
 
 
+def drafted(llm: Any, n: int) -> tuple[list[int], list[float]]:
+    """What the engine drafts after the text it holds: ids and probabilities."""
+    engine = llm.assembly.engine
+    engine.put_draft(0, ())
+    engine.set_stop([0.0], None)
+    engine.draft([0], [n])
+    view = engine.drafted(0)
+    return list(view.token[0 : view.n]), list(view.p[0 : view.n])
+
+
 def ask_at_once(
     models: Models, prompts: Sequence[Sequence[int]], most: Sequence[int], *,
     length: str = "fixed:3", n_ctx: int = 256, layout: Layout = CELLS, first: int = 0,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny_heads
-from answers import ask
+from answers import ask, drafted
 from fuzz.forked import fork
 from llama_cpp import llama_cpp_ext as ext
+from nextn import context_of, decode, likeliest, loaded
 
 from pyspec.batch.run import Batch
 from pyspec.llama.speculative import SpeculativeLlama
@@ -31,84 +30,36 @@ PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
 
 
-class Reference:
-    """Drafts after a text by llama.cpp alone, each head in a context of its own that has read everything itself."""
-
-    def __init__(self, path: Path) -> None:
-        params = llama_cpp.llama_model_default_params()
-        params.load_mtp = True
-        self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-        self._width = llama_cpp.llama_model_n_embd(self._model)
-        self._n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
-
-    @contextmanager
-    def _context(self, kind: int) -> Iterator[Any]:
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.ctx_type = 256, kind
-        params.n_threads = params.n_threads_batch = (
-            1  # more leave a pool of threads, in which a fork waits for ever
-        )
-        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        context = llama_cpp.llama_init_from_model(self._model, params)
-        # as llama.cpp's server has it: states of all rows of the target, of the heads those of rows with logits
-        ext.llama_set_embeddings_nextn(context, True, kind == llama_cpp.LLAMA_CONTEXT_TYPE_MTP)
-        yield context
-        llama_cpp.llama_free(context)
-
-    def _decode(
-        self, context: Any, tokens: Sequence[int], first: int, states: np.ndarray | None
-    ) -> np.ndarray:
-        """Decode with every row wanted; returns their states, [n, width]."""
-        n = len(tokens)
-        batch = llama_cpp.llama_batch_init(n, 0, 1)
-        batch.n_tokens = n
-        for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, first + i, 1
-            batch.seq_id[i][0], batch.logits[i] = 0, 1
-        if states is not None:
-            rows = np.ascontiguousarray(states, np.float32)
-            batch.embd = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        assert llama_cpp.llama_decode(context, batch) == 0
-        batch.embd = None
-        llama_cpp.llama_batch_free(batch)
-        found = ext.llama_get_embeddings_nextn(context)
-        return np.ctypeslib.as_array(found, shape=(n, self._width)).copy()
-
-    def draft(self, text: Sequence[int], heads: Sequence[int]) -> list[int]:
-        with self._context(llama_cpp.LLAMA_CONTEXT_TYPE_DEFAULT) as trunk:
-            states = self._decode(trunk, text, 0, None)[:-1]
-        drafted: list[int] = []
-        for head in heads:
-            with self._context(llama_cpp.LLAMA_CONTEXT_TYPE_MTP) as context:
-                ext.llama_set_nextn_layer_offset(context, head)
-                own = self._decode(context, [*text[1:], *drafted], 1, states)[-1:]
-                row = llama_cpp.llama_get_logits_ith(context, -1)
-                drafted.append(int(np.ctypeslib.as_array(row, shape=(self._n_vocab,)).argmax()))
-            states = np.concatenate([states, own])
-        return drafted
-
-
-def drafted(llm: SpeculativeLlama, n: int) -> list[int]:
-    engine = llm.assembly.engine
-    engine.put_draft(0, ())
-    engine.set_stop([0.0], None)
-    engine.draft([0], [n])
-    view = engine.drafted(0)
-    return list(view.token[0 : view.n])
+def reference(model: Any, text: Sequence[int], heads: Sequence[int]) -> list[int]:
+    """A draft after a text by llama.cpp alone, each head in a context of its own that has read everything itself."""
+    width = llama_cpp.llama_model_n_embd(model)
+    n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    options = {"flash_attn_type": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED}
+    # as llama.cpp's server has it: states of all rows of the target, of the heads those of rows with logits
+    with context_of(model, chosen=False, **options) as trunk:
+        states = decode(trunk, text, 0, None, width)[:-1]
+    found: list[int] = []
+    options["ctx_type"] = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
+    for head in heads:
+        with context_of(model, **options) as context:
+            ext.llama_set_nextn_layer_offset(context, head)
+            own = decode(context, [*text[1:], *found], 1, states, width)[-1:]
+            found.append(likeliest(context, n_vocab))
+        states = np.concatenate([states, own])
+    return found
 
 
 def look(path: Path, n_heads: int, draft: str, report: int) -> None:
     """What came of texts, drafts, and drafts of the reference, in a fork."""
     plain = SpeculativeLlama(str(path), draft="none", **EXACT)
     llm = SpeculativeLlama(str(path), draft=draft, length="fixed:6", **EXACT)
-    reference, found = Reference(path), []
-    same = llm.assembly.loop.draft_longest == n_heads
-    for text in (PROMPT, [*PROMPT, 9, 9], PROMPT[:3], [20, 21]):
-        for answered in (1, 2, 9, 30):
-            same &= ask(llm, text, answered).ids == ask(plain, text, answered).ids
-            held = llm.session.tokens
-            ours, theirs = drafted(llm, 6), reference.draft(held, range(n_heads))
-            found.append((ours, theirs, reference.draft(held, [0] * n_heads)))
+    same, found = llm.assembly.loop.draft_longest == n_heads, []
+    with loaded(path) as model:
+        for text in (PROMPT, [*PROMPT, 9, 9], PROMPT[:3], [20, 21]):
+            for answered in (1, 2, 9, 30):
+                same &= ask(llm, text, answered).ids == ask(plain, text, answered).ids
+                theirs = partial(reference, model, llm.session.tokens)
+                found.append((drafted(llm, 6)[0], theirs(range(n_heads)), theirs([0] * n_heads)))
     os.write(report, json.dumps([same, found]).encode())
     os._exit(0)
 

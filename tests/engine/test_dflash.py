@@ -9,13 +9,13 @@ import pytest
 import tiny
 import tiny_dflash
 import tiny_eagle
-from answers import ask, ask_at_once, counters
-from engine.test_eagle import PROMPT, drafted
+from answers import ask, ask_at_once, counters, drafted
 
 from pyspec.batch.contexts import Layout, Models
 from pyspec.engine.handle import Role
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 
+PROMPT = b"abcabdabe"
 FORMS = {
     "own": {},
     "borrowed": {"embeddings": False, "head": False},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import tiny_eagle
-from answers import GREEDY, ask, counters
+from answers import GREEDY, ask, counters, drafted
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import MAX_DRAFT, Role
@@ -42,16 +42,6 @@ def make(tmp_path):
     """Writes an EAGLE-3 draft."""
     names = count()
     return lambda **form: tiny_eagle.write(tmp_path / f"eagle{next(names)}.gguf", **form)
-
-
-def drafted(llm, n):
-    """What the engine drafts after the text it holds: ids and probabilities."""
-    engine = llm.assembly.engine
-    engine.put_draft(0, ())
-    engine.set_stop([0.0], None)
-    engine.draft([0], [n])
-    view = engine.drafted(0)
-    return list(view.token[0 : view.n]), list(view.p[0 : view.n])
 
 
 def check(llm, draft, target, n=6):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import llama_cpp
 import msgspec
-import numpy as np
 import pytest
 import tiny
-from answers import ask
-from llama_cpp import llama_cpp_ext as ext
+from answers import ask, drafted
+from nextn import context_of, decode, likeliest, loaded
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.store.header import facts_of
@@ -30,66 +27,20 @@ def target(tiny_folder):
 @pytest.fixture(scope="module")
 def reference(target):
     """Drafts after a text: every position decoded afresh, by llama.cpp's calls alone."""
-    params = llama_cpp.llama_model_default_params()
-    params.load_mtp = True
-    model = llama_cpp.llama_model_load_from_file(str(target).encode(), params)
-    yield lambda text, n: _draft(model, text, n)
-    llama_cpp.llama_model_free(model)
-
-
-@contextmanager
-def _context(model: Any, kind: int) -> Iterator[Any]:
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx, params.ctx_type = 256, kind
-    params.n_threads = params.n_threads_batch = (
-        1  # more leave a pool of threads, in which a fork waits for ever
-    )
-    context = llama_cpp.llama_init_from_model(model, params)
-    ext.llama_set_embeddings_nextn(context, True, True)
-    yield context
-    llama_cpp.llama_free(context)
-
-
-def _decode(
-    context: Any, tokens: Sequence[int], first: int, states: np.ndarray | None
-) -> np.ndarray:
-    """Decode with every row wanted; returns their states, [n, n_embd]."""
-    n = len(tokens)
-    batch = llama_cpp.llama_batch_init(n, 0, 1)
-    batch.n_tokens = n
-    for i, token in enumerate(tokens):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, first + i, 1
-        batch.seq_id[i][0], batch.logits[i] = 0, 1
-    if states is not None:
-        rows = np.ascontiguousarray(states, np.float32)
-        batch.embd = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-    assert llama_cpp.llama_decode(context, batch) == 0
-    batch.embd = None
-    llama_cpp.llama_batch_free(batch)
-    found = ext.llama_get_embeddings_nextn(context)
-    return np.ctypeslib.as_array(found, shape=(n, tiny.N_EMBD)).copy()
+    with loaded(target) as model:
+        yield lambda text, n: _draft(model, text, n)
 
 
 def _draft(model: Any, text: Sequence[int], n: int) -> list[int]:
-    with _context(model, llama_cpp.LLAMA_CONTEXT_TYPE_DEFAULT) as trunk:
-        states = _decode(trunk, text, 0, None)[:-1]
-    drafted: list[int] = []
-    with _context(model, llama_cpp.LLAMA_CONTEXT_TYPE_MTP) as head:
-        own = _decode(head, text[1:], 1, states)[-1:]
+    with context_of(model) as trunk:
+        states = decode(trunk, text, 0, None)[:-1]
+    found: list[int] = []
+    with context_of(model, ctx_type=llama_cpp.LLAMA_CONTEXT_TYPE_MTP) as head:
+        own = decode(head, text[1:], 1, states)[-1:]
         for _ in range(n):
-            row = llama_cpp.llama_get_logits_ith(head, -1)
-            drafted.append(int(np.ctypeslib.as_array(row, shape=(tiny.N_VOCAB,)).argmax()))
-            own = _decode(head, drafted[-1:], len(text) + len(drafted) - 1, own)
-    return drafted
-
-
-def drafted(llm, n):
-    engine = llm.assembly.engine
-    engine.put_draft(0, ())
-    engine.set_stop([0.0], None)
-    engine.draft([0], [n])
-    view = engine.drafted(0)
-    return list(view.token[0 : view.n])
+            found.append(likeliest(head))
+            own = decode(head, found[-1:], len(text) + len(found) - 1, own)
+    return found
 
 
 @pytest.mark.parametrize("answered", [1, 8, 33])
@@ -97,7 +48,7 @@ def test_drafts_are_llama_cpps(open_llama, target, reference, answered):
     """After a prompt, and after rounds in which drafts were accepted or refused."""
     llm = open_llama(target, draft="mtp")
     ask(llm, PROMPT, answered)
-    assert drafted(llm, 6) == reference(llm.session.tokens, 6)
+    assert drafted(llm, 6)[0] == reference(llm.session.tokens, 6)
 
 
 def test_text_is_the_targets(open_llama, target):
@@ -146,7 +97,7 @@ def test_a_head_of_its_own_drafts_the_same(open_llama, target, beside, reference
     """As the layer inside would."""
     llm = open_llama(target, draft=beside)
     ask(llm, PROMPT, answered)
-    assert drafted(llm, 6) == reference(llm.session.tokens, 6)
+    assert drafted(llm, 6)[0] == reference(llm.session.tokens, 6)
 
 
 def test_a_target_without_the_layer_takes_one_beside_it(open_llama, beside, tmp_path, monkeypatch):
