@@ -32,11 +32,11 @@ OPTIONS = {
 }  # fmt: skip
 BINS, RIDGE = 16, 1.0
 HALF_BIN = 0.5  # tokens of each kind that a bin starts with
-MOST_LEAD = 16.0
+MAX_LEAD = 16.0
 RECENT = 0.9  # decay of the running share of accepted tokens, per token
 
 WORDS: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
-    "used: lead + half of the drawn token's": lambda v: np.minimum(v["lead"], MOST_LEAD) + 0.5 * logit(v["p"]),
+    "used: lead + half of the drawn token's": lambda v: np.minimum(v["lead"], MAX_LEAD) + 0.5 * logit(v["p"]),
     "lead of the drawn token, with noise": lambda v: v["lead"],
     "drawn token's probability": lambda v: logit(v["p"]),
     "largest probability": lambda v: logit(v["largest"]),
@@ -100,7 +100,7 @@ def values(text: Text, how: Sampling) -> dict[str, Array]:
         order = np.argsort(scores)
         first = ids[order[-1]]
         accepted = float(first == text.tokens[at])
-        lead = scores[order[-1]] - scores[order[-2]] if len(ids) > 1 else MOST_LEAD
+        lead = scores[order[-1]] - scores[order[-2]] if len(ids) > 1 else MAX_LEAD
         told = (
             accepted,
             p[first],

@@ -13,7 +13,7 @@
 #include "pyspec.h"
 
 enum { ROOT = 0, START = PS_INDEX_EMPTY, NONE = -1, MARK = -1 };
-enum { MOST_STATES = 1 << 29, FIRST_ROOM = 64 };
+enum { MAX_STATES = 1 << 29, FIRST_ROOM = 64 };
 
 /*
  * States on the way to the root whose counts a token changes. In a text of one repeated token there are as many as tokens, and
@@ -107,7 +107,7 @@ static ps_status widen_slots(ps_index *index, int32_t n_edges) {
 }
 
 static ps_status make_room(ps_index *index, int32_t n_states, int32_t n_edges) {
-    if (n_states > MOST_STATES - index->n_states || n_edges > 2 * MOST_STATES - index->n_edges) return PS_E_NOMEM;
+    if (n_states > MAX_STATES - index->n_states || n_edges > 2 * MAX_STATES - index->n_edges) return PS_E_NOMEM;
     ps_status status = widen((void **)&index->states, &index->room_states, index->n_states + n_states, sizeof(state));
     if (status == PS_OK) status = widen((void **)&index->edges, &index->room_edges, index->n_edges + n_edges, sizeof(edge));
     return status == PS_OK ? widen_slots(index, index->n_edges + n_edges) : status;

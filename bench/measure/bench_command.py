@@ -113,10 +113,10 @@ class BenchOptions:
         )  # fmt: skip
 
 
-ASKED = "out questions limit every category max_tokens temperature seed repeat warm_up"
+QUESTION_OPTIONS = "out questions limit every category max_tokens temperature seed repeat warm_up"
 
 
-@command(first=f"modes card peers server peer_draft title about {ASKED} {MODELS}")
+@command(first=f"modes card peers server peer_draft title about {QUESTION_OPTIONS} {MODELS}")
 def bench(
     compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:

@@ -26,7 +26,7 @@ from pyspec.screen.tables import print_table
 from pyspec.store.files import cache_dir, file_sha256
 from pyspec.store.locate import resolve
 
-from .bench_command import ASKED, QuestionOptions, command_line, engine_words
+from .bench_command import QUESTION_OPTIONS, QuestionOptions, command_line, engine_words
 from .bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence
 from .judging import TextJudge
 from .quality import (
@@ -46,7 +46,7 @@ _SIDES = (
 )  # fmt: skip
 
 
-@command(first=f"variants title judged_by wanted {ASKED} {MODELS}")
+@command(first=f"variants title judged_by wanted {QUESTION_OPTIONS} {MODELS}")
 @click.option(
     "--variants",
     default=None,

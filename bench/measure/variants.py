@@ -39,7 +39,7 @@ from pyspec.engine.runs import Run
 from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.policy.lengths import FIXED_MAX, FixedLength, parse_length
+from pyspec.policy.lengths import MAX_FIXED, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.profiling.logits import nats_of
 from pyspec.profiling.questions import Question, Report
@@ -200,7 +200,7 @@ class SideBySide:
         """
         self._read(prompt, len(due))
         answers = [self._begin(i, *each, prompt) for i, each in enumerate(due, 1)]
-        policy = FixedPolicy(FIXED_MAX)  # each run's own draft_max sets the length
+        policy = FixedPolicy(MAX_FIXED)  # each run's own draft_max sets the length
         live = answers
         while live := [answer for answer in live if answer.run.finish_reason is None]:
             for answer in live:

@@ -11,7 +11,7 @@ from pyspec.engine.runs import Run
 from pyspec.engine.statistics import Tally, settled, times_among
 from pyspec.errors import PyspecError
 from pyspec.llama.options import AnswerOptions
-from pyspec.requests.custom import as_told
+from pyspec.requests.custom import openai_calls
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import build_chain
 from pyspec.text.answer import AnswerReader
@@ -79,7 +79,7 @@ class Job:
             **more,
         )
         if self.record.custom:
-            result.calls = as_told(result.calls, self.record.custom)
+            result.calls = openai_calls(result.calls, self.record.custom)
         return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.parked import LEAST, ParkedText, ParkedTexts
+from pyspec.engine.parked import MIN_TOKENS, ParkedText, ParkedTexts
 from pyspec.llama.prompt_cache import PromptFile
 from pyspec.text.tokens import common_prefix
 
@@ -32,7 +32,7 @@ class KeptTexts:
         self._engine, self._public, self.parked = engine, public, parked
         # by sequence, active ones included
         self._owners = dict.fromkeys(range(n_slots), "")
-        self.least = max(LEAST, each // _CELLS_A_TOKEN)
+        self.least = max(MIN_TOKENS, each // _CELLS_A_TOKEN)
         self.texts: dict[int, list[int]] = {seq: [] for seq in range(n_slots)}
         self.shared: list[int] = []
         """The longest prefix that was reused and has no owner."""

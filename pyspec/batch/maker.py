@@ -22,7 +22,7 @@ from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verific
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.fill_in import FillIn, OtherFile
-from pyspec.text.forms import TELLING, from_outside
+from pyspec.text.forms import SYSTEM_ROLES, from_outside
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
@@ -239,7 +239,7 @@ class JobMaker:
         if turns is None:
             turns = [{"role": "user", "content": record.prompt or ""}]
         system = self._system(record)
-        if system is not None and not any(turn.get("role") in TELLING for turn in turns):
+        if system is not None and not any(turn.get("role") in SYSTEM_ROLES for turn in turns):
             turns = [{"role": "system", "content": system}, *turns]
         if len(turns) > self._n_ctx:  # each turn has at least one token
             raise ContextOverflow(self._n_ctx, len(turns), counted=False)

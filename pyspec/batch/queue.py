@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspec.batch.jobs import Job
 
-_PATIENCE = 8
+_MAX_OVERTAKES = 8
 # rounds of all sequences in which smaller jobs may overtake one that does not fit
 
 
@@ -17,7 +17,7 @@ class JobQueue:
     """
 
     def __init__(self, window: int, n_slots: int, *, in_order: bool = False) -> None:
-        self._window, self._patience = window, _PATIENCE * n_slots
+        self._window, self._max_overtakes = window, _MAX_OVERTAKES * n_slots
         self._in_order = in_order
         self.jobs: list[Job] = []
         """Jobs in reverse order of admission. Those that have to run alone are admitted first."""
@@ -42,7 +42,7 @@ class JobQueue:
                 job = self.jobs.pop(at)
                 self._passed_by = 0 if at == len(self.jobs) else self._passed_by + 1
                 return job
-            if self._passed_by >= self._patience:
+            if self._passed_by >= self._max_overtakes:
                 break
         return None
 

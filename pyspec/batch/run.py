@@ -43,7 +43,7 @@ Take = Callable[[], tuple[int, Record] | Job | None]
 WINDOW = 64
 """Least number of waiting records to order by length."""
 
-FEWEST = 4
+MIN_INTERACTIVE = 4
 """Least default of `parallel` for an interactive batch."""
 
 _MAX_DEFAULT = 16
@@ -153,7 +153,7 @@ class Batch:
         # fewer may be as fast, but a request should not wait for the end of another's answer
         beside = self._models.beside(self._placement)
         room = memory_for(self._models.target, self._n_ctx, beside)
-        return max(1, min(max(best, FEWEST), room))
+        return max(1, min(max(best, MIN_INTERACTIVE), room))
 
     def run(self, records: Iterable[Record | str]) -> Iterator[RecordResult]:
         """Answer many prompts.

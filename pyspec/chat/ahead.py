@@ -21,10 +21,10 @@ PASTE_ON, PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
 
 _BEGUN, _ENDED = b"\x1b[200~", b"\x1b[201~"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 # for the end of a paste that has begun
 
-MOST_AHEAD = 1 << 20
+MAX_AHEAD = 1 << 20
 """Most bytes that are kept; what is typed beyond them is lost."""
 
 
@@ -77,11 +77,11 @@ class TypeAhead:
             if self._fd in ready:
                 with suppress(OSError):  # the terminal is gone
                     data = os.read(self._fd, 4096)
-                    self._data += data[: MOST_AHEAD - len(self._data)]
+                    self._data += data[: MAX_AHEAD - len(self._data)]
                     if data and end is None:
                         continue
             if end is None:
-                end = monotonic() + _PATIENCE_S
+                end = monotonic() + _TIMEOUT_S
             if not self._pasting or (end is not None and monotonic() >= end):
                 return
 

@@ -156,7 +156,7 @@ def _load(chat: Chat, argument: str) -> None:
     conversation, same = files.restore(saved, chat.model)
     chat.settings, refused = apply(chat.settings, saved.settings)
     usual = values(ChatSettings())
-    chat.given |= {name for name, value in saved.settings.items() if usual.get(name) != value}
+    chat.set_by_user |= {name for name, value in saved.settings.items() if usual.get(name) != value}
     chat.conversation, chat.pending, chat.file = conversation, "", path
     for sentence in refused:
         chat.screen.note(f"setting not loaded: {sentence}")
@@ -258,7 +258,7 @@ def _set(chat: Chat, argument: str) -> None:
         return
     if value.strip():
         chat.settings = changed(chat.settings, name, value.strip())
-        chat.given.add(name)
+        chat.set_by_user.add(name)
     elif name not in FIELDS:
         raise unknown(name)
     chat.screen.note(f"{name} is {values(chat.settings)[name]}")

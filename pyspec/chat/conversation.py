@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from pyspec.engine.handle import Role
-from pyspec.engine.parked import LEAST, ParkedTexts, room_for_parked
+from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
 from pyspec.engine.profiles import keep_learned, keep_seen
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import ContextOverflow, PyspecError
@@ -55,13 +55,13 @@ FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, 
 class Exchange:
     """A question, and its answer once there is one.
 
-    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. asked: the options
+    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. options: those
     of the answer; None if unknown, as in a loaded chat. seed: the sampler's seed.
     """
 
     user: str
     answer: Result | None = None
-    asked: AnswerOptions | None = None
+    options: AnswerOptions | None = None
     seed: int = 0
 
 
@@ -322,9 +322,9 @@ class LlamaChat:
         llm = self.llm
         held = llm.input_ids[: llm.n_tokens].tolist()
         same = common_prefix(held, prompt)
-        if len(held) - same >= max(LEAST, same):
+        if len(held) - same >= max(MIN_TOKENS, same):
             self._parked.park(0, held, "")
-        found = self._parked.fetch(prompt, "", same + LEAST)
+        found = self._parked.fetch(prompt, "", same + MIN_TOKENS)
         if found is not None and (n := self._parked.restore(found, 0, prompt)):
             llm.input_ids[:n], llm.n_tokens = prompt[:n], n
 

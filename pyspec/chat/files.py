@@ -221,7 +221,7 @@ def _read(path: Path, limit: int) -> bytes:
 FOLDER = "PYSPEC_CHATS"
 """Environment variable for the log's folder; empty for no log."""
 
-MOST = 500
+MAX_CHATS = 500
 """Most logged chats; the oldest are deleted."""
 
 
@@ -291,7 +291,7 @@ def forget_all() -> int:
 
 
 def _prune(folder: Path) -> None:
-    for path in _all(folder)[: -MOST + 1]:
+    for path in _all(folder)[: -MAX_CHATS + 1]:
         with suppress(OSError):
             path.unlink()
 

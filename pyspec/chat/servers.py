@@ -21,7 +21,7 @@ from pyspec.store.locate import find_here
 FOLDER = "PYSPEC_SERVERS"
 """Environment variable for the records' folder; empty for none."""
 
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 
 
 class RunningServer(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class RunningServer(msgspec.Struct, frozen=True):
     @property
     def answers(self) -> bool:
         """Whether it takes requests now."""
-        connection = self.connection(_PATIENCE_S)
+        connection = self.connection(_TIMEOUT_S)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
@@ -129,7 +129,7 @@ def server_at(url: str) -> RunningServer | None:
     if known is not None:
         return known
     server = RunningServer(url.rstrip("/"), key, 0, "", "", "unknown", 0)
-    connection = server.connection(_PATIENCE_S)
+    connection = server.connection(_TIMEOUT_S)
     try:
         connection.request("GET", "/v1/models", headers=server.headers)
         response = connection.getresponse()

@@ -64,7 +64,7 @@ class Chat:
     pending: text to put in front of the next question. interrupted_at: time of the last Ctrl-C.
     exit_code: of the last error, for scripts. log: file that keeps the chat automatically, None for no log.
     file: file last saved to or loaded from. confirm: asks the user; None if no user is present.
-    kept: whether the log was written. given: settings that the user has set, which no model's suggestions change.
+    kept: whether the log was written. set_by_user: settings that the user has set, which no model's suggestions change.
     """
 
     model: LlamaChat | RemoteChat
@@ -80,7 +80,7 @@ class Chat:
     file: Path | None = None
     confirm: Confirm | None = None
     kept: bool = False
-    given: set[str] = field(default_factory=set)
+    set_by_user: set[str] = field(default_factory=set)
     _suggested: dict[str, Any] = field(default_factory=dict)
 
     def suggest(self) -> None:
@@ -89,11 +89,13 @@ class Chat:
         new = {
             name: value
             for name, value in suggested_settings(found).items()
-            if name not in self.given
+            if name not in self.set_by_user
         }
-        old = {name: getattr(ChatSettings, name) for name in self._suggested.keys() - self.given}
+        old = {
+            name: getattr(ChatSettings, name) for name in self._suggested.keys() - self.set_by_user
+        }
         self.settings, self._suggested = replace(self.settings, **{**old, **new}), new
-        if told := found.sentence({"temperature" if n == "temp" else n for n in self.given}):
+        if told := found.sentence({"temperature" if n == "temp" else n for n in self.set_by_user}):
             self.screen.note(told)
 
     def fail(self, error: PyspecError) -> None:
@@ -188,7 +190,7 @@ class Chat:
     def _again(self, **speculation: Any) -> Result:
         """Answer the last question with its original options, except for these fields of `Speculation`."""
         last = self.conversation.exchanges[-1]
-        asked = last.asked or self._options(last.seed, self.settings.rule)
+        asked = last.options or self._options(last.seed, self.settings.rule)
         again = replace(asked, speculation=replace(asked.speculation, **speculation))
         return self._stream(self._prompt(self.conversation.question()), again)
 
@@ -214,8 +216,8 @@ class Chat:
             if dropped:
                 gone = counted(dropped, "oldest exchange")
                 self.screen.note(f"the context was full; dropped the {gone}")
-            exchange.asked, exchange.seed = self._options(seed, self.settings.rule), seed
-            exchange.answer = self._stream(prompt, exchange.asked)
+            exchange.options, exchange.seed = self._options(seed, self.settings.rule), seed
+            exchange.answer = self._stream(prompt, exchange.options)
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()

@@ -113,7 +113,7 @@ def chat(
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(asked.system)
-    talk.given |= {"temp" if name == "temperature" else name for name in sampler.given}
+    talk.set_by_user |= {"temp" if name == "temperature" else name for name in sampler.given}
     away: Callable[[], AbstractContextManager[None]] = nullcontext
     if on_terminal:
         editor = TerminalReader(keeps=asked.history)

@@ -30,7 +30,7 @@ from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 from pyspec.store.others import name_of
 
-_LEAST_CTX = 16
+_MIN_CTX = 16
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
@@ -114,8 +114,8 @@ class ModelOptions:
         workers: processes that share the cores if no threads are given; a single one adapts its threads to other programs.
         at_once: sequences with a whole context each. Raises OptionError and the like.
         """
-        if 0 < self.ctx < _LEAST_CTX:
-            raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_LEAST_CTX}")
+        if 0 < self.ctx < _MIN_CTX:
+            raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_MIN_CTX}")
         add_rpc_servers(self.rpc)
         asks = any(layers not in (None, 0, AUTO) for layers in (self.n_gpu_layers, self.draft_ngl))
         if asks and (lacking := lacking_devices(self.devices)):

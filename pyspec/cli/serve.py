@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspec.batch import Batch, Settings
 from pyspec.batch.room import expected_bytes, room_of_models
-from pyspec.batch.run import FEWEST
+from pyspec.batch.run import MIN_INTERACTIVE
 from pyspec.chat.servers import RunningServer, announce
 from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
@@ -93,7 +93,7 @@ class Loader:
     """Loads the models of a server with the options it was started with."""
 
     server: ServerOptions
-    told: SystemOptions
+    system: SystemOptions
     cache: KeptOptions
     models: ServedModels
     drafts: DraftOptions
@@ -120,7 +120,7 @@ class Loader:
     @property
     def answers_as_usual(self) -> bool:
         """Whether answers are those that the model gives without any option of this server but where and how fast it runs."""
-        own = self.models.chat_template, dict(self.models.template_args), self.told.system
+        own = self.models.chat_template, dict(self.models.template_args), self.system.system
         options = self.engine.arguments.keys() - _OF_SPEED
         budget = self.server.reasoning_budget >= 0
         return not (any(own) or options or budget or self.drafts.verify != DraftOptions.verify)
@@ -138,7 +138,7 @@ class Loader:
         path, options = self._find(name)
         others = files_among(options["draft"], options["companion"])
         kinds = Placement(type_k=self.engine.type_k, type_v=self.engine.type_v)
-        cells = (self.server.parallel or FEWEST) * options["n_ctx"]
+        cells = (self.server.parallel or MIN_INTERACTIVE) * options["n_ctx"]
         return self._allowed(name, expected_bytes(path, others, cells, kinds))
 
     def _find(self, name: str | None) -> tuple[Path, dict[str, Any]]:
@@ -163,7 +163,7 @@ class Loader:
         sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
         most = server.max_tokens or MAX_TOKENS
         settings = Settings(
-            sampling, rule, most, self.told.system, reasoning_budget=server.reasoning_budget
+            sampling, rule, most, self.system.system, reasoning_budget=server.reasoning_budget
         )
         batch = Batch(
             str(path),
@@ -217,7 +217,7 @@ FIRST = (
 @command(examples=EXAMPLES, first=FIRST)
 def serve(
     server: ServerOptions,
-    told: SystemOptions,
+    system: SystemOptions,
     cache: KeptOptions,
     models: ServedModels,
     drafts: DraftOptions,
@@ -237,7 +237,7 @@ def serve(
 
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
-    loader = Loader(server, told, cache, models, drafts, sampler, engine)
+    loader = Loader(server, system, cache, models, drafts, sampler, engine)
     batch, serving = loader.load(models.first)
     with batch:
         catalogue = server.models_max > max(1, len(models.model))

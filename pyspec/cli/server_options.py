@@ -23,12 +23,12 @@ from pyspec.store.files import read_named
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _KEY = "PYSPEC_API_KEY"
-_MOST_KEYS = 1 << 20
+_MAX_KEYS = 1 << 20
 
 
 def _keys_in(path: str) -> str:
     try:
-        text = read_named(Path(path), _MOST_KEYS).decode()
+        text = read_named(Path(path), _MAX_KEYS).decode()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
@@ -142,6 +142,6 @@ class ServerOptions:
             return partial(print, flush=True)
         if self.quiet or not sys.stderr.isatty():
             return None
-        from pyspec.serve.access import in_words  # noqa: PLC0415 - brings the server's packages
+        from pyspec.serve.access import as_text  # noqa: PLC0415 - brings the server's packages
 
-        return lambda line: tell(in_words(line), err=True)
+        return lambda line: tell(as_text(line), err=True)

@@ -35,7 +35,7 @@ from pyspec.screen.display import Screen, safe
 from pyspec.screen.tables import TextTable, print_table
 from pyspec.store.files import open_named, utf8
 
-_PATIENCE_S = 2.0
+_NOTICE_S = 2.0
 """How long to wait silently for stdin if there is a prompt already."""
 
 
@@ -72,7 +72,7 @@ def _piped() -> bool:
 def _say_waiting(stream: Any) -> None:
     """Wait for the first byte, and say so after a while. Not with `select`, which takes only sockets on Windows."""
     sentence = "waiting for the rest of the prompt on stdin (use </dev/null if there is none)"
-    timer = threading.Timer(_PATIENCE_S, tell, (sentence,), {"err": True})
+    timer = threading.Timer(_NOTICE_S, tell, (sentence,), {"err": True})
     timer.daemon = True
     timer.start()
     try:
@@ -81,11 +81,11 @@ def _say_waiting(stream: Any) -> None:
         timer.cancel()
 
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Largest file of a grammar, template or schema, bytes."""
 
 
-def file_text(path: Path, limit: int = MOST_BYTES) -> str:
+def file_text(path: Path, limit: int = MAX_BYTES) -> str:
     """Read a regular text file. Raises OptionError if that fails, InputEncoding, or InputTooLong above `limit` bytes."""
     try:
         with open_named(path) as stream:

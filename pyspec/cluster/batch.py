@@ -27,10 +27,10 @@ from pyspec.batch.run import Batch
 from pyspec.cluster.attempts import Attempts
 from pyspec.cluster.shards import JournalFolder
 from pyspec.errors import Cancelled, EngineError, InputError, OptionError
-from pyspec.requests.records import ASKED, Record, failed
+from pyspec.requests.records import REQUEST_FIELDS, Record, failed
 from pyspec.text.result import Failure, RecordResult
 
-_FIELDS = {"id", *ASKED}  # other columns are the dataset's own
+_FIELDS = {"id", *REQUEST_FIELDS}  # other columns are the dataset's own
 
 SHARES = 4
 """Blocks per worker, of about equal tokens. Small blocks keep the workers busy until the end."""

@@ -38,8 +38,8 @@ from pyspec.serve.apis.interface import PING, Interface, openai_refusal
 from pyspec.serve.apis.messages import NOTE
 from pyspec.serve.app import make_app
 from pyspec.serve.paths import interface_at
-from pyspec.serve.patience import whole_body
 from pyspec.serve.settings import MAX_BODY, ServerSettings, served_name
+from pyspec.serve.timeouts import whole_body
 
 log = logging.getLogger("pyspec")
 

@@ -16,9 +16,9 @@ from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.offload import (
     PlacedModel,
     address_of,
-    asked_layers,
     count_placeable,
     fit_layers,
+    requested_layers,
     trial_layers,
 )
 from pyspec.engine.pair import check_pair
@@ -74,7 +74,7 @@ class Placement:
         overrides: Overrides | None,
     ) -> Placement:
         """Read the options of a call that are named `draft_...`. Raises OptionError."""
-        check_ranges({"draft_n_gpu_layers": asked_layers(n_gpu_layers)})
+        check_ranges({"draft_n_gpu_layers": requested_layers(n_gpu_layers)})
         check_ranges(dict(zip(("draft_type_k", "draft_type_v"), kinds)))
         named = None if devices is None else parse_devices(devices)
         return cls(n_gpu_layers, named, *kinds, tensor_places(experts, overrides))

@@ -32,7 +32,7 @@ _PROBES = 12
 # halving 512 layers takes 9
 
 
-def asked_layers(value: Any) -> int:
+def requested_layers(value: Any) -> int:
     """A number of layers, or -1 for "auto"; other values are left to the range checks."""
     return -1 if value == AUTO else value
 

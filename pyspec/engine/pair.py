@@ -17,7 +17,7 @@ from pyspec.store.isolate import run_child
 from pyspec.store.machine import engine_build, processor
 
 _SCRIPT = Path(__file__).with_name("_pair.py")
-_MOST_CONTEXT = 512
+_MAX_CONTEXT = 512
 _SECONDS, _BASE_SECONDS = 3.0, 90.0
 _BYTES_PER_SECOND = 20e6
 
@@ -36,7 +36,7 @@ def check_pair(draft: Path, target: Any, states: States) -> None:
         return
     size = at.size + of.size
     options = {
-        "n_ctx": min(target.n_ctx(), _MOST_CONTEXT),
+        "n_ctx": min(target.n_ctx(), _MAX_CONTEXT),
         "n_threads": loading.n_threads,
         "flash_attn": loading.flash_attn,
         "extra_buffers": "on" if target.model_params.use_extra_bufts else "off",

@@ -11,7 +11,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.states import State, put_state, state_of
 from pyspec.text.tokens import common_prefix
 
-LEAST = 16
+MIN_TOKENS = 16
 """Shortest common beginning worth taking over from another sequence, tokens."""
 
 MIB = 1 << 20

@@ -137,13 +137,13 @@ class PlainSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one answer did. said: its tokens; finish_reason: why it ended, None after an error or if its reader left."""
+    """What one answer did. tokens: its own; finish_reason: why it ended, None after an error or if its reader left."""
 
     tally: Tally
     timings: Timings
     prompt_tokens: int
     prompt_kept: int
-    said: Sequence[Token] = ()
+    tokens: Sequence[Token] = ()
     finish_reason: str | None = None
 
     def settle(self, policy: LengthPolicy) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def times_among(begun: float, first: float, end: float, tokens: int) -> dict[str
     }
 
 
-_FEWEST = 3
+_MIN_DECODES = 3
 """Fewest decodes of a row count before an unmeasured curve, or the rounds of an answer, are believed."""
 
 
@@ -199,7 +199,7 @@ def plain_decode_ms(
     by rows); divided by the curve's time for these, that is how slow the machine was. So both sides of a speed-up come from the
     same minute.
     """
-    if not (target.measured or target.count(n) >= _FEWEST):
+    if not (target.measured or target.count(n) >= _MIN_DECODES):
         return None
     longest = max([n, *verifies])
     tables = [target.table(depth, longest) for depth in depths]
@@ -222,6 +222,6 @@ def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:
     ms = plain_decode_ms(policy.curve.target, 1, ends, verifies, choice["ms_target"])
     if ms is not None:
         return PlainSpeed(ms + policy.plain_aside.ms, "curve")
-    if choice["rounds_plain"] >= _FEWEST and choice["ms_plain"]:
+    if choice["rounds_plain"] >= _MIN_DECODES and choice["ms_plain"]:
         return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
     return None

@@ -17,10 +17,10 @@ import llama_cpp
 
 from pyspec.engine.offload import (
     address_of,
-    asked_layers,
     context_of,
     fit_layers,
     place_on,
+    requested_layers,
     trial_layers,
 )
 from pyspec.engine.tensor_places import Overrides, tensor_places
@@ -101,7 +101,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._stack = contextlib.ExitStack()
         layers = kwargs.get("n_gpu_layers", 0)
         self.fits_itself = layers == AUTO
-        kwargs["n_gpu_layers"] = asked_layers(layers)
+        kwargs["n_gpu_layers"] = requested_layers(layers)
         check_ranges(kwargs)
         check_cache_type(kwargs.get("type_v"), bool(kwargs.get("flash_attn")))
         embedding, vocab_only = (bool(kwargs.get(mode)) for mode in ("embedding", "vocab_only"))

@@ -23,7 +23,7 @@ from pyspec.store.others import file_name_of
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Matches names of tensors that hold the experts of a layer; llama.cpp's own pattern."""
 
-MOST_PATTERN = 256
+MAX_PATTERN = 256
 
 Overrides: TypeAlias = "str | Mapping[str, str] | Iterable[tuple[str, str]]"
 """Patterns and devices: `PATTERN=DEVICE,..`, a mapping, or pairs."""
@@ -123,9 +123,9 @@ def _check_pattern(pattern: str) -> None:
     except (re.error, RecursionError, OverflowError) as error:
         hint = "use a regular expression, such as ffn_.*_exps"
         raise OptionError(f"the pattern {pattern[:80]!r} cannot be read: {error}", hint) from None
-    if len(pattern) > MOST_PATTERN or "\0" in pattern:
+    if len(pattern) > MAX_PATTERN or "\0" in pattern:
         raise OptionError(
-            f"the pattern {pattern[:40]!r} cannot be used", f"use at most {MOST_PATTERN} letters"
+            f"the pattern {pattern[:40]!r} cannot be used", f"use at most {MAX_PATTERN} letters"
         )
 
 

@@ -21,7 +21,7 @@ ROWS = (1, 2, 3, 4, 5, 8)
 """Row counts that decide between no draft, a short one and a long one, most important first."""
 
 _REPEATS = 3
-_LEAST_TEXT = 32  # tokens of context that timing needs
+_MIN_TEXT = 32  # tokens of context that timing needs
 _BUDGET_S = 0.4  # for all measurements, about
 
 
@@ -114,7 +114,7 @@ def time_unseen(llm: Any, curve: CostCurve) -> None:
     text, engine = llm.input_ids[: llm.n_tokens].tolist(), llm.assembly.engine
     rows = [n for n in ROWS if n <= loop.longest + 1 and (n == 1 or target.count(n) < SURE)]
     steps = loop.draft_model and not curve.draft.timed_here(1)
-    if target.measured or len(text) < _LEAST_TEXT or not target.count(1) or not (rows[1:] or steps):
+    if target.measured or len(text) < _MIN_TEXT or not target.count(1) or not (rows[1:] or steps):
         return
     engine.cancel(raised=False)
     found = least_verify_ms(engine, text, rows, _BUDGET_S)

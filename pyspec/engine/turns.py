@@ -15,7 +15,7 @@ from pyspec.errors import EngineBusy, EngineError
 _Item = TypeVar("_Item")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-OWN_PATIENCE_S = 5.0
+OWN_WAIT_S = 5.0
 """How long a thread waits for an answer that it read last itself: most likely nobody reads that any more."""
 
 _FIRST_LOOK_S = 0.05
@@ -88,8 +88,8 @@ class Turns:
         to each other, and an idle process may never collect them. So this calls the collector, soon at first and then ever more
         rarely.
         """
-        patience = self._patience()
-        end, look = (None if patience is None else monotonic() + patience), _FIRST_LOOK_S
+        limit = self._time_limit()
+        end, look = (None if limit is None else monotonic() + limit), _FIRST_LOOK_S
         while True:
             with self._changed:
                 left = look if end is None else min(look, max(0.0, end - monotonic()))
@@ -155,8 +155,8 @@ class Turns:
                 self._holder = None
                 self._changed.notify_all()
 
-    def _patience(self) -> float | None:
-        own = OWN_PATIENCE_S if self._reader == threading.get_ident() else None
+    def _time_limit(self) -> float | None:
+        own = OWN_WAIT_S if self._reader == threading.get_ident() else None
         if self._wait is True:
             return own
         return 0.0 if self._wait is False else min(self._wait, own or self._wait)

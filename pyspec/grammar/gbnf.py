@@ -11,16 +11,16 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from pyspec.errors import InputError
-from pyspec.grammar.languages import MOST_BYTES, MOST_RULES, Constraint, Language, literal, of_lark
+from pyspec.grammar.languages import MAX_BYTES, MAX_RULES, Constraint, Language, literal, of_lark
 from pyspec.grammar.lexemes import with_words
 
-MOST_CHARACTERS = 50_000
+MAX_CHARACTERS = 50_000
 """Most characters and classes of all rules."""
 
-MOST_DEPTH = 128
+MAX_DEPTH = 128
 """Deepest nesting of brackets."""
 
-MOST_REPEATS = 2000
+MAX_REPEATS = 2000
 """Most repetitions of a part, as in llama.cpp."""
 
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
@@ -41,8 +41,8 @@ def of_gbnf(text: Any, root: str = "root") -> Language:
     """The texts of a grammar in GBNF. Raises InputError for one that cannot be read."""
     if not isinstance(text, str):
         raise InputError("the grammar is not a text", "give GBNF")
-    if len(text) > MOST_BYTES:
-        raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
+    if len(text) > MAX_BYTES:
+        raise InputError(f"the grammar is longer than {MAX_BYTES} bytes", "make it shorter")
     return _Reader(text).language(root)
 
 
@@ -99,8 +99,8 @@ class _Reader:
 
     def _add(self, name: str, body: str) -> str:
         self._rules[name] = body
-        if len(self._rules) > MOST_RULES:
-            raise InputError(f"the grammar has more than {MOST_RULES} rules", "simplify it")
+        if len(self._rules) > MAX_RULES:
+            raise InputError(f"the grammar has more than {MAX_RULES} rules", "simplify it")
         return name
 
     def _named(self, name: str) -> str:
@@ -146,8 +146,8 @@ class _Reader:
 
     def _group(self) -> str:
         self._depth += 1
-        if self._depth > MOST_DEPTH:
-            hint = f"use at most {MOST_DEPTH} levels"
+        if self._depth > MAX_DEPTH:
+            hint = f"use at most {MAX_DEPTH} levels"
             raise InputError("the grammar nests brackets too deep", hint)
         self._match(_SPACES)
         body = self._ways(nested=True)
@@ -161,8 +161,8 @@ class _Reader:
 
     def _repeated(self, part: str, times: re.Match[str]) -> str:
         least, open_end, most = times.groups()
-        if max(int(least or 0), int(most or 0)) > MOST_REPEATS:
-            hint = f"use at most {MOST_REPEATS}"
+        if max(int(least or 0), int(most or 0)) > MAX_REPEATS:
+            hint = f"use at most {MAX_REPEATS}"
             raise InputError("the grammar repeats a part too many times", hint)
         if not part:
             self._fail("something to repeat")
@@ -201,8 +201,8 @@ class _Reader:
 
     def _char(self) -> int:
         self._n_characters += 1
-        if self._n_characters > MOST_CHARACTERS:
-            hint = f"use at most {MOST_CHARACTERS} characters"
+        if self._n_characters > MAX_CHARACTERS:
+            hint = f"use at most {MAX_CHARACTERS} characters"
             raise InputError("the grammar has too many characters in its rules", hint)
         found = self._match(_CHAR) or self._fail("a character")
         code = next((int(digits, 16) for digits in found.groups()[:3] if digits), None)

@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspec.errors import InputError
 
-MOST_WAYS = 64
-_MOST_ITEMS = 6
-_MOST_LISTS = 400
+MAX_WAYS = 64
+_MAX_ITEMS = 6
+_MAX_LISTS = 400
 _TYPES = ["null", "boolean", "object", "array", "number", "string"]
 NO_LIST = {"type": [kind for kind in _TYPES if kind != "array"]}
 NO_OBJECT = {"type": [kind for kind in _TYPES if kind != "object"]}
@@ -42,7 +42,7 @@ def any_of(parts: Iterable[Schema]) -> Schema:
     return {"anyOf": found} if len(found) > 1 else (found or [False])[0]
 
 
-def few(found: Iterable[Any], most: int = MOST_WAYS) -> list[Any]:
+def few(found: Iterable[Any], most: int = MAX_WAYS) -> list[Any]:
     """Return these as a list. Raises InputError for too many."""
     taken = [each for each, _ in zip(found, range(most + 1))]
     if len(taken) > most:
@@ -65,7 +65,7 @@ def longest(schema: Mapping[str, Any]) -> int:
     bound = schema.get("maxItems", inf)
     if schema.get("items") is False:
         bound = min(bound, len(schema.get("prefixItems", [])))
-    if bound > MOST_WAYS:
+    if bound > MAX_WAYS:
         raise InputError("lists of any length")
     return int(bound)
 
@@ -220,14 +220,14 @@ def different_items(schema: Mapping[str, Any]) -> Schema:
         return True
     rest = [] if items is False else _values(items)
     most = int(min(len(first) + len(rest), schema.get("maxItems", inf)))
-    if most > _MOST_ITEMS:
+    if most > _MAX_ITEMS:
         raise InputError("too many lists")
     kinds = [*map(_values, first), *([rest] * max(most - len(first), 0))]
     lists = chain.from_iterable(
         product(*kinds[:n]) for n in range(schema.get("minItems", 0), most + 1)
     )
     different = (list(each) for each in few(lists, 1 << 14) if _differ(each))
-    return any_of([NO_LIST, {"enum": few(different, _MOST_LISTS)}])
+    return any_of([NO_LIST, {"enum": few(different, _MAX_LISTS)}])
 
 
 def _differ(values: Sequence[Any]) -> bool:

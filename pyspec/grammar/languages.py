@@ -11,13 +11,13 @@ from llguidance import LLMatcher
 
 from pyspec.errors import InputError
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Longest grammar, bytes."""
 
 OWN_BYTES = 1 << 17
 """Longest grammar or expression in a caller's own words: it may nest as deep as it is long."""
 
-MOST_RULES = 3000
+MAX_RULES = 3000
 """Most rules of a grammar: where each may be empty, the work for a token grows with their square."""
 
 _RULE = re.compile(r"^[ \t]*[?!]?[a-z_][^:\n]*:", re.MULTILINE | re.IGNORECASE)
@@ -46,8 +46,8 @@ class Language:
     def grammar(self) -> str:
         """What llguidance reads. Raises InputError if it is too long."""
         lark = f"{_OPTIONS}start: {self.start}\n{self.rules}"
-        if len(lark) + len(self.own) > MOST_BYTES:
-            raise InputError(f"the grammar is longer than {MOST_BYTES} bytes", "make it shorter")
+        if len(lark) + len(self.own) > MAX_BYTES:
+            raise InputError(f"the grammar is longer than {MAX_BYTES} bytes", "make it shorter")
         if not self.own:
             return str(LLMatcher.grammar_from_lark(_encodable(lark)))
         parts = [{"lark_grammar": lark}, {"name": "own", "lark_grammar": _OPTIONS + self.own}]
@@ -90,8 +90,8 @@ def of_choice(texts: Any) -> Language:
 
 def of_lark(text: Any) -> Language:
     """The texts of a grammar in llguidance's dialect of Lark. Raises InputError."""
-    if isinstance(text, str) and len(_RULE.findall(text)) > MOST_RULES:
-        raise InputError(f"the grammar has more than {MOST_RULES} rules", "simplify it")
+    if isinstance(text, str) and len(_RULE.findall(text)) > MAX_RULES:
+        raise InputError(f"the grammar has more than {MAX_RULES} rules", "simplify it")
     return Language("@own", own=_own(text, "the grammar"), source=text)
 
 

@@ -18,8 +18,8 @@ from pyspec.errors import InputError
 Ranges = tuple[tuple[int, int], ...]
 """Code points, from the first of each pair up to the second."""
 
-_MOST_NODES = 10_000
-_MOST_STEPS = 2_000_000
+_MAX_NODES = 10_000
+_MAX_STEPS = 2_000_000
 _LAST = 0x10FFFF
 _PART = re.compile(
     r'(?P<part>"(?:[^"\\]|\\.)*"|/(?:[^/\\]|\\.)*/|<[^>]*>|[a-z]\w*)(?P<times>[*+?]|\{[\d,]*\})?|(?P<or>\|)'
@@ -129,7 +129,7 @@ class _Automaton:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _node(self, word: _Part | None) -> int:
-        if len(self._word) > _MOST_NODES:
+        if len(self._word) > _MAX_NODES:
             raise InputError("too much would have to be looked at")
         self._empty.append([])
         self._edges.append([])
@@ -248,7 +248,7 @@ class _Automaton:
 
     def _step(self, n: int) -> None:
         self._steps += n
-        if self._steps > _MOST_STEPS:
+        if self._steps > _MAX_STEPS:
             raise InputError("too much would have to be looked at")
 
     def _confused(self, state: frozenset[int]) -> set[_Part]:

@@ -18,7 +18,7 @@ from pyspec.grammar import keywords
 from pyspec.grammar.keywords import NO_LIST, NOTES, Schema, all_of, any_of, at, few, longest
 from pyspec.grammar.references import Document, with_parts
 
-_MOST_STEPS = 4000
+_MAX_STEPS = 4000
 _UNEVALUATED = {"unevaluatedProperties", "unevaluatedItems"}
 _IN_PLACE = ("allOf", "$ref", "anyOf", "oneOf", "if", "dependentSchemas")
 _SILENT = NOTES | {"then", "else", "minContains", "maxContains"}
@@ -146,14 +146,14 @@ class _Rewriting:
         try:
             return write()
         except InputError:
-            if self._left_out is None or self._steps > _MOST_STEPS:
+            if self._left_out is None or self._steps > _MAX_STEPS:
                 raise
             self._left_out.append(key)
             return otherwise
 
     def _step(self) -> None:
         self._steps += 1
-        if self._steps > _MOST_STEPS:
+        if self._steps > _MAX_STEPS:
             raise InputError("too long")
 
     def _behind(self, ref: str, use: Callable[[Schema], Any]) -> Any:

@@ -58,7 +58,7 @@ _SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
 _CONDITIONS = {"not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"}
 """Keywords whose schemas are about what others allow."""
 
-_MOST_PARTS = 1000
+_MAX_PARTS = 1000
 _NANOSECONDS = r"^[^.]*(\.\d{1,9}([^\d][^.]*)?)?$"
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -295,7 +295,7 @@ def _loosened(schema: dict[str, Any]) -> dict[str, Any]:
 
     Each part is tried by itself, so there must not be too many.
     """
-    if json.dumps(schema).count("{") > _MOST_PARTS:
+    if json.dumps(schema).count("{") > _MAX_PARTS:
         return ANY_OBJECT
     made = _rebuilt(schema, lambda part: _holding(part, schema))
     return made if _holds(made) else ANY_OBJECT

@@ -12,7 +12,7 @@ from pyspec.errors import InputError
 from pyspec.grammar.spacing import SPACES, Spacing
 from pyspec.grammar.vocabulary import ByteVocabulary
 
-_MOST_BYTES = 96
+_MAX_BYTES = 96
 _FEW = 6
 # bytes that may come next where little more than spaces is in doubt
 _PATIENCE = 4
@@ -71,7 +71,7 @@ class Skeleton:
         """The text, the token behind it that is no text, and a digit if a number comes next."""
         ahead, spacing = matcher.deep_copy(), self._spacing.copy()
         text, mark, digit = b"", None, b""
-        while len(text) < _MOST_BYTES and mark is None and not digit:
+        while len(text) < _MAX_BYTES and mark is None and not digit:
             forced, mark = _forced(ahead)
             if not forced and mark is None and spaces:
                 forced, digit = self._likely(ahead, spacing)
@@ -134,4 +134,4 @@ def _forced(matcher: LLMatcher) -> tuple[bytes, int | None]:
     data = matcher.deep_copy().compute_ff_bytes()
     text, _, behind = data.partition(b"\xff")
     mark = _MARK.match(behind)
-    return text[:_MOST_BYTES], int(mark[1]) if mark and len(text) <= _MOST_BYTES else None
+    return text[:_MAX_BYTES], int(mark[1]) if mark and len(text) <= _MAX_BYTES else None

@@ -18,7 +18,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
 
 
-def given_to(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_for_llama(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
     return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
 

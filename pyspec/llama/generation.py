@@ -29,8 +29,8 @@ from pyspec.llama.options import (
     AnswerOptions,
     Completion,
     IdStream,
-    InForce,
     Speculation,
+    ThreadOptions,
 )
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
@@ -88,7 +88,7 @@ class Generation(Mirror):
         check_noise(sampling)
         self._noise = sampling
         self._length = parse_length(length)
-        self._in_force = InForce()
+        self._in_force = ThreadOptions()
         self._session: Session | None = None
         self._noted: set[str] = set()
         self._timed_plain = False
@@ -126,19 +126,19 @@ class Generation(Mirror):
         self,
         speculation: Speculation | None = None,
         samplers: Mapping[str, Any] = MappingProxyType({}),
-        hears: Callable[[int], bool] | None = None,
+        on_token: Callable[[int], bool] | None = None,
     ) -> Iterator[None]:
         """Apply a call's options to the calls made inside: chat handlers call `create_completion` with arguments of their own."""
         if speculation is not None and not isinstance(speculation, Speculation):
             raise OptionError(f"speculation is {speculation!r}", "give Speculation(...) or OFF")
         force = self._in_force
-        outer = force.speculation, force.samplers, force.hears
-        force.speculation, force.hears = speculation or outer[0], hears or outer[2]
+        outer = force.speculation, force.samplers, force.on_token
+        force.speculation, force.on_token = speculation or outer[0], on_token or outer[2]
         force.samplers = {**outer[1], **samplers}
         try:
             yield
         finally:
-            force.speculation, force.samplers, force.hears = outer
+            force.speculation, force.samplers, force.on_token = outer
 
     def _marked(self, chunk: Any, completion: Completion | None = None) -> Any:
         """A chunk of a completion; adds why it ended and what speculation did to the last one."""
@@ -173,7 +173,7 @@ class Generation(Mirror):
             prompt_rows=keep_rows and bool(kwargs.get("echo")),
         )
         completion = Completion(options, kwargs.pop("stopping_criteria", None))
-        completion.hears = self._in_force.hears
+        completion.on_token = self._in_force.on_token
         chunks = super()._create_completion(*args, stopping_criteria=completion, **kwargs)
         return self._chunks(completion, chunks)
 
@@ -354,7 +354,7 @@ class Generation(Mirror):
             names = session.assembly.draft, session.assembly.companion
             settled = account.settle(policy)
             block = options.block(account.tally, settled, names, self.verification)
-            self.last_speculation = SpeculationBlock(block, account.said, self)
+            self.last_speculation = SpeculationBlock(block, account.tokens, self)
             self._note(session.assembly.hint())
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 

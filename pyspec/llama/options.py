@@ -213,13 +213,13 @@ class Completion:
     """What a llama-cpp-python completion needs beyond what its loop passes to `generate`.
 
     If a generator ends before that loop asked for the end, the loop throws its text away, unless a stopping criterion stops
-    there. So this object stands in for the call's own `criteria`, and stops where the answer ended by itself. hears: gets each
+    there. So this object stands in for the call's own `criteria`, and stops where the answer ended by itself. on_token: gets each
     token, and returns whether the answer ends with it.
     """
 
     options: AnswerOptions
     criteria: Any
-    hears: Callable[[int], bool] | None = None
+    on_token: Callable[[int], bool] | None = None
     reason: str | None = None
     """Why the answer ended; None if llama-cpp-python knows."""
     answer: ref[IdStream] | None = None
@@ -232,7 +232,7 @@ class Completion:
 
     def ends(self, token: int, ids: Any, logits: Any) -> bool:
         """Whether the answer ends with this token, which follows the tokens `ids`."""
-        if self.hears is not None and self.hears(token):
+        if self.on_token is not None and self.on_token(token):
             self.reason = "stop"
             return True
         return self.criteria is not None and bool(self.criteria(ids, logits))
@@ -243,10 +243,10 @@ class Completion:
         return bool(wanted) or self.reason is not None
 
 
-class InForce(local):
+class ThreadOptions(local):
     """What applies to the call that this thread is in."""
 
     speculation = Speculation()
     samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
-    hears: Callable[[int], bool] | None = None
+    on_token: Callable[[int], bool] | None = None
     completion: Completion | None = None  # the one whose loop runs

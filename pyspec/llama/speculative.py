@@ -18,11 +18,11 @@ from pyspec.engine.offload import placed
 from pyspec.engine.parts import MemoryChoice
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError
-from pyspec.llama.arguments import file_of, given_to, more_samplers, signed_like
+from pyspec.llama.arguments import arguments_for_llama, file_of, more_samplers, signed_like
 from pyspec.llama.generation import Generation
 from pyspec.llama.options import OFF, Speculation, refuse_unknown
 from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
-from pyspec.sampling.chain import LEAST_P, Sampling
+from pyspec.sampling.chain import MIN_TOP_P, Sampling
 from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise
 from pyspec.sampling.verification import Strict, Verification
@@ -152,7 +152,7 @@ class SpeculativeLlama(Generation):
         template_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        given = given_to(locals())
+        given = arguments_for_llama(locals())
         given |= given.pop("kwargs")
         if type(self) is SpeculativeLlama:  # libraries pass what they like to an `InstalledLlama`
             refuse_unknown(SpeculativeLlama, kwargs)
@@ -236,7 +236,7 @@ class SpeculativeLlama(Generation):
             OpenAI's completion, or an iterator of its chunks with `stream`. It has a `speculation` block, and its finish_reason
             is "cancelled" after `cancel()`.
         """
-        given, more = given_to(locals()), more_samplers(locals())
+        given, more = arguments_for_llama(locals()), more_samplers(locals())
         with self.binding(speculation, more):
             chunks = self._create_completion(**given)
             return chunks if stream else shown_as(next(chunks))
@@ -312,7 +312,7 @@ class SpeculativeLlama(Generation):
         Returns:
             OpenAI's chat completion, or an iterator of its chunks with `stream`; it has a `speculation` block.
         """
-        given, more = given_to(locals()), more_samplers(locals())
+        given, more = arguments_for_llama(locals()), more_samplers(locals())
         with self.binding(speculation, more), self.templating(chat_template_kwargs):
             result = super().create_chat_completion(**given)
         if isinstance(result, dict):
@@ -360,7 +360,7 @@ class SpeculativeLlama(Generation):
         Yields:
             Token ids, up to an end-of-generation token (the last one), or to the end of the context.
         """
-        given, more = given_to(locals()), more_samplers(locals())
+        given, more = arguments_for_llama(locals()), more_samplers(locals())
         if self.model_params.vocab_only:
             raise EngineError("the model was loaded with vocab_only", "load it with its weights")
         if self._plain:
@@ -370,7 +370,7 @@ class SpeculativeLlama(Generation):
             plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
             return plain
         sampling = Sampling(
-            temperature=temp, top_k=top_k, top_p=min(max(top_p, LEAST_P), 1.0), min_p=min(max(min_p, 0.0), 1.0),
+            temperature=temp, top_k=top_k, top_p=min(max(top_p, MIN_TOP_P), 1.0), min_p=min(max(min_p, 0.0), 1.0),
             typical_p=typical_p, repeat_penalty=repeat_penalty, frequency_penalty=frequency_penalty,
             presence_penalty=presence_penalty, mirostat_mode=mirostat_mode, mirostat_tau=mirostat_tau,
             mirostat_eta=mirostat_eta, seed=self._seed, **more,

@@ -25,10 +25,10 @@ from pyspec.lookup.text_index import TAIL, Continuation, TextIndex
 
 log = logging.getLogger("pyspec")
 
-MOST_TOKENS = 500_000
+MAX_TOKENS = 500_000
 """Most tokens of all owners together: 84 bytes each in memory, 4 on disk."""
 
-MOST_DAYS = 7.0
+MAX_DAYS = 7.0
 """How many days a text is kept at most."""
 
 _AN_OWNER = 50
@@ -151,7 +151,7 @@ class TextFile:
     """
 
     _START = b"pyspec texts 1\0\0"
-    _MOST = 1 << 14  # tokens that may wait to be written
+    _MAX_WAITING = 1 << 14  # tokens that may wait to be written
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -203,7 +203,7 @@ class TextFile:
             self._runs.append((place, list(tokens)))
         self._end = end
         self._waiting += len(tokens)
-        if self._waiting >= self._MOST:
+        if self._waiting >= self._MAX_WAITING:
             self.flush()
 
     def flush(self) -> None:
@@ -265,8 +265,8 @@ class Memory:
         folder: str | Path | None = None,
         *,
         vocabulary: str = "",
-        tokens: int = MOST_TOKENS,
-        days: float = MOST_DAYS,
+        tokens: int = MAX_TOKENS,
+        days: float = MAX_DAYS,
     ) -> None:
         if tokens < 1 or not days > 0.0:
             raise OptionError(

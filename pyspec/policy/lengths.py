@@ -13,7 +13,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
 
-FIXED_MAX = 63
+MAX_FIXED = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"
 
 
@@ -68,9 +68,9 @@ def parse_length(text: str) -> Length:
     if name in ("companion", "auto") and not colon:
         return Companion() if name == "companion" else Auto()
     if name == "fixed":
-        if not (value.isascii() and value.isdigit() and len(value) < 5 and int(value) <= FIXED_MAX):
+        if not (value.isascii() and value.isdigit() and len(value) < 5 and int(value) <= MAX_FIXED):
             raise OptionError(
-                f"the fixed draft length must be a whole number 0..{FIXED_MAX}", _HINT
+                f"the fixed draft length must be a whole number 0..{MAX_FIXED}", _HINT
             )
         return FixedLength(int(value))
     if name == "confidence":

@@ -16,7 +16,7 @@ from pyspec.sampling.verification import Margin, Strict, Verification
 
 _STRICT = Strict()
 
-MOST_POLICIES = 32
+MAX_POLICIES = 32
 """Policies kept: rules may differ from call to call."""
 
 
@@ -58,7 +58,7 @@ class Policies:
         key = parse_length(length) if length else self._length, *asked
         policy = self._made.pop(key, None)
         if policy is None:
-            if len(self._made) == MOST_POLICIES:
+            if len(self._made) == MAX_POLICIES:
                 self._made.pop(next(iter(self._made)))
             policy = self.new(length, *asked)
             policy.others = partial(self._learned_of, length, *asked)

@@ -176,7 +176,7 @@ def store(llm: SpeculativeLlama, found: Measurement) -> Path:
     return save_profile(profile, profiles_dir())
 
 
-MOST_APART = 3.0
+MAX_APART = 3.0
 """If two measurements of one pair differ by this factor, at least one was made on a busy machine."""
 
 
@@ -184,7 +184,7 @@ def apart(llm: SpeculativeLlama, found: Measurement) -> str:
     """A warning if this measurement cannot be of the same machine as the stored one; else ""."""
     known = load_profile(llm, llm.assembly.sides)
     times = disagreement(found.figures.curve().state(), known[0].state()) if known else 1.0
-    return f"{times:.1f} times as fast or slow as what is stored" if times > MOST_APART else ""
+    return f"{times:.1f} times as fast or slow as what is stored" if times > MAX_APART else ""
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

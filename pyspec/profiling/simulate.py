@@ -114,14 +114,14 @@ def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
 
 
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 def load_rounds(path: Path) -> list[Answer]:
     """Read what `save_rounds` wrote. Raises InputError for any other file."""
     try:
         return msgspec.msgpack.decode(
-            gzip.decompress(read_named(path, _MOST_BYTES)), type=list[Answer]
+            gzip.decompress(read_named(path, _MAX_BYTES)), type=list[Answer]
         )
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise InputError(f"{path} was not written by `pyspec profile --rounds`: {error}") from None

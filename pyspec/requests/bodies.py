@@ -18,7 +18,7 @@ from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import REFUSED, UndoneFields, refuse_undone
 from pyspec.requests.records import CHAT, COMPLETION, MAX_TOKENS, Record, RequestFields
-from pyspec.sampling.chain import LEAST_P
+from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import content_text
 from pyspec.text.result import Result
@@ -108,7 +108,7 @@ class Body(UndoneFields, kw_only=True):
         if wanted["repeat_penalty"] is None:
             wanted["repeat_penalty"] = self.repetition_penalty
         if wanted["top_p"] == 0:  # clients mean greedy decoding
-            wanted["top_p"] = LEAST_P
+            wanted["top_p"] = MIN_TOP_P
         wanted["max_tokens"] = _as_many(self.max_tokens)
         wanted["reasoning_budget"] = self.budget
         if False in (self.enable_thinking, self.think, (self.reasoning or {}).get("enabled")):

@@ -72,12 +72,12 @@ def text_of_call(arguments: str) -> str:
     return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
-def as_told(calls: Iterable[dict[str, Any]], custom: Collection[str]) -> list[dict[str, Any]]:
+def openai_calls(calls: Iterable[dict[str, Any]], custom: Collection[str]) -> list[dict[str, Any]]:
     """Calls in OpenAI's format. custom: names of custom tools, whose calls have a format of their own."""
-    return [_told(call) if call["function"]["name"] in custom else call for call in calls]
+    return [_openai_call(call) if call["function"]["name"] in custom else call for call in calls]
 
 
-def _told(call: Mapping[str, Any]) -> dict[str, Any]:
+def _openai_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     custom = {"name": function["name"], "input": text_of_call(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}

@@ -152,8 +152,8 @@ class Record(RecordFields, kw_only=True):
 
     @property
     def sha256(self) -> str:
-        """Hash of the fields in ASKED."""
-        values = {name: getattr(self, name) for name in ASKED}
+        """Hash of the fields in REQUEST_FIELDS."""
+        values = {name: getattr(self, name) for name in REQUEST_FIELDS}
         data = repr([(key, value) for key, value in values.items() if value is not None])
         return hashlib.sha256(data.encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -186,7 +186,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "reasoning_budget": (-1, MAX_TOKENS),
 }
 _ABOUT = {"id", "source", "line", "form", "prediction", "error"}
-ASKED = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
+REQUEST_FIELDS = tuple(name for name in Record.__struct_fields__ if name not in _ABOUT)
 """Fields of a record that determine the answer. The others are its id, its place and drafting hints. Journals hash them in
 this order."""
 

@@ -19,7 +19,7 @@ from pyspec.sampling.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chan
 from pyspec.sampling.options import NUMBERS, SamplerNumbers, check_numbers
 from pyspec.text.budget import Budget
 
-LEAST_P = 1e-9
+MIN_TOP_P = 1e-9
 """The top_p that leaves one token, as llama.cpp does for 0 and below."""
 
 DRY_BREAKERS = ("\n", ":", '"', "*")

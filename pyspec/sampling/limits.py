@@ -55,7 +55,7 @@ KV_TYPES = {
 
 _TYPED = ("type_k", "type_v", "draft_type_k", "draft_type_v")
 
-MOST_BYTES = 127
+MAX_BYTES = 127
 """Longest key or text in llama.cpp's overrides, without the NUL after it."""
 
 
@@ -70,11 +70,11 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> tuple[tuple[str, Any
         if (
             not fits
             or not key
-            or any(len(text.encode()) > MOST_BYTES or "\0" in text for text in texts)
+            or any(len(text.encode()) > MAX_BYTES or "\0" in text for text in texts)
         ):
             raise OptionError(
                 f"the override {key[:40]!r} cannot be used",
-                f"use a bool, int, float or str; keys and strings have at most {MOST_BYTES} bytes",
+                f"use a bool, int, float or str; keys and strings have at most {MAX_BYTES} bytes",
             )
     return pairs
 
@@ -94,14 +94,14 @@ def check_ranges(options: Mapping[str, Any], ranges: Mapping[str, Range] = RANGE
             raise OptionError(f"{name} is {value!r}", f"use {allowed.usual}")
 
 
-MOST_BREAKERS, BREAKER_BYTES = 16, 40
+MAX_BREAKERS, BREAKER_BYTES = 16, 40
 """llama.cpp looks for each breaker in every word of a vocabulary, and truncates longer ones."""
 
 
 def check_breakers(breakers: Any) -> None:
     """Raise OptionError for an invalid list of DRY sequence breakers."""
-    if isinstance(breakers, str) or len(breakers) > MOST_BREAKERS:
-        told, usual = str(breakers)[:40], f"use a list of at most {MOST_BREAKERS} strings"
+    if isinstance(breakers, str) or len(breakers) > MAX_BREAKERS:
+        told, usual = str(breakers)[:40], f"use a list of at most {MAX_BREAKERS} strings"
         raise OptionError(f"dry_sequence_breakers is {told!r}", usual)
     for word in breakers:
         if not isinstance(word, str) or not 1 <= len(_bytes(word)) <= BREAKER_BYTES or "\0" in word:

@@ -126,7 +126,7 @@ class Dry:
     """llama.cpp's DRY samplers of one model; kept, since looking for breakers in each word of a vocabulary takes long."""
 
     _all: ClassVar[weakref.WeakKeyDictionary[Any, Dry]] = weakref.WeakKeyDictionary()
-    _MOST = 8
+    _MAX_MADE = 8
 
     def __init__(self) -> None:
         self._made: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -151,6 +151,6 @@ class Dry:
             self._made[key] = made
         self._made.move_to_end(key)
         copy = llama_cpp.llama_sampler_clone(self._made[key])
-        if len(self._made) > self._MOST:
+        if len(self._made) > self._MAX_MADE:
             llama_cpp.llama_sampler_free(self._made.popitem(last=False)[1])
         return copy

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyspec.screen.display import safe
 from pyspec.serve.pending import PendingRequest
 
-ASKED = "pyspec.asked"
+REQUEST = "pyspec.asked"
 """Key of the `PendingRequest` in a request's scope."""
 
 UNTOLD = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")
@@ -43,7 +43,7 @@ class AccessLog:
                 "status": seen.status,
                 "ms": round(1e3 * (time.perf_counter() - begun), 1),
                 "sent": seen.sent,
-                **facts(scope.get(ASKED)),
+                **facts(scope.get(REQUEST)),
             }
             self._write(msgspec.json.encode(line).decode())
 
@@ -79,7 +79,7 @@ class Activity:
 _LONGEST_PATH = 60
 
 
-def in_words(line: str) -> str:
+def as_text(line: str) -> str:
     """A line of `AccessLog` for people: method, path, model, tokens, time, and whether the answer was cancelled."""
     entry = msgspec.json.decode(line)
     path, seconds = safe(entry["path"])[:_LONGEST_PATH], entry["ms"] / 1e3
@@ -124,7 +124,7 @@ class Spans:
             try:
                 await self._app(scope, receive, seen)
             finally:
-                for key, value in _attributes(scope.get(ASKED)).items():
+                for key, value in _attributes(scope.get(REQUEST)).items():
                     span.set_attribute(key, value)
                 span.set_attribute("url.path", scope["path"])
                 span.set_attribute("http.response.status_code", seen.status)

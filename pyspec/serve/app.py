@@ -32,8 +32,8 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body
 from pyspec.serve import about, tokenizing
-from pyspec.serve.access import ASKED, AccessLog, Activity, Spans
-from pyspec.serve.apis.interface import Interface, openai_refusal, told_of
+from pyspec.serve.access import REQUEST, AccessLog, Activity, Spans
+from pyspec.serve.apis.interface import Interface, error_fields, openai_refusal
 from pyspec.serve.apis.messages import MESSAGES
 from pyspec.serve.embedding import Embedder, EmbeddingHandlers
 from pyspec.serve.fleet import Fleet, OtherModels
@@ -48,10 +48,10 @@ from pyspec.serve.paths import (
     interface_at,
     whole_path,
 )
-from pyspec.serve.patience import Admission, EventStream, whole_body
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
+from pyspec.serve.timeouts import Admission, EventStream, whole_body
 
 log = logging.getLogger("pyspec")
 
@@ -159,7 +159,7 @@ class Handlers:
         except BaseException:
             self._fleet.release(service)
             raise
-        request.scope[ASKED] = pending
+        request.scope[REQUEST] = pending
         self._metrics.asked(interface.kind, pending.prompt_tokens)
         return pending, partial(self._end, service, pending)
 
@@ -335,8 +335,8 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 async def _refuse(request: Request, error: Exception) -> Response:
     interface = interface_at(request.url.path) or _claudes(request)
-    status, code, message = told_of(error, interface)
-    if message in _UNSAID:
+    status, code, message = error_fields(error, interface)
+    if message in _UNNAMED:
         path = request.url.path[:80]
         message = f"{request.method} {path!r} is not served here: {', '.join(SERVED)} are"
     _log(request, error, status)
@@ -353,7 +353,7 @@ def _claudes(request: Request) -> Interface | None:
     return MESSAGES if below or "anthropic-version" in request.headers else None
 
 
-_UNSAID = ("Not Found", "Method Not Allowed")
+_UNNAMED = ("Not Found", "Method Not Allowed")
 # Starlette's sentences for unknown paths and methods, which name neither
 
 
@@ -366,7 +366,7 @@ def _log(request: Request, error: BaseException, status: int) -> None:
 def _broken(request: Request, error: BaseException) -> bytes:
     """The end of a stream that has sent nothing but pings, since the request is refused."""
     interface = INTERFACES[whole_path(request.url.path)]
-    status, code, message = told_of(error, interface)
+    status, code, message = error_fields(error, interface)
     _log(request, error, status)
     if not isinstance(error, PyspecError):  # uvicorn logs those of requests that are not streamed
         log.error("%s failed", request.url.path, exc_info=error)

@@ -84,10 +84,10 @@ ROWS = (1, 8, 64)
 SILENT = 4
 """Rows of one more decode without logits, like a prompt read in pieces."""
 
-MOST_CONTEXT = 8192
+MAX_CONTEXT = 8192
 """Largest context to try, tokens; more only takes longer."""
 
-MOST_SECONDS = 1.0
+MAX_SECONDS = 1.0
 """Time limit for tokenizing a line. It takes microseconds, unless it never ends and uses up gigabytes of memory."""
 
 TEXT = "Hello, w\u00f6rld\n\0\ufffd \u4e16\u754c".encode()
@@ -225,7 +225,7 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
         return
     spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
     room = (lc.llama_token * 256)()
-    with at_most(MOST_SECONDS):
+    with at_most(MAX_SECONDS):
         # `GuardedTokenizer` refuses text that cannot be spelled
         for text in (b"", TEXT if spells else b""):
             for special in (False, True):
@@ -256,7 +256,7 @@ def has_bytes(lc: ModuleType, vocab: Any) -> bool:
 def make_context(lc: ModuleType, model: Any, loading: dict[str, Any]) -> Any:
     """Make a context as the run will, as far as kernels depend on it."""
     params = lc.llama_context_default_params()
-    params.n_ctx = max(sum(ROWS) + SILENT, min(loading["n_ctx"], MOST_CONTEXT))
+    params.n_ctx = max(sum(ROWS) + SILENT, min(loading["n_ctx"], MAX_CONTEXT))
     params.n_batch = params.n_ubatch = max(ROWS)
     params.n_seq_max = 1
     params.n_threads = params.n_threads_batch = loading["n_threads"]

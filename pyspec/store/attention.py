@@ -44,7 +44,7 @@ VERIFIED = 8
 _PLAIN_STEPS, _VERIFIES = 64, 16
 # of an answer of 128 tokens: half of them plain, half in verifies that yield four each
 _TURNS, _READ_TURNS = 4, 2
-_SCORE_BYTES, _MOST_SCORES = 4, 1 / 16
+_SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
 _BUSY = "busy "
 
@@ -135,7 +135,7 @@ def _usable_times(path: Path, use: Use, flash: bool | None) -> AttentionMs | Non
         return None
     if flash is False:
         return times._replace(on=math.inf, below=math.inf)
-    if flash or _scores(heads, use) > _MOST_SCORES * machine_memory():
+    if flash or _scores(heads, use) > _MAX_SCORES * machine_memory():
         return times._replace(off=math.inf)
     return times
 

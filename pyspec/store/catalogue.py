@@ -9,7 +9,7 @@ from typing import Any
 from pyspec.errors import ModelError
 from pyspec.store.sources import ChatModel, hub_errors, hub_library, load_manifest
 
-MOST_FOUND = 10
+MAX_FOUND = 10
 """Repositories of the hub that a search lists."""
 
 _PATIENCE_S = 10.0
@@ -52,7 +52,7 @@ def search_hub(words: Sequence[str]) -> list[dict[str, Any]]:
             "search": " ".join(words),
             "filter": "gguf",
             "sort": "downloads",
-            "limit": MOST_FOUND,
+            "limit": MAX_FOUND,
         }
         response = utils.get_session().get(
             f"{constants.ENDPOINT}/api/models",

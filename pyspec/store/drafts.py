@@ -48,7 +48,7 @@ Confirm = Callable[[str], bool]
 PATIENCE_S = 0.05
 """How long a start may spend on reading new files' headers, seconds."""
 
-MOST_TRIED = 4
+MAX_TRIED = 4
 """Most files that a start tries as drafts: each trial loads one in a child."""
 
 BESIDE = "beside it"
@@ -124,7 +124,7 @@ def drafts_here(target: Path) -> Iterator[LocalModel]:
     end = monotonic() + PATIENCE_S
     near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
     for found, _ in _once(
-        [*near, *_known_here(facts), *_fitting(target, facts, largest, end)][:MOST_TRIED]
+        [*near, *_known_here(facts), *_fitting(target, facts, largest, end)][:MAX_TRIED]
     ):
         yield found
 

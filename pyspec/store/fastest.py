@@ -35,7 +35,7 @@ _TIMING_S = 60.0
 _DEVICE_S = 900.0  # a first load compiles shaders or PTX for the card
 
 
-class Home(NamedTuple):
+class Devices(NamedTuple):
     """Where a model will be placed. layers: as given by the user. described: the devices' own descriptions."""
 
     layers: int | str
@@ -48,11 +48,11 @@ class Home(NamedTuple):
         return f", {self.layers} layers on {self.described}"
 
 
-def place_of(layers: int | str, names: Sequence[str]) -> Home | None:
+def place_of(layers: int | str, names: Sequence[str]) -> Devices | None:
     """Return the place of a model loaded with these `n_gpu_layers` and devices; None for the CPU."""
     found = layer_devices(names) if layers else []
     described = " + ".join(each.description for each in found)
-    return Home(layers, tuple(names), described) if found else None
+    return Devices(layers, tuple(names), described) if found else None
 
 
 def fetch_best(
@@ -91,18 +91,18 @@ def fetch_best(
 _DOUBT = ", on a busy machine"
 
 
-def _fact(entry: Entry, place: Home | None) -> str:
+def _fact(entry: Entry, place: Devices | None) -> str:
     return _BEST + entry.name + (place.words if place else "")
 
 
-def _known_best(entry: Entry, place: Home | None) -> str:
+def _known_best(entry: Entry, place: Devices | None) -> str:
     """Return the type found before; empty if the machine was busy then and is quiet now."""
     found = recall(_fact(entry, place), this_machine()) or ""
     doubted = found.endswith(_DOUBT)
     return "" if doubted and is_quiet() else found.removesuffix(_DOUBT)
 
 
-def _find_best(entry: Entry, place: Home | None, progress: Progress) -> str:
+def _find_best(entry: Entry, place: Devices | None, progress: Progress) -> str:
     """Return the type with the least geometric mean of decode times over widths; the first one if there are no times."""
     there = {kind for kind in entry.convert if converted(entry, kind) is not None}
     files = {kind: convert(entry, kind, progress) for kind in entry.convert}
@@ -119,7 +119,7 @@ def _find_best(entry: Entry, place: Home | None, progress: Progress) -> str:
     return best
 
 
-def _layers(path: Path, place: Home) -> int:
+def _layers(path: Path, place: Devices) -> int:
     """Return how many layers of a file go to devices; for `auto` estimated from sizes."""
     header = read_header(path)
     if place.layers == AUTO:
@@ -128,13 +128,13 @@ def _layers(path: Path, place: Home) -> int:
     return asked if 0 <= asked < most else most
 
 
-def _where(path: Path, place: Home | None) -> str:
+def _where(path: Path, place: Devices | None) -> str:
     """Describe the placement as `pyspec.engine.profiles` does for a loaded model."""
     layers = _layers(path, place) if place else 0
     return f"{layers} layers on {place.described}" if place and layers else ""
 
 
-def _times(path: Path, place: Home | None = None) -> dict[int, float]:
+def _times(path: Path, place: Devices | None = None) -> dict[int, float]:
     """Return milliseconds of decodes in this place by number of rows; empty if they could not be measured."""
     loading = Loading(n_threads=default_threads())
     if place is not None:

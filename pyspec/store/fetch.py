@@ -227,7 +227,7 @@ CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}
 ORIGINAL = "original"
 """Stands for the file as fetched, for models that the manifest converts."""
 
-_MOST_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
+_MAX_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -288,7 +288,7 @@ def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
         if (path := converted(entry, kind)) is not None:
             return path
         elements = sum(math.prod(t.shape) for t in read_header(source).tensors)
-        require_space(work, int(elements * _MOST_BITS[kind] / 8))
+        require_space(work, int(elements * _MAX_BITS[kind] / 8))
         new = work / target.name
         _quantize(source, new, kind, partial(progress, f"converting {entry.name} to {kind}"))
         made = ", ".join(f"{n} {name}" for name, n in read_header(new).tensor_types().items())

@@ -62,7 +62,7 @@ CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
 NO_GRAPH = frozenset(["exaone4", "exaone-moe", "glm4", "bailingmoe2", "dots3note", "glm5-next"])
 """Architectures whose files have such tensors, for which llama.cpp has no graph."""
 
-MOST_HEADS = 8
+MAX_HEADS = 8
 
 _NO_STATES = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 jamba falcon-h1 plamo2 granitehybrid qwen3next kimi-linear minimax-01"
 NO_STATES = frozenset(_NO_STATES.split())
@@ -71,10 +71,10 @@ NO_STATES = frozenset(_NO_STATES.split())
 _BLOCK = 16
 """Rows of a DFlash block if the file does not say."""
 
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 _SELECTOR, _CONFIDENCE = "selector_hidden.weight", "conf_proj.weight"
 
-_MOST_LAYERS = 16
+_MAX_LAYERS = 16
 
 _WINDOW = {EAGLE3: 64, MTP: 64, ASSISTANT: 1, DFLASH: 256, DSPARK: 256}
 
@@ -144,7 +144,7 @@ def n_heads(model: Path) -> int:
     facts = facts_of(model)
     if facts is None or facts.architecture in NO_STATES:
         return 0
-    chained = facts.architecture in CHAINED_HEADS and facts.heads <= MOST_HEADS
+    chained = facts.architecture in CHAINED_HEADS and facts.heads <= MAX_HEADS
     one = facts.architecture in ONE_HEAD and facts.heads == 1
     return facts.heads if chained or one else 0
 
@@ -231,7 +231,7 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
     rows = _whole(header, "block_size") if header.of_arch("block_size") is not None else _BLOCK
     anchored = kind == DSPARK and header.of_arch("sample_from_anchor") is not False
     block = BlockShape(
-        min(rows, _MOST_ROWS),
+        min(rows, _MAX_ROWS),
         mask,
         0 if anchored else 1,
         _CONFIDENCE in names,
@@ -309,8 +309,8 @@ def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
     layers = [int(i) for i in listed if isinstance(i, np.integer)]
     if len(layers) != len(listed) or (header.architecture == EAGLE3 and len(layers) != 3):
         raise _damaged(header, "does not name three layers")
-    if not 0 < len(layers) <= _MOST_LAYERS:
-        raise _damaged(header, f"does not name 1 to {_MOST_LAYERS} layers")
+    if not 0 < len(layers) <= _MAX_LAYERS:
+        raise _damaged(header, f"does not name 1 to {_MAX_LAYERS} layers")
     if not all(0 <= layer <= target.n_layer for layer in layers):
         raise _mismatch(header, f"it reads layers {layers}, the target has {target.n_layer}")
     shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS

@@ -12,7 +12,7 @@ from pyspec.errors import PyspecError
 from pyspec.store.files import cache_dir, recall, remember, stamp
 from pyspec.store.machine import engine_build, processor
 
-MOST_CHANGE = 3.0
+MAX_CHANGE = 3.0
 """If one-row decodes take this many times the kept time, the machine was busy with something else."""
 
 
@@ -34,11 +34,11 @@ def kept_times(path: Path, run: str) -> dict[int, float]:
 def keep_times(path: Path, run: str, times: Mapping[int, float]) -> bool:
     """Keep times for later processes, and return whether they were accepted.
 
-    They are refused without a time for one row, or if that is over `MOST_CHANGE` times the kept one: a machine may be slow for
+    They are refused without a time for one row, or if that is over `MAX_CHANGE` times the kept one: a machine may be slow for
     a while, but none is fast by chance.
     """
     before = kept_times(path, run)
-    if 1 not in times or (1 in before and times[1] > MOST_CHANGE * before[1]):
+    if 1 not in times or (1 in before and times[1] > MAX_CHANGE * before[1]):
         return False
     with suppress(PyspecError):
         rounded = {rows: round(ms, 4) for rows, ms in sorted(times.items())}

@@ -16,7 +16,7 @@ import numpy as np
 from pyspec.store.gguf import SCALARS, STRING
 
 _WIDTH, _WORDS = 32, 32
-_MOST_CONTEXT = 1 << 20
+_MAX_CONTEXT = 1 << 20
 _ALIGNED = 32
 _F32, _U32 = 6, 4  # GGUF's numbers for kinds of values
 
@@ -50,7 +50,7 @@ def _header(heads: Heads) -> Mapping[str, str | int | float]:
         "tokenizer.ggml.model": "no_vocab",
         "llama.vocab_size": _WORDS,
         "llama.block_count": 1,
-        "llama.context_length": _MOST_CONTEXT,
+        "llama.context_length": _MAX_CONTEXT,
         "llama.embedding_length": _WIDTH,
         "llama.feed_forward_length": _WIDTH,
         "llama.attention.head_count": heads.query,

@@ -23,7 +23,7 @@ MAX_DIFFERENCE = 128
 FIRST_COMPARED = 5
 """The first id whose text is compared: files of one family write the special tokens before it differently."""
 
-_MARKS, _MOST_MARKS = (3, 4), 64
+_MARKS, _MAX_MARKS = (3, 4), 64
 """Token types that count as marks, control and user-defined, and how many marks are kept."""
 _TYPES = {
     "llama": "SPM", "bert": "WPM", "gpt2": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "gemma4": "BPE",
@@ -140,4 +140,4 @@ def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...
     listed = header.array("tokenizer.ggml.token_type")[: len(texts)]  # it may be longer
     marked = np.flatnonzero(np.isin(listed, _MARKS)).tolist()
     marks = [int(i) for i in marked if not texts[i].startswith(b"[PAD")]  # padding in older files
-    return tuple((i, texts[i].decode("utf-8", "replace")[:64]) for i in marks[:_MOST_MARKS])
+    return tuple((i, texts[i].decode("utf-8", "replace")[:64]) for i in marks[:_MAX_MARKS])

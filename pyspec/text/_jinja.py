@@ -36,7 +36,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace
 
 SECONDS = 2.0
-MOST_TEXT = 1 << 20
+MAX_TEXT = 1 << 20
 """Longest rendered prompt in characters, beyond eight times the length of the request."""
 
 
@@ -129,7 +129,7 @@ class Renderings:
             said = f"{type(error).__name__}: {str(error)[:300]}"
             broken = isinstance(error, (jinja2.TemplateSyntaxError, RecursionError))
             return {"error" if broken else "failed": said}
-        if len(text) > MOST_TEXT + 8 * len(line):
+        if len(text) > MAX_TEXT + 8 * len(line):
             return {"error": "its text is too long"}
         return {"text": text}
 

@@ -148,10 +148,10 @@ class PartsAnswer:
 
     def hearing(self, llama: Any) -> AbstractContextManager[None]:
         """Return the context in which to start the completion, so that its tokens are reported."""
-        context: AbstractContextManager[None] = llama.binding(hears=self._hears)
+        context: AbstractContextManager[None] = llama.binding(on_token=self._on_token)
         return context
 
-    def _hears(self, token: int) -> bool:
+    def _on_token(self, token: int) -> bool:
         """Take a token and return whether the answer ends with it."""
         self._heard += self._reader.push([token])
         return bool(self._reader.done)

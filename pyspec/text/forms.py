@@ -119,7 +119,7 @@ def _with_arguments(asked: TemplateInput, change: Callable[[Any], Any]) -> Templ
 
 
 _ROLES = {"developer": "system", "function": "tool"}
-TELLING = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
 """Roles that tell the model what to do."""
 
 
@@ -214,7 +214,7 @@ def _parts(asked: TemplateInput) -> TemplateInput:
 def _system_in_front(asked: TemplateInput) -> TemplateInput:
     """Put the system text in front of the first user message."""
     first, *rest = asked["messages"] or [{}]
-    if first.get("role") not in TELLING or not isinstance(first["content"], str):
+    if first.get("role") not in SYSTEM_ROLES or not isinstance(first["content"], str):
         return asked
     if not rest or rest[0]["role"] != "user" or not isinstance(rest[0]["content"], str):
         return {**asked, "messages": [{"role": "user", "content": first["content"]}, *rest]}
@@ -270,9 +270,9 @@ def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
 def _late_system(asked: TemplateInput) -> TemplateInput:
     """Turn later system messages into user messages in place: moving them to the front would change the cached prefix."""
     messages = asked["messages"]
-    told = (i for i, message in enumerate(messages) if message["role"] not in TELLING)
+    told = (i for i, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES)
     first = next(told, len(messages))
-    late = [{**m, "role": "user"} if m["role"] in TELLING else m for m in messages[first:]]
+    late = [{**m, "role": "user"} if m["role"] in SYSTEM_ROLES else m for m in messages[first:]]
     return {**asked, "messages": [*messages[:first], *late]}
 
 
@@ -351,7 +351,7 @@ _NOTATIONS: Sequence[tuple[str, ...]] = (
 CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TURNS)
 """Combinations of forms in the order in which they are tried."""
 
-SAID = {
+WARNINGS = {
     "front": "this model's chat template has no system role: the system text goes before the first user message",
     "words": "this model's chat template does not support tools: they are described in the system text",
     "late": "this model's chat template accepts a system message only at the beginning: later ones become user messages",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from pyspec.text.forms import TELLING, TemplateInput
+from pyspec.text.forms import SYSTEM_ROLES, TemplateInput
 from pyspec.text.veil import unused_digits, written
 
 _TEXTS = ("content", "reasoning_content", "thinking", "name")
@@ -104,7 +104,7 @@ def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # -- completeness of a rendering -----------------------------------------------------------------------------------------
 
 
-_SAID_TO = ("user", "tool", "function", *TELLING)
+_INPUT_ROLES = ("user", "tool", "function", *SYSTEM_ROLES)
 _SWITCH = re.compile(r"/(?:no_?)?think\b")
 # templates read these switches and remove them
 
@@ -120,7 +120,7 @@ def missing(text: str, asked: TemplateInput) -> int:
     # some templates have models write calls in a notation that only they know, and leave out those of a history
     wanted = [] if tools else [function["name"] for function in calls]
     wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
-    wanted += [message["content"] for message in messages if message["role"] in _SAID_TO]
+    wanted += [message["content"] for message in messages if message["role"] in _INPUT_ROLES]
     given = [function["arguments"] for function in calls]
     lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
     lost += sum(str(each) in text for each in given if each and isinstance(each, dict))

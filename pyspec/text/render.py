@@ -17,7 +17,7 @@ from pyspec.errors import InputError, TemplateError
 
 _SCRIPT = Path(__file__).with_name("_jinja.py")
 
-MOST_SOURCE = 1 << 20
+MAX_SOURCE = 1 << 20
 """Longest template, characters."""
 
 ROOM = 256 << 20
@@ -49,8 +49,8 @@ class Renderer:
         """Add a template under a name. Whether it works is known only when it is rendered."""
         with self._lock:
             self._broken.pop(name, None)
-            if len(source) > MOST_SOURCE:
-                self._broken[name] = f"it has more than {MOST_SOURCE} characters"
+            if len(source) > MAX_SOURCE:
+                self._broken[name] = f"it has more than {MAX_SOURCE} characters"
                 return
             self._lines[name] = json.dumps(
                 {"name": name, "source": source, "variables": dict(variables)}

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 Scan = Generator[None, None, _T]
 """A reader: it yields to wait for text, and returns what it found."""
 
-MOST_NAME = 256
+MAX_NAME = 256
 """Longest name of a function and the like, characters."""
 
 _OUTSIDE, _INSIDE = re.compile(r'["{}\[\]]'), re.compile(r'["\\\x00-\x1f]')
@@ -102,10 +102,10 @@ class Scanner:
     def until(self, marks: tuple[str, ...], *, keep: bool = False) -> Scan[tuple[str, str]]:
         """Read the text up to the first mark, and return both; with `keep` the mark stays unread.
 
-        The mark is empty if none came within MOST_NAME characters.
+        The mark is empty if none came within MAX_NAME characters.
         """
         parts: list[str] = []
-        room = MOST_NAME
+        room = MAX_NAME
         pattern = _pattern(marks)
         while True:
             match = pattern.search(self._text, self._at)

@@ -28,7 +28,7 @@ PLAIN = (
 PLAIN_STOP = ("\nUser:",)
 """Ends an answer under the plain template, where the model would go on to write the user's turn."""
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Largest file of a template; the longest template has fewer characters."""
 
 _HEADER = 32 << 20
@@ -69,7 +69,7 @@ def choose(found: Mapping[str, str], choice: str | None) -> tuple[dict[str, str]
     if choice in found:
         return {choice: found[choice]}, choice
     try:
-        return {choice: read_named(Path(choice), MOST_BYTES).decode()}, choice
+        return {choice: read_named(Path(choice), MAX_BYTES).decode()}, choice
     except (OSError, UnicodeError, ValueError) as error:
         names = ", ".join([*found, NONE])
         reason = getattr(error, "strerror", None) or type(error).__name__

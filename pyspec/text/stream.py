@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from pyspec.errors import OptionError
 
-MOST_STOPS, MOST_STOP_CHARS = 256, 8192
+MAX_STOPS, MAX_STOP_CHARS = 256, 8192
 """Most stop strings of an answer, and their total characters."""
 
 
@@ -17,10 +17,10 @@ def check_stops(stops: Sequence[str]) -> None:
     """Raise OptionError if a stop string is empty, or there are too many or too long ones."""
     if not all(stops):
         raise OptionError("a stop string is empty", "leave it out")
-    if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_CHARS:
+    if len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_CHARS:
         raise OptionError(
             f"there are {len(stops)} stop strings of {sum(map(len, stops))} characters",
-            f"use at most {MOST_STOPS} of {MOST_STOP_CHARS} characters together",
+            f"use at most {MAX_STOPS} of {MAX_STOP_CHARS} characters together",
         )
 
 

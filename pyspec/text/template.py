@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, TypedDict
 
 from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.text.forms import CHOICES, SAID, TemplateInput, in_forms, standard
+from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, in_forms, standard
 from pyspec.text.probe import filled, missing, probe_of
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
@@ -28,14 +28,14 @@ log = logging.getLogger("pyspec")
 _MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")
 """What looks like a mark in a template's source."""
 
-_MOST_READ = 16
+_MAX_READ = 16
 """Most marks that are tried one by one for a meaning to the template."""
 
 PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
 _CONVERSATION = ("messages", "tools")
 # template variables that cannot be set as arguments
 
-_MOST_SHAPES = 256
+_MAX_SHAPES = 256
 # shapes of conversations whose forms are remembered
 
 READ = "this model's chat template interprets some words that users or tools wrote: it is shown them as plain text"
@@ -213,7 +213,7 @@ class ChatTemplate:
         probe = probe_of(asked)
         key = sha256(repr((name, probe)).encode("utf-8", "replace")).digest()
         if key not in self._forms:
-            if len(self._forms) >= _MOST_SHAPES:
+            if len(self._forms) >= _MAX_SHAPES:
                 self._forms.clear()
             self._forms[key] = self._first_complete(name, filled(probe), now)
         forms = self._forms[key]
@@ -250,8 +250,8 @@ class ChatTemplate:
         changed = in_forms(asked, forms)
         text = self._renderer.render(name, changed, now)
         for each in forms:
-            if each in SAID and not self.is_plain:
-                self._say(SAID[each])
+            if each in WARNINGS and not self.is_plain:
+                self._say(WARNINGS[each])
         return text, changed
 
     def _veiled(self, name: str, asked: TemplateInput, text: str, now: float | None) -> Rendering:
@@ -288,7 +288,7 @@ class ChatTemplate:
         if not named:
             return []
         left = [word for word in named if word not in self._around(name)]
-        return left if len(left) <= _MOST_READ else []
+        return left if len(left) <= _MAX_READ else []
 
     def _around(self, name: str) -> frozenset[str]:
         """Return the words around a user's turn, and those that end an answer; all single-token words if that is unknown."""

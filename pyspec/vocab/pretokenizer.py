@@ -17,8 +17,8 @@ _STACK_A_BYTE = 768
 SHALLOW = 1024
 """Length of a run for which any thread has enough stack, bytes."""
 
-MOST_STACK = 1 << 30
-MOST_STEPS = 20_000_000
+MAX_STACK = 1 << 30
+MAX_STEPS = 20_000_000
 """Limit for a search that is quadratic in a run's length: some seconds."""
 
 _SPACES = rb"(?:[ \t\v\f]|\xe3\x80\x80|\xc2[\x85\xa0]|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe1\x9a\x80)"
@@ -75,8 +75,8 @@ class Pretokenizer:
         if longest <= SHALLOW:
             return 0
         stack = _BASE_STACK + _STACK_A_BYTE * longest
-        if stack > MOST_STACK:
-            most = (MOST_STACK - _BASE_STACK) // _STACK_A_BYTE
+        if stack > MAX_STACK:
+            most = (MAX_STACK - _BASE_STACK) // _STACK_A_BYTE
             raise InputError(
                 f"the text has a paragraph of {longest} bytes; this model's tokenizer takes {most}",
                 "break it into lines",
@@ -86,7 +86,7 @@ class Pretokenizer:
     def _check_steps(self, text: bytes) -> None:
         slow = _QUADRATIC.get(self._pre)
         runs = [len(run[0]) for run in slow.finditer(text)] if slow else []
-        if sum(n * n for n in runs) > MOST_STEPS:
+        if sum(n * n for n in runs) > MAX_STEPS:
             raise InputError(
                 f"this model's tokenizer ({self._pre}) takes minutes for runs of {max(runs)} spaces or digits",
                 "shorten them",

@@ -22,7 +22,7 @@ SHORT = 512
 
 _REPEATED = 32
 """Longest stretch between words that is tokenized only once, bytes."""
-_MOST_KNOWN = 1 << 16
+_MAX_KNOWN = 1 << 16
 
 BUDGET_S = 10.0
 """Longest that a text of many words may take."""
@@ -132,7 +132,7 @@ def tokens_by_piece(
                     "send it in parts",
                 )
             tokens = tokens_of(piece)
-            if len(piece) <= _REPEATED and len(known) < _MOST_KNOWN:
+            if len(piece) <= _REPEATED and len(known) < _MAX_KNOWN:
                 known[piece] = tokens
         found += tokens
     return found

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch.kept import KeptTexts, common
-from pyspec.engine.parked import LEAST
+from pyspec.engine.parked import MIN_TOKENS
 
 SHARED = "once upon a time there was a king and he had "
 WORDS = [SHARED + "ab", SHARED + "cde", SHARED + "f"]
@@ -84,7 +84,7 @@ def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read,
     words = ["the king had a horse", "the king saw the sea"]
     own = [batch.target.tokenize(word.encode()) for word in words]
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*own, strict=False)))
-    assert 0 < alike < LEAST
+    assert 0 < alike < MIN_TOKENS
     texts(batch, words[:1] * parallel)  # no sequence is empty any more
     read.clear()
     answer = texts(batch, words[1:])

@@ -8,7 +8,7 @@ from answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
-from pyspec.batch.kept import LEAST
+from pyspec.batch.kept import MIN_TOKENS
 from pyspec.batch.output import public
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
@@ -364,11 +364,11 @@ def test_prompts_that_begin_alike_wait_for_the_first(open_batch):
 
 def test_a_beginning_that_is_just_long_enough_is_waited_for(open_batch):
     """It is read once by all prompts that have it; one that is a token shorter is read by each."""
-    for shared in (LEAST, LEAST - 1):
+    for shared in (MIN_TOKENS, MIN_TOKENS - 1):
         prompts = ["abcdefgh ijklmnop"[:shared] + letter * 9 for letter in "xyz"]
         batch = open_batch(parallel=3, max_tokens=4)
         assert all(result.error is None for result in batch.run(prompts))
-        once = (2 if shared == LEAST else 0) * shared
+        once = (2 if shared == MIN_TOKENS else 0) * shared
         own = sum(len(prompt) - 1 for prompt in prompts) - once
         assert counters(batch._contexts.engine).rows[0] == own + 4 * len(prompts)
 

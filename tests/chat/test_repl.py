@@ -143,8 +143,8 @@ def test_a_cancelled_regen_keeps_what_the_old_answer_was_made_with() -> None:
     model.answers, model.finish = [""], "cancelled"
     chat.regen()
     (last,) = chat.conversation.exchanges
-    assert last.asked is not None
-    assert (last.seed, last.asked.sampling.seed) == (7, 7)
+    assert last.options is not None
+    assert (last.seed, last.options.sampling.seed) == (7, 7)
 
 
 def test_errors_on_a_terminal_do_not_end_in_the_exit_code(play: Play) -> None:

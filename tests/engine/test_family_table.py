@@ -42,7 +42,7 @@ N, N_CTX = 24, 256
 EXACT: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "flash_attn": False}
 NEAR = 0.02
 """Nats between two tokens that rounding may swap."""
-MOST_NEAR_TIES = 1
+MAX_NEAR_TIES = 1
 """Of the twelve answers of a model, how many may leave the reference at such a place."""
 
 
@@ -194,4 +194,4 @@ def test_families(
     assert status == 0, (status, where)
     wrong, near_ties = json.loads(said)
     assert wrong == {}
-    assert near_ties <= MOST_NEAR_TIES
+    assert near_ties <= MAX_NEAR_TIES

@@ -25,7 +25,7 @@ from pyspec.store.isolate import _ENV, _SCRIPT, ChildExit, _outcome
 
 _TICK_S = 0.005
 
-_MOST_BYTES = 12 << 30
+_MAX_BYTES = 12 << 30
 """Of address space: a file that asks for more fails alone instead of ending other processes of the machine."""
 
 
@@ -58,7 +58,7 @@ def fork(work: Callable[[int], None], timeout: float) -> End:
 
 def _become(work: Callable[[int], None], report: int, stacks: IO[bytes]) -> None:
     try:
-        limit(AS=_MOST_BYTES)
+        limit(AS=_MAX_BYTES)
         faulthandler.enable(stacks)
         faulthandler.register(signal.SIGUSR1, stacks)
         silence = os.open(os.devnull, os.O_RDWR)

@@ -16,7 +16,7 @@ from llama_cpp import llama_grammar
 from matched import follows
 
 from pyspec.errors import InputError
-from pyspec.grammar.gbnf import MOST_DEPTH, of_gbnf, of_grammar
+from pyspec.grammar.gbnf import MAX_DEPTH, of_gbnf, of_grammar
 from pyspec.grammar.languages import Constraint
 from pyspec.grammar.masks import CANDIDATES, Masks
 
@@ -124,7 +124,7 @@ def test_a_rule_written_again_needs_what_it_names_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "root ::= [", "root ::= x", 'x ::= "a"', 'root ::= "a"\n | "b"', "root ::= " + "(" * (MOST_DEPTH + 1),
+    "text", ["", "root ::= [", "root ::= x", 'x ::= "a"', 'root ::= "a"\n | "b"', "root ::= " + "(" * (MAX_DEPTH + 1),
              'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5],
 )  # fmt: skip
 def test_what_is_no_grammar_is_refused(text: Any) -> None:

@@ -14,7 +14,7 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 from pyspec.engine.round import Loop
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import OFF, Speculation
-from pyspec.policy.policies import MOST_POLICIES
+from pyspec.policy.policies import MAX_POLICIES
 from pyspec.sampling.verification import Margin, Strict
 
 
@@ -138,10 +138,10 @@ def test_drafter_may_ask_the_same_model(open_llama, tiny_ascii):
 def test_rules_of_every_call_are_not_kept_for_ever(open_llama, tiny_ascii):
     """A server's clients may each name another theta."""
     llm = open_llama(tiny_ascii, draft="lookup")
-    for i in range(MOST_POLICIES + 5):
+    for i in range(MAX_POLICIES + 5):
         rule = Speculation(verification=Margin(0.5 + 0.01 * i))
         llm.create_completion("a", max_tokens=1, speculation=rule)
-    assert len(llm._policies._made) == MOST_POLICIES
+    assert len(llm._policies._made) == MAX_POLICIES
 
 
 def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_ascii):

@@ -6,7 +6,7 @@ from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import parse_length
-from pyspec.policy.policies import MOST_POLICIES, Policies
+from pyspec.policy.policies import MAX_POLICIES, Policies
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
 from pyspec.sampling.verification import Margin
 
@@ -68,10 +68,10 @@ def test_a_policy_in_use_outlives_many_others() -> None:
     """Requests may name lengths without end: what the rest has taught stays."""
     made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
     used = made.of(None)
-    for k in range(MOST_POLICIES * 2):
+    for k in range(MAX_POLICIES * 2):
         made.of(f"confidence:0.{k + 10}")
         assert made.of(None) is used
-    assert len(made._made) == MOST_POLICIES
+    assert len(made._made) == MAX_POLICIES
 
 
 def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:

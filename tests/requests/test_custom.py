@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspec.batch.jobs import Job
 from pyspec.errors import InputError
 from pyspec.requests.bodies import read_body
-from pyspec.requests.custom import CallText, DeltaWriter, as_told, text_of_call
+from pyspec.requests.custom import CallText, DeltaWriter, openai_calls, text_of_call
 from pyspec.text.parts import AnswerPart
 
 FORM = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}
@@ -102,7 +102,7 @@ def made(name, arguments):
 
 def test_a_call_of_a_custom_tool_has_its_text():
     calls = [made("patch", '{"input": "x"}'), made("read", "{}")]
-    first, second = as_told(calls, ["patch"])
+    first, second = openai_calls(calls, ["patch"])
     assert first == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
     assert second == calls[1]
 

@@ -14,7 +14,7 @@ from sampling.test_chain import chosen
 
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling, build_chain
-from pyspec.sampling.limits import BREAKER_BYTES, MOST_BREAKERS
+from pyspec.sampling.limits import BREAKER_BYTES, MAX_BREAKERS
 from pyspec.sampling.native import Dry, xtc_chance
 
 A, B, C = tiny.A, tiny.A + 1, tiny.A + 2
@@ -147,7 +147,7 @@ def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
         ("dry_base", 0.9),
         *product(("dry_allowed_length", "dry_penalty_last_n"), (-2, 1.5, 1 << 31)),
         ("dry_sequence_breakers", "\n:"),
-        ("dry_sequence_breakers", ["x"] * (MOST_BREAKERS + 1)),
+        ("dry_sequence_breakers", ["x"] * (MAX_BREAKERS + 1)),
         *product(
             ["dry_sequence_breakers"], ([""], ["é" * BREAKER_BYTES], ["a\0"], ["\ud800"], [1])
         ),

@@ -9,7 +9,7 @@ from asking import body, post, raw
 from waiting import wait
 
 from pyspec.cli.serve import ServerOptions
-from pyspec.serve.access import in_words
+from pyspec.serve.access import as_text
 
 
 def test_a_request_is_told_in_words(serve):
@@ -19,7 +19,7 @@ def test_a_request_is_told_in_words(serve):
     post(server, body("hello", max_tokens=3))
     post(server, b"{}", "/v1/nothing")
     wait(lambda: len(lines) == 2)
-    first, second = map(in_words, lines)
+    first, second = map(as_text, lines)
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d POST /v1/chat/completions 200, tiny, \d+ \+ 3 tokens, \d+\.\d\d s", first
     )
@@ -34,7 +34,7 @@ def test_a_cancelled_one_is_told_so(serve):
     wait(lambda: server.batch.load[0] == 1)
     connection.close()
     wait(lambda: len(lines) == 1)
-    assert in_words(lines[0]).endswith(" s, cancelled")
+    assert as_text(lines[0]).endswith(" s, cancelled")
 
 
 @pytest.mark.parametrize(

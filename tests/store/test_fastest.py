@@ -120,7 +120,7 @@ def test_types_are_timed_where_layers_will_lie(
     monkeypatch.setattr(module, "is_quiet", lambda: False)
     asked = []
 
-    def times(path: Path, place: module.Home | None) -> dict[int, float]:
+    def times(path: Path, place: module.Devices | None) -> dict[int, float]:
         asked.append(place and (place.layers, place.devices, place.described))
         return {1: 1.0 + (("bf16" in path.name) == (place is not None))}
 

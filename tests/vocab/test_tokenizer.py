@@ -78,7 +78,7 @@ def test_a_deep_call_gives_the_same_tokens(
 
 
 def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretokenizer, "MOST_STACK", 4 << 20)
+    monkeypatch.setattr(pretokenizer, "MAX_STACK", 4 << 20)
     with vocabulary(tmp_path, "tekken") as llm:
         with pytest.raises(InputError, match="lines"):
             llm.tokenize(b"-" * 10_000)

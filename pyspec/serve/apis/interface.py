@@ -109,7 +109,7 @@ def status_of(error: BaseException) -> tuple[int, str | None]:
     return next(known, (500, None))
 
 
-def told_of(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
+def error_fields(error: BaseException, interface: Interface | None) -> tuple[int, str | None, str]:
     """An error's HTTP status, code and message for the clients of an interface."""
     status, code = status_of(error)
     if interface is not None and isinstance(error, ContextOverflow):

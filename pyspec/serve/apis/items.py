@@ -8,7 +8,7 @@ from typing import Any
 from pyspec.errors import InputError
 from pyspec.serve.apis.interface import text_of
 from pyspec.serve.apis.tools import CALLS, OUTPUTS, SERVERS, TEXTS, call_of, result_message
-from pyspec.text.forms import TELLING
+from pyspec.text.forms import SYSTEM_ROLES
 
 
 def messages_of(
@@ -20,7 +20,7 @@ def messages_of(
         made = [{"role": "user", "content": items}]
     else:
         made = list(_turns(items))
-        while made and made[0]["role"] in TELLING:  # templates take one such message
+        while made and made[0]["role"] in SYSTEM_ROLES:  # templates take one such message
             system.append(made.pop(0)["content"])
     return [{"role": "system", "content": "\n\n".join(system)}, *made] if system else made
 

@@ -21,7 +21,7 @@ READER_S = 120.0
 """Time limit for a client to make room in a full connection."""
 
 
-class PatientSend:
+class TimedSend:
     """Sends messages with a time limit for each. All share one timer, since a stream has a message for each token.
 
     silent: is called after `every` seconds without a message. A call raises asyncio.TimeoutError where the client takes longer
@@ -90,13 +90,13 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream the answers; end without an error if the client leaves or does not read."""
-        patient = PatientSend(send, READER_S, self._ping, self._every)
+        timed = TimedSend(send, READER_S, self._ping, self._every)
         try:
-            await super().__call__(scope, receive, patient)
+            await super().__call__(scope, receive, timed)
         except (asyncio.TimeoutError, OSError, ClientDisconnect):
             pass
         finally:
-            patient.end()
+            timed.end()
             self._begun.add_done_callback(_end)
 
     async def _written(self, refusal: Callable[[BaseException], bytes]) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from waiting import DEADLINE_S
 
-from pyspec.serve.patience import PatientSend
+from pyspec.serve.timeouts import TimedSend
 
 
 class Jumping(selectors.DefaultSelector):
@@ -33,7 +33,7 @@ def passing():
 
 
 def run(work, silent=lambda: None, seconds=0.05):
-    """What a coroutine over a `PatientSend` of 50 ms comes to; its `work` gets that and the event that lets messages go."""
+    """What a coroutine over a `TimedSend` of 50 ms comes to; its `work` gets that and the event that lets messages go."""
 
     async def whole():
         free = asyncio.Event()
@@ -41,11 +41,11 @@ def run(work, silent=lambda: None, seconds=0.05):
         async def send(message):
             await free.wait()
 
-        patient = PatientSend(send, seconds, silent, 0.02)
+        timed = TimedSend(send, seconds, silent, 0.02)
         try:
-            return await work(patient, free)
+            return await work(timed, free)
         finally:
-            patient.end()
+            timed.end()
 
     with closing(passing()) as loop:
         return loop.run_until_complete(whole())
@@ -54,13 +54,13 @@ def run(work, silent=lambda: None, seconds=0.05):
 def test_a_message_that_nobody_takes_ends_it():
     """It is told as a time that was over, at the first message or a later one."""
 
-    async def stuck(patient, free):
+    async def stuck(timed, free):
         free.set()
         for _ in range(5):
-            await patient({})
+            await timed({})
             await asyncio.sleep(0.03)
         free.clear()
-        await patient({})
+        await timed({})
 
     with pytest.raises(asyncio.TimeoutError):
         run(stuck)
@@ -69,13 +69,13 @@ def test_a_message_that_nobody_takes_ends_it():
 def test_one_who_reads_is_never_given_up():
     """Not even where all messages together take longer, or nothing is sent for long."""
 
-    async def read(patient, free):
+    async def read(timed, free):
         for _ in range(4):
             free.clear()
             asyncio.get_running_loop().call_later(0.02, free.set)
-            await patient({})
+            await timed({})
         await asyncio.sleep(0.12)
-        await patient({})
+        await timed({})
         return "sent"
 
     assert run(read) == "sent"
@@ -84,9 +84,9 @@ def test_one_who_reads_is_never_given_up():
 def test_a_cancel_stays_one():
     """Who ends a stream for another reason is not told that its reader was slow."""
 
-    async def cancelled(patient, free):
+    async def cancelled(timed, free):
         asyncio.get_running_loop().call_later(0.01, asyncio.current_task().cancel)
-        await patient({})
+        await timed({})
 
     with pytest.raises(asyncio.CancelledError):
         run(cancelled)
@@ -101,10 +101,10 @@ def test_a_silence_is_told_again_and_again():
         if len(told) == 3:
             thrice.set()
 
-    async def quiet(patient, free):
+    async def quiet(timed, free):
         free.set()
         await thrice.wait()
-        await patient({})
+        await timed({})
         return "sent"
 
     assert run(quiet, silent, DEADLINE_S) == "sent"
@@ -114,9 +114,9 @@ def test_a_slow_reader_is_no_silence():
     """Something is being sent: a second message would wait as long."""
     told = []
 
-    async def read(patient, free):
+    async def read(timed, free):
         asyncio.get_running_loop().call_later(0.04, free.set)
-        await patient({})
+        await timed({})
         return len(told)
 
     assert run(read, lambda: told.append(None), DEADLINE_S) == 0
