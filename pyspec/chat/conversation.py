@@ -326,7 +326,7 @@ class LlamaChat:
             self._parked.park(0, held, "")
         found = self._parked.fetch(prompt, "", same + MIN_TOKENS)
         if found is not None and (n := self._parked.restore(found, 0, prompt)):
-            llm.input_ids[:n], llm.n_tokens = prompt[:n], n
+            llm.hold(prompt[:n])
 
     def _pieces(
         self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool

@@ -12,7 +12,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import Account, Timings
-from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
+from pyspec.errors import Cancelled, ContextOverflow, EngineBusy, UnsupportedModel
 from pyspec.policy.types import Policy
 from pyspec.text.tokens import Step, Token
 
@@ -39,18 +39,20 @@ class Session:
         policy: Policy,
         held: int = -1,
         progress: Callable[[int, int], None] | None = None,
+        least: int = 0,
     ) -> Iterator[Step]:
         """Answer the prompt in `run.tokens`, one step per round; `account` then holds what was done.
 
         held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt. A cancel ends the answer
-        with finish_reason "cancelled" and keeps the tokens so far. Raises ContextOverflow before any decode, and EngineBusy if
+        with finish_reason "cancelled" and keeps the tokens so far. least: positions that cannot be read again, since some hold
+        an image. Raises ContextOverflow before any decode, UnsupportedModel if the memory cannot keep those, and EngineBusy if
         another answer is in flight.
         """
         n_prompt = len(run.tokens)
         if n_prompt > self.n_ctx:
             raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
-        kept = self._begin(run, held)
+        kept = self._begin(run, held, least)
         turn, said = self._turn, list[Token]()
         try:
             answers = run.remaining > 0
@@ -94,13 +96,18 @@ class Session:
         finally:
             self._lock.release()
 
-    def _begin(self, run: Run, held: int) -> int:
+    def _begin(self, run: Run, held: int, least: int) -> int:
         with self._alone(self._turn):
             kept = self.loop.begin(run, held)
+            self.tokens, self.account = run.tokens, None
+            if kept < least:
+                raise UnsupportedModel(
+                    "this model's memory cannot go back by a token without losing the image before it",
+                    "end the prompt with text, or use a model that is neither recurrent nor hybrid",
+                )
             self.engine.cancel(raised=False)
             self._in_flight = True
             self._turn += 1
-            self.tokens, self.account = run.tokens, None
             return kept
 
     def _read(

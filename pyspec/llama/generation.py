@@ -308,7 +308,9 @@ class Generation(Mirror):
             policy.begin_answer()
             progress = None if options.progress is None else lent(options.progress)
             try:
-                for step in session.steps(run, policy, self._begin(tokens), progress):
+                for step in session.steps(
+                    run, policy, self._begin(tokens), progress, self.unreadable
+                ):
                     self._follow(run.tokens)
                     if hook is not None and hook.error is not None:
                         raise hook.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import llama_cpp
@@ -67,6 +68,8 @@ class ScoreRows:
         return np.zeros((1, self._n_vocab), dtype=np.float32)
 
 
+_NUMBERS = count(1)
+
 _NEVER_DECODED = (1, 1)
 """llama.cpp's counters before the first decode, and after they were reset."""
 
@@ -89,13 +92,16 @@ class Mirror(TargetLlama):
     kept if requested; `eval` keeps those of the last token.
     """
 
-    n_tokens: int
     input_ids: npt.NDArray[np.intc]
 
     def __init__(self, model_path: str, *, wait: bool | float = False, **kwargs: Any) -> None:
         self._rows: ScoreRows | None = None
         self._buffer: Any = None
         self._all_logits = self._plain = False
+        self._n_tokens, self._reads = 0, False
+        self._foreign: list[
+            tuple[int, int]
+        ] = []  # positions with rows that are no tokens', such as an image's
         self._left: list[int] = []  # tokens that the last answer left in the KV
         self._at_rest = _NEVER_DECODED
         super().__init__(model_path, **kwargs)
@@ -119,16 +125,54 @@ class Mirror(TargetLlama):
 
     # -- what the context holds ----------------------------------------------------------------------------------------
 
+    @property
+    def n_tokens(self) -> int:
+        """Positions that the context holds; whoever decodes rows of its own, as handlers of images do, counts them here."""
+        return self._n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, n: int) -> None:
+        if n > self._n_tokens and not (self._reads or self._plain):
+            self._stand_in(self._n_tokens, n)
+        self._n_tokens = n
+
+    def hold(self, tokens: Sequence[int]) -> None:
+        """Take note that another put these tokens into the context, in place of what it held."""
+        self.input_ids[: len(tokens)] = tokens
+        self._n_tokens, self._foreign = len(tokens), []
+
+    def _stand_in(self, first: int, end: int) -> None:
+        """Give positions that hold no tokens ids that no other such rows have, so that a text never takes them for its own."""
+        self.input_ids[first:end], number = 0, next(_NUMBERS)
+        for at in range(end - 1, first - 1, -1):
+            number, self.input_ids[at] = divmod(number, self._n_vocab)
+        self._foreign.append((first, end))
+
+    def _keep_whole(self, common: int) -> int:
+        """Return how many of the first `common` positions can stay, an image only as a whole; the others' rows are forgotten."""
+        kept = next((first for first, end in self._foreign if first < common < end), common)
+        self._foreign = [(first, end) for first, end in self._foreign if end <= kept]
+        return kept
+
+    @property
+    def unreadable(self) -> int:
+        """How many positions only their owner can read again, since the last of them hold no tokens."""
+        return self._foreign[-1][1] if self._foreign else 0
+
     def _begin(self, tokens: Sequence[int]) -> int:
         """Begin an answer; returns -1 if the context holds what the last one left, else how many of `tokens` it begins with.
 
         From here on `n_tokens` counts the tokens of the new text in `input_ids`.
         """
         ids, self.n_tokens = self.input_ids[: self.n_tokens].tolist(), 0
+        common = common_prefix(ids, tokens)
         if ids and ids == self._left:
             # another program may decode on this context (guidance does) without changing `input_ids`
-            return -1 if self._decoded() in (self._at_rest, _NEVER_DECODED) else 0
-        return common_prefix(ids, tokens)
+            if self._decoded() not in (self._at_rest, _NEVER_DECODED):
+                common = 0
+            elif not self._foreign:
+                return -1
+        return self._keep_whole(common)
 
     def _decoded(self) -> tuple[int, int]:
         """Tokens that llama.cpp has decoded on this context, in batches and singly."""
@@ -137,7 +181,7 @@ class Mirror(TargetLlama):
 
     def _follow(self, text: list[int]) -> None:
         """Update after a round: the KV holds all of the text except its last token."""
-        first, self.n_tokens = self.n_tokens, len(text) - 1
+        first, self._n_tokens = self.n_tokens, len(text) - 1
         self.input_ids[first : self.n_tokens] = text[first:-1]
 
     def _adopt(self, text: list[int], held: int) -> None:
@@ -145,7 +189,7 @@ class Mirror(TargetLlama):
         self._left = text[:held]
         self._at_rest = self._decoded()
         self.input_ids[:held] = self._left
-        self.n_tokens, self._requires_eval = held, True
+        self._n_tokens, self._requires_eval = held, True
 
     # -- logits --------------------------------------------------------------------------------------------------------
 
@@ -208,6 +252,7 @@ class Mirror(TargetLlama):
         """See `llama_cpp.Llama.reset`. Raises EngineBusy as `eval` does."""
         with self.turns.alone():
             super().reset()
+            self._foreign = []
 
     def sample(self, *args: Any, **kwargs: Any) -> int:
         """See `llama_cpp.Llama.sample`. Raises EngineBusy as `eval` does."""
@@ -215,7 +260,12 @@ class Mirror(TargetLlama):
             return int(super().sample(*args, **kwargs))
 
     def _eval(self, tokens: Sequence[int]) -> None:
-        super().eval(tokens)
+        self._keep_whole(self.n_tokens)
+        self._reads = True
+        try:
+            super().eval(tokens)
+        finally:
+            self._reads = False
         self._at_rest = self._decoded()
         if not self._plain and len(tokens) > 0:
             pointer = llama_cpp.llama_get_logits_ith(self._ctx.ctx, -1)
@@ -256,7 +306,7 @@ class Mirror(TargetLlama):
             found = np.ctypeslib.as_array(self._ctx.get_logits(), (len(part) * self._n_vocab,))
             rows += list(np.array(found).reshape(len(part), self._n_vocab))
         self.input_ids[: len(text)] = text
-        self.n_tokens, self._left = len(text), []
+        self._n_tokens, self._left, self._foreign = len(text), [], []
         return rows
 
     # -- saved states --------------------------------------------------------------------------------------------------
@@ -278,7 +328,7 @@ class Mirror(TargetLlama):
         if self._plain:
             super().load_state(state)
             return
-        self.n_tokens, self._left, self._rows = 0, [], None
+        self.n_tokens, self._left, self._rows, self._foreign = 0, [], None, []
         data = (ctypes.c_uint8 * state.llama_state_size).from_buffer_copy(state.llama_state)
         taken = llama_cpp.llama_state_set_data(self._ctx.ctx, data, state.llama_state_size)
         if taken != state.llama_state_size:
@@ -287,4 +337,4 @@ class Mirror(TargetLlama):
                 "load it into a model with the same file, n_ctx, flash_attn and KV types",
             )
         self.input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
-        self.n_tokens, self._seed, self._requires_eval = state.n_tokens, state.seed, True
+        self._n_tokens, self._seed, self._requires_eval = state.n_tokens, state.seed, True

@@ -166,8 +166,7 @@ class PromptCache:
             return 0
         held = self._file.load(0, self._llm.n_ctx() - 1, tokens)
         if held:
-            self._llm.input_ids[: len(held)] = held
-            self._llm.n_tokens = len(held)
+            self._llm.hold(held)
         self._restored = common_prefix(held, tokens)
         return self._restored
 

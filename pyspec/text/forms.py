@@ -65,7 +65,10 @@ def content_text(content: Any, *, result: bool = False) -> str | None:
     parts = content if isinstance(content, list) else [content]
     parts = without_pictures(parts) if result else parts
     if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise InputError("a message has content that is not text", "images and audio are not read")
+        raise InputError(
+            "a message has content that is not text",
+            "images need a chat_handler of llama-cpp-python, and audio is not read",
+        )
     return "".join(part["text"] for part in parts)
 
 

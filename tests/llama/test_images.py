@@ -1,0 +1,131 @@
+"""Chats with images by llama-cpp-python's own handlers: the text is `llama_cpp.Llama`'s, with any draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+import tiny
+import tiny_eagle
+import tiny_mmproj
+from llama_cpp.llama_chat_format import Llava15ChatHandler
+
+from pyspec.errors import UnsupportedModel
+from pyspec.llama.speculative import SpeculativeLlama
+
+EXACT: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False, "verbose": False}
+PICTURES = (0, 1, None, 0)
+
+
+@pytest.fixture(scope="module")
+def projector(tiny_folder: Path) -> Path:
+    return tiny_mmproj.write(tiny_folder / "mmproj.gguf")
+
+
+@pytest.fixture(scope="module")
+def target(tiny_folder: Path) -> Path:
+    return tiny.write(tiny_folder / "sees.gguf", tokens=tiny.ASCII, n_layer=4)
+
+
+@pytest.fixture(autouse=True)
+def _silent(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """The handlers' library prints what it does."""
+    yield
+    capfd.readouterr()
+
+
+def seeing(kind: type[llama_cpp.Llama], target: Path, projector: Path, **more: Any) -> Any:
+    """A model with LLaVA's handler."""
+    handler = Llava15ChatHandler(clip_model_path=str(projector), verbose=False)
+    return kind(str(target), chat_handler=handler, **EXACT, **more)
+
+
+def asked(llm: Any, picture: int | None, n: int = 24) -> str:
+    """The answer to a question about a picture, or about none."""
+    content: list[dict[str, Any]] = [{"type": "text", "text": "what is it?"}]
+    if picture is not None:
+        url = {"url": tiny_mmproj.picture(picture)}
+        content.append({"type": "image_url", "image_url": url})
+    messages = [{"role": "user", "content": content}]
+    answer = llm.create_chat_completion(messages, max_tokens=n, temperature=0.0, repeat_penalty=1.0)
+    return str(answer["choices"][0]["message"]["content"])
+
+
+@pytest.fixture(scope="module")
+def wanted(target: Path, projector: Path) -> Sequence[str]:
+    llm = seeing(llama_cpp.Llama, target, projector)
+    return [asked(llm, picture) for picture in PICTURES]
+
+
+def drafts(folder: Path) -> dict[str, str]:
+    """By name: what drafts after an image."""
+    small = tiny.write(folder / "sees-small.gguf", tokens=tiny.ASCII, n_layer=1)
+    head = tiny_eagle.write(folder / "sees-head.gguf", tokens=tiny.ASCII)
+    return {"none": "none", "lookup": "lookup", "model": str(small), "head": str(head)}
+
+
+@pytest.mark.parametrize("name", ["none", "lookup", "model", "head"])
+def test_answers_are_those_without_drafts(
+    target: Path, projector: Path, wanted: Sequence[str], tiny_folder: Path, name: str
+) -> None:
+    """Of several chats in turn, with pictures and without; something is drafted."""
+    assert len(set(wanted)) == 3
+    draft = drafts(tiny_folder)[name]
+    with seeing(
+        SpeculativeLlama, target, projector, draft=draft, length="fixed:3", trust=True
+    ) as llm:
+        assert [asked(llm, picture) for picture in PICTURES] == wanted
+        assert (llm.last_speculation["drafted"] > 0) == (name != "none")
+
+
+def test_a_text_is_not_taken_for_a_picture(target: Path, projector: Path) -> None:
+    """Whatever the buffer of ids held at the picture's place before, the text is read from there on."""
+    with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
+        asked(llm, None, 1)
+        text, kept = llm.input_ids[: llm.n_tokens].tolist(), []
+        for ids in (text, [0] * len(text)):
+            llm.reset()
+            llm.input_ids[: len(ids)] = ids
+            asked(llm, 0, 1)
+            llm.create_completion(text, max_tokens=1)
+            kept.append(llm.session.account.prompt_kept)
+        assert 0 < kept[0] == kept[1] < len(text) - tiny_mmproj.N_ROWS
+
+
+def test_a_picture_stays_for_a_text_that_goes_on(target: Path, projector: Path) -> None:
+    """By the ids that the context says it holds, as in llama-cpp-python."""
+    said = []
+    for kind, more in ((llama_cpp.Llama, {}), (SpeculativeLlama, {"draft": "none", "trust": True})):
+        llm = seeing(kind, target, projector, **more)
+        asked(llm, 1, 4)
+        ids = llm.input_ids[: llm.n_tokens].tolist()
+        more_text = [*ids, *llm.tokenize(b" and", add_bos=False)]
+        said.append(
+            llm.create_completion(more_text, max_tokens=12, temperature=0.0, repeat_penalty=1.0)
+        )
+    one, other = (each["choices"][0]["text"] for each in said)
+    assert one == other
+
+
+@pytest.mark.parametrize("arch", ["qwen35", "lfm2", "mamba"])
+def test_what_cannot_go_back_is_refused(tmp_path: Path, projector: Path, arch: str) -> None:
+    """A picture would be read again as tokens; texts are answered as before."""
+    target = tiny.write(tmp_path / f"{arch}.gguf", arch=arch, tokens=tiny.ASCII, n_layer=4)
+    with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
+        before = asked(llm, None)
+        with pytest.raises(UnsupportedModel, match="losing the image"):
+            asked(llm, 0)
+        assert asked(llm, None) == before
+
+
+def test_a_prompt_that_ends_with_a_picture_is_refused(target: Path, projector: Path) -> None:
+    """The last position is read again for its logits, and holds no token."""
+    with seeing(SpeculativeLlama, target, projector, draft="none", trust=True) as llm:
+        llm.eval([5, 6, 7])
+        llm.n_tokens += tiny_mmproj.N_ROWS  # as handlers count rows that they decoded
+        prompt = llm.input_ids[: llm.n_tokens].tolist()
+        with pytest.raises(UnsupportedModel, match="end the prompt with text"):
+            llm.create_completion(prompt, max_tokens=4)
