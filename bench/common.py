@@ -8,9 +8,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from math import sqrt
+from math import exp, sqrt
 from pathlib import Path
-from statistics import median, stdev
+from statistics import mean, median, stdev
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -29,6 +29,12 @@ _T_95 = (
 def half_width(values: Sequence[float]) -> float:
     """Half of the mean's 95 % interval, by Student's t; needs at least two values."""
     return _T_95[min(len(values) - 1, len(_T_95)) - 1] * stdev(values) / sqrt(len(values))
+
+
+def times(logs: Sequence[float]) -> str:
+    """A mean ratio with its 95 % interval, from at least two logarithms."""
+    middle, half = mean(logs), half_width(logs)
+    return f"{exp(middle):.2f} ({exp(middle - half):.2f} to {exp(middle + half):.2f})"
 
 
 def arguments(

@@ -5,13 +5,12 @@
 
 A table is between `<!-- results -->` and `<!-- /results -->` (README); in METHODS.md it is rules, in models/README.md drafts. A
 number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of `pyspec bench`
-are mean (geometric, over categories, times plain), best, worst, over-strict (times strict verification, over questions, with
-its interval), rate (tokens a second) and first (ms), and without a mode cost/N
-(a decode of N rows, in decodes of one) and parted (answers that are not plain decoding's); of `bench/batch.py` each contender,
-times plain one by one; of `pyspec quality` nats and distinct over the control, with intervals, length (tokens a verify), gain
-(over the control's, %) and drawn (over greedy drafts, %); of drafts what `python -m pyspec.models.recipe.evaluate --json` wrote.
-All other figures are in the tables. Intervals of speeds are 95 %, by Student's t of logarithms: over questions if their ratios
-are known, else over kinds of text.
+are mean (geometric, over categories, times plain), best, worst, over-strict (times strict verification, over questions), rate
+(tokens a second) and first (ms), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that are
+not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of `pyspec quality` nats and distinct over the
+control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy drafts, %); of drafts what
+`python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables. Intervals of speeds are 95 %, by
+Student's t of logarithms: over questions if their ratios are known, else over kinds of text.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, log
+from operator import sub
 from pathlib import Path
-from statistics import mean
 from typing import Any, TypeVar
 
 import accepted
@@ -32,7 +31,7 @@ from agent import AgentResults
 from attention import Attention
 from batch import BatchResults
 from ceiling import Ceilings
-from common import Comparison, Paged, arguments, half_width, write_one, write_page
+from common import Comparison, Paged, arguments, half_width, times, write_one, write_page
 from estimator import Estimates
 from everyday import Everyday, save
 from first_use import FirstUse
@@ -161,13 +160,12 @@ def _row(name: str, results: Results) -> list[str]:
 
 def _interval(summary: Summary) -> str:
     """The mean's interval, and what it is over; empty if there are too few values."""
-    over, logs = "questions", _logs(summary)
+    over, logs = "questions", summary.logs
     if not logs:
         over, logs = "kinds", [log(up) for up, _ in _ups(summary)]
     if len(logs) < FEWEST:
         return ""
-    half = half_width(logs)
-    low, high = (summary.geomean * exp(side * half) for side in (-1.0, 1.0))
+    low, high = (summary.geomean * exp(side * half_width(logs)) for side in (-1.0, 1.0))
     return f" ({low:.2f} to {high:.2f}, {len(logs)} {over})"
 
 
@@ -179,10 +177,9 @@ def _ups(summary: Summary) -> list[tuple[float, str]]:
 def _best_peer(summaries: Sequence[Summary]) -> str:
     """The fastest of llama-server's runs, and whether one without drafts, which may be its best, was among them."""
     runs = [s for s in summaries if s.peer and s.who.startswith(PEERS)]
-    best = max(runs, key=lambda s: s.geomean, default=None)
-    if best is None:
+    if not runs:
         return "-"
-    known = any(s.who == PEERS for s in runs)
+    best, known = max(runs, key=lambda s: s.geomean), any(s.who == PEERS for s in runs)
     return f"{best.geomean:.2f} {best.who}" + ("" if known else " (no run without drafts)")
 
 
@@ -215,9 +212,9 @@ def drafts_table(folder: Path) -> str:
 
 
 def _drafts_row(name: str, found: dict[str, Any]) -> list[str]:
+    lengths = found["lengths"]
     strict, margin = (
-        ", ".join(f"{found['lengths'][f'{rule}-{k}']:.2f}" for k in (4, 8))
-        for rule in ("strict", "margin")
+        f"{lengths[f'{r}-4']:.2f}, {lengths[f'{r}-8']:.2f}" for r in ("strict", "margin")
     )
     steps = ", ".join(f"{share:.3f}" for share in found["by_step"])
     return [name, f"{found['share']:.3f}", strict, f"{found['margin_share']:.3f}", margin, steps]
@@ -256,9 +253,8 @@ def numbers(folder: Path) -> dict[str, str]:
     for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
         out |= {f"{name}/{r.others}/{r.draft}": f"{r.times:.2f}" for r in beside.rates}
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
-        for temperature in pairs.pairs:
-            more = pairs.figures(temperature).items()
-            out |= {f"{name}/{temperature}/{key}": value for key, value in more}
+        for temp in pairs.pairs:
+            out |= {f"{name}/{temp}/{key}": told for key, told in pairs.figures(temp).items()}
     out |= _batches(folder)
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
@@ -269,21 +265,11 @@ def numbers(folder: Path) -> dict[str, str]:
 
 
 def _over_strict(name: str, results: Results) -> dict[str, str]:
-    """Speeds over strict verification's on the same questions, the mean and its interval, where those of questions are known."""
-    by_name = {s.who: s for s in results.summaries if s.ratios}
-    own = _logs(by_name["strict"]) if "strict" in by_name else []
-    found = {}
-    for who, one in by_name.items():
-        logs = [a - b for a, b in zip(_logs(one), own, strict=False)]
-        if len(logs) == len(own) >= FEWEST and not one.peer:
-            half, middle = half_width(logs), mean(logs)
-            low, high = exp(middle - half), exp(middle + half)
-            found[f"{name}/{who}/over-strict"] = f"{exp(middle):.2f} ({low:.2f} to {high:.2f})"
-    return found
-
-
-def _logs(summary: Summary) -> list[float]:
-    return [log(up) for ups in summary.ratios.values() for up in ups if up > 0.0]
+    """Speeds over strict verification's, with intervals, where the speeds of questions are known."""
+    logs = {s.who: s.logs for s in results.summaries if not s.peer and len(s.logs) >= FEWEST}
+    own = logs.get("strict", [])
+    over = {who: [*map(sub, each, own)] for who, each in logs.items() if own}
+    return {f"{name}/{who}/over-strict": times(each) for who, each in over.items()}
 
 
 def _drawn(name: str, found: QualityResults) -> dict[str, str]:
@@ -307,11 +293,11 @@ def _rows_and_rounding(name: str, results: Results) -> dict[str, str]:
 
 def _batches(folder: Path) -> dict[str, str]:
     """Every contender, times plain decoding of one text after the other; the gain of batching is included."""
-    out = {}
+    out: dict[str, str] = {}
     for name, found in read(folder, BatchResults, "batch/*.json").items():
         if (alone := found.find("plain:1")) is not None:
-            for one in found.contenders:
-                out[f"batch/{name}/{one['name']}"] = f"{one['rate'] / alone['rate']:.2f}"
+            own = {one["name"]: one["rate"] / alone["rate"] for one in found.contenders}
+            out |= {f"batch/{name}/{who}": f"{rate:.2f}" for who, rate in own.items()}
     return out
 
 
@@ -356,28 +342,21 @@ def traced(folder: Path) -> list[list[str]]:
             rows.append([page, name, known[name], path.relative_to(root).as_posix(), command])
         for mark, files in tables(folder).items():
             if f"<!-- {mark} -->" in text:
+                told = [page, f"table of {mark}", "-"]
                 rows += [
-                    [
-                        page,
-                        f"table of {mark}",
-                        "-",
-                        path.relative_to(root).as_posix(),
-                        made_by(path),
-                    ]
-                    for path in files
+                    [*told, path.relative_to(root).as_posix(), made_by(path)] for path in files
                 ]
     return rows
 
 
 def tables(folder: Path) -> dict[str, list[Path]]:
     """The files that each table of a page is made from."""
-    names = list(PAIRS)
     found = {
-        "results": [folder / name / "results.json" for name in names],
-        "rules": [folder / name / "quality.json" for name in RULES],
-        "drafts": [folder / "drafts" / "drafts.json"],
+        "results": [f"{name}/results.json" for name in PAIRS],
+        "rules": [f"{name}/quality.json" for name in RULES],
+        "drafts": ["drafts/drafts.json"],
     }
-    return {mark: [path for path in files if path.exists()] for mark, files in found.items()}
+    return {mark: [p for f in files if (p := folder / f).exists()] for mark, files in found.items()}
 
 
 def source(folder: Path, name: str) -> tuple[Path, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 from statistics import geometric_mean, median
 
 import msgspec
@@ -49,6 +50,11 @@ class Summary(msgspec.Struct):
     other: float | None = None
     answer_s: float = 0.0
     ratios: dict[str, list[float]] = {}
+
+    @property
+    def logs(self) -> list[float]:
+        """Logarithms of the questions' speed-ups."""
+        return [log(up) for ups in self.ratios.values() for up in ups if up > 0.0]
 
 
 def geomean(values: Sequence[float]) -> float:
