@@ -137,6 +137,15 @@ ps_status ps_counters_get(const ps_engine *engine, ps_counters *out) {
     return PS_OK;
 }
 
+ps_status ps_engine_temper(ps_engine *engine, int32_t which, int32_t *chosen) {
+    PS_FAIL_IF(!engine || !chosen || which >= PS_N_TEMPERS, PS_E_ARG);
+    PS_FAIL_UNLESS(ps_lock(engine), PS_E_BUSY);
+    if (which >= 0) engine->temper = (ps_temper){.chosen = which};
+    *chosen = engine->temper.chosen;
+    ps_unlock(engine);
+    return PS_OK;
+}
+
 ps_status ps_seq_state(const ps_engine *engine, int32_t role, int32_t seq, int32_t *n_kv, int32_t *n_committed) {
     PS_FAIL_IF(!engine || role < 0 || role >= PS_N_ROLES || !ps_seq_valid(engine, seq), PS_E_ARG);
     if (n_kv) *n_kv = engine->role[role].n_kv[seq];

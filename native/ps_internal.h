@@ -46,8 +46,6 @@ typedef struct ps_states {
     float *data; /* [cap][n_hidden] */
 } ps_states;
 
-enum { PS_N_TEMPERS = 4 };
-
 /* How a draft's temperature compares with the target's: what is learned of some factors, and the one in force. */
 typedef struct ps_temper {
     float agreed[PS_N_TEMPERS]; /* decayed count of the target's choices that each would have drawn */

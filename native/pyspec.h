@@ -321,6 +321,11 @@ typedef struct ps_counters {
     int32_t last_decode;         /* last non-zero result of llama_decode */
 } ps_counters;
 
+enum { PS_N_TEMPERS = 4 }; /* factors of the target's temperature at which a draft may draw: 1, 0.8, 0.65, 0.5 */
+
+/* The factor that drafts draw at, by its place in this list; `which` takes it first, -1 leaves it. */
+ps_status ps_engine_temper(ps_engine *engine, int32_t which, int32_t *chosen);
+
 /* Safe from any thread; each number is whole, and they may be of different moments. */
 ps_status ps_counters_get(const ps_engine *engine, ps_counters *out);
 

@@ -305,7 +305,7 @@ class Batch:
             most=None if self._fixed else self._room, pass_ms=self._policies.curve.target.table()[1],
             must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
-        self.parallel = made.n_slots
+        self.parallel, made.engine.temper = made.n_slots, self._policies.temper
         self.on_placed(self.placed)
         for note in (*made.assembly.notes, made.assembly.hint()):
             if note and note not in self._noted:

@@ -222,6 +222,19 @@ class Engine:
         memory = ffi.buffer(self._row[0], 4 * self.n_vocab)
         return np.array(np.frombuffer(memory, dtype=np.float32))
 
+    @property
+    def temper(self) -> int:
+        """Which factor of the target's temperature a draft draws at, by its place in the list of native/ps_temper.c."""
+        return self._temper(-1)
+
+    @temper.setter
+    def temper(self, which: int) -> None:
+        self._temper(which)
+
+    def _temper(self, which: int) -> int:
+        check(lib.ps_engine_temper(self._engine, which, self._count), "the draft's temperature")
+        return int(self._count[0])
+
     def decode_us(self) -> tuple[int, int, int]:
         """Microseconds spent in llama.cpp's decodes so far, by role; frozen after `close`."""
         if lib.ps_counters_get(self._engine, self._counters) == lib.PS_OK:

@@ -81,6 +81,14 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
         return Acceptance(self.calibration, judged, coupled=self.coupled)
 
 
+class _Taught(msgspec.Struct):
+    """What answers taught about a draft, as it is kept; fields as in `Acceptance`."""
+
+    greedy: Calibration
+    coupled: Calibration
+    temper: int = 0
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -242,18 +250,18 @@ def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) ->
     """
     with suppress(PyspecError):
         if learned is not None and sides and read_prior(sides[0].path) is None:
-            tables = {"greedy": learned.calibration, "coupled": learned.coupled}
-            fact = msgspec.json.encode(tables).decode()
+            taught = _Taught(learned.calibration, learned.coupled, learned.temper)
+            fact = msgspec.json.encode(taught).decode()
             remember(_pair(sides), stamp(Path(llm.model_path)), fact)
 
 
 def kept_learned(llm: Any, sides: Sequence[Side]) -> Acceptance | None:
     """What an earlier process stored about a draft's acceptance with this target, None if nothing."""
-    with suppress(PyspecError, msgspec.MsgspecError, KeyError):
+    with suppress(PyspecError, msgspec.MsgspecError):
         fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
         if fact is not None and read_prior(sides[0].path) is None:
-            found = msgspec.json.decode(fact, type=dict[str, Calibration])
-            return Acceptance(found["greedy"], coupled=found["coupled"])
+            found = msgspec.json.decode(fact, type=_Taught)
+            return Acceptance(found.greedy, coupled=found.coupled, temper=found.temper)
     return None
 
 

@@ -114,6 +114,7 @@ class Generation(Mirror):
         self._session = Session(assembly)
         self.verification = followed(self.verification, self.model_path, assembly.sides)
         self.curve, learned = beginnings(self, assembly.sides)
+        assembly.engine.temper = learned.temper
         scored = assembly.has_companion
         self._policies = Policies(self._length, self.curve, learned, companion=scored)
         for note in assembly.notes:
@@ -362,7 +363,7 @@ class Generation(Mirror):
 
     def taught(self) -> Acceptance | None:
         """What this object's answers taught about its draft's acceptance; None if nothing."""
-        return None if self._plain else self._policies.taught()
+        return None if self._plain else self._policies.taught(self.assembly.engine.temper)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ from pyspec.sampling.noise import Draw
 Features = tuple[float, ...]
 """Inputs of the companion's logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""
 
+TEMPERS = 4
+"""Factors of the target's temperature at which a draft may draw: PS_N_TEMPERS."""
+
 _MEMORY = 256.0  # observations that a bin looks back on
 _LINE_WEIGHT = 24.0  # observations that the line counts for in each bin
 _SPREADS = np.array([0.7, 0.25])  # standard deviations of a line's two numbers among drafts
@@ -238,18 +241,25 @@ class Acceptance(msgspec.Struct, dict=True):
         companion: the model for drafts that a companion scored.
         lookup: the estimator for lookup drafts.
         coupled: the table for tokens drawn with the target's noise.
+        temper: which factor of the target's temperature the draft draws at, by its place in the list of native/ps_temper.c.
         loss: mean log-loss of the table, in nats per token. This and the following cover this process only.
         both: the same for the table and the companion's model, on the positions that the companion scored.
         loss_without: running log-loss of the table on those positions.
         loss_with: running log-loss of the companion's model on them.
+
+    Raises:
+        OptionError: there is no such factor.
     """
 
     calibration: Calibration = msgspec.field(default_factory=Calibration)
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
     coupled: Calibration = msgspec.field(default_factory=Calibration)
+    temper: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.temper < TEMPERS:
+            raise OptionError("a draft's temperature is none that is known")
         self.loss, self.both = Mean(), (Mean(), Mean())
         self.loss_without = self.loss_with = 0.69
 
@@ -264,7 +274,8 @@ class Acceptance(msgspec.Struct, dict=True):
         return other
 
     def join(self, known: Acceptance, *, coupled: bool) -> None:
-        """Store what `calibration` learned as the greedy or the coupled table; the other one is taken from `known`."""
+        """Store what `calibration` learned as the greedy or the coupled table; all else is taken from `known`."""
+        self.temper = known.temper
         if coupled:
             self.calibration, self.coupled = known.calibration, self.calibration
         else:

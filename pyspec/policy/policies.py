@@ -87,9 +87,18 @@ class Policies:
         draw = self._draws.get(seq, own)
         return None if draw == own else self.of(length, rule, draw).learned
 
-    def taught(self) -> Acceptance | None:
-        """What strict answers taught about a model's drafts since this was made, added to what was known; None if nothing."""
+    @property
+    def temper(self) -> int:
+        """The draft's temperature as it was known at the start; see `Acceptance`."""
+        return self._learned.temper
+
+    def taught(self, temper: int = 0) -> Acceptance | None:
+        """What strict answers taught about a model's drafts since this was made, added to what was known; None if nothing.
+
+        temper: of the engine, as `Acceptance` has it.
+        """
         known, found = self._learned, deepcopy(self._learned)
+        found.temper = temper
         tables = {"greedy": "calibration", "coupled": "coupled"}
         for (_, rule, draw), policy in self._made.items():
             name, own = tables.get(draw), policy.learned.calibration

@@ -30,8 +30,8 @@ from pyspec.engine.profiles import (
     save_prior,
     save_profile,
 )
-from pyspec.errors import ProfileError
-from pyspec.policy.acceptance import Acceptance
+from pyspec.errors import EngineError, ProfileError
+from pyspec.policy.acceptance import TEMPERS, Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.store.files import cache_dir
 
@@ -308,8 +308,30 @@ def test_a_prior_is_worth_more_than_the_last_texts(opened, draft) -> None:
     assert kept_learned(opened, sides) is None
 
 
+def test_the_next_process_draws_at_the_temperature_that_a_draft_learned(
+    opened, open_llama, tiny_target, tiny_draft
+) -> None:
+    """It is kept with the tables, also where they learned nothing, and the next engine begins with it."""
+    llm = open_llama(tiny_target, draft=tiny_draft)
+    assert (llm.assembly.engine.temper, llm.taught()) == (0, None)
+    with pytest.raises(EngineError, match="temperature"):
+        llm.assembly.engine.temper = TEMPERS
+    llm.assembly.engine.temper = 2
+    keep_learned(llm, llm.assembly.sides, llm.taught())
+    assert open_llama(tiny_target, draft=tiny_draft).assembly.engine.temper == 2
+
+
 @pytest.mark.parametrize(
-    "fact", ["", "{", "[]", "{}", '{"greedy": {}}', '{"greedy": {"seen": [1]}, "coupled": {}}']
+    "fact",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"greedy": {}}',
+        '{"greedy": {"seen": [1]}, "coupled": {}}',
+        '{"greedy": {}, "coupled": {}, "temper": 4}',
+    ],
 )
 def test_what_was_kept_and_is_damaged_is_nothing(opened, draft, fact: str) -> None:
     sides = loaded(draft)
