@@ -30,6 +30,7 @@ import parity
 from agent import AgentResults
 from attention import Attention
 from batch import BatchResults
+from blocks import Blocks
 from ceiling import Ceilings
 from common import Comparison, Paged, arguments, half_width, times, write_one, write_page
 from estimator import Estimates
@@ -103,9 +104,9 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    "attention": Attention, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse, "firsts": Firsts, "load": Loads,
-    "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText, "schedules": Schedules,
-    "startup": Startup, "truncation": Truncations,
+    "attention": Attention, "blocks": Blocks, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse,
+    "firsts": Firsts, "load": Loads, "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText,
+    "schedules": Schedules, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 
