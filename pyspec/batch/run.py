@@ -13,6 +13,7 @@ from typing import Any
 
 import llama_cpp
 
+from pyspec._lib import release_workers
 from pyspec.batch.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
@@ -183,6 +184,7 @@ class Batch:
         """Create the contexts now, not at the first record of `stream`. Raises NoMemory and the like."""
         if self._scheduler is None:
             self._open(())
+            release_workers()
 
     def submit_job(self, job: Job) -> None:
         """Queue a job of `jobs.job` for `stream`. Safe from any thread."""
@@ -268,6 +270,7 @@ class Batch:
             self._seconds += perf_counter() - start
             if self._scheduler is not None:
                 self._scheduler.abandon()
+            release_workers()
 
     def _fill_window(self, take: Take) -> Iterator[RecordResult]:
         """Take records until the window is full. Yields the results of those that cannot run."""

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from time import monotonic
 from typing import Any, TypeVar, cast
 
+from pyspec._lib import release_workers
 from pyspec.errors import EngineBusy, EngineError
 
 _Item = TypeVar("_Item")
@@ -39,6 +40,8 @@ class Turns:
     """Gives turns to answers; `wait` is as in `SpeculativeLlama`.
 
     An answer has the turn from its first step to its end, even while nobody reads it. forks: whether a child process may use it.
+    A thread that gives its turn back keeps no workers, which would slow down the next thread: web frameworks answer each request,
+    and even each piece of a stream, in any thread of a pool.
     """
 
     def __init__(self, wait: bool | float, *, forks: bool) -> None:
@@ -46,6 +49,8 @@ class Turns:
         self._changed = threading.Condition()  # reentrant: `drop` is called by signal handlers
         self._holder: object | None = None
         self._reader = 0
+        self._read: object | None = None
+        self._wanders = False
         self._working = False
         self._here = _Here()
         self._process = None if forks else os.getpid()
@@ -62,7 +67,7 @@ class Turns:
                 yield item
 
     @contextmanager
-    def taken(self) -> Iterator[object]:
+    def taken(self, *, keep_workers: bool = False) -> Iterator[object]:
         """Hold the turn inside `with`. Raises EngineBusy, or EngineError in a child of the process that loaded the model."""
         if self._process not in (None, os.getpid()):
             raise EngineError(
@@ -76,6 +81,8 @@ class Turns:
         try:
             yield me
         finally:
+            if not keep_workers:
+                release_workers()
             with self._changed:
                 if self._holder is me:
                     self._holder = None
@@ -115,7 +122,8 @@ class Turns:
         if self._here.working:
             yield
             return
-        with self.taken() as me, self.step(me):
+        # a program of one thread may decode token by token
+        with self.taken(keep_workers=threading.active_count() == 1) as me, self.step(me):
             yield
 
     @contextmanager
@@ -124,11 +132,16 @@ class Turns:
         with self._changed:
             if self._holder not in (None, me):
                 raise EngineBusy("another answer was begun on this model", _HINT)
-            self._holder, self._reader, self._working = me, threading.get_ident(), True
+            here = threading.get_ident()
+            self._wanders |= self._read is me and self._reader != here
+            self._holder, self._reader, self._working = me, here, True
+            self._read = me
         self._here.working = True
         try:
             yield
         finally:
+            if self._wanders:
+                release_workers()
             self._here.working = self._working = False
 
     def lent(self, function: _Function) -> _Function:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pyspec._lib import release_workers
 from pyspec.errors import ContextOverflow, InputError, ModelNotFound, TooManyRequests
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.bodies import AnyBody, decoded
@@ -143,6 +144,7 @@ class Embedder:
             batch.add_sequence(ids, i, True)
         ctx.kv_cache_clear()
         ctx.decode(batch)
+        release_workers()
         shape = (self.width,)
         pointers = (llama_cpp.llama_get_embeddings_seq(ctx.ctx, i) for i in range(len(part)))
         found = np.stack([np.ctypeslib.as_array(each, shape) for each in pointers])

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import llama_cpp
 
+from pyspec._lib import release_workers
 from pyspec.errors import EngineError, PyspecError
 from pyspec.store.files import recall, remember
 from pyspec.store.header import read_header
@@ -227,6 +228,7 @@ def _measure(heads: Heads, use: Use, depths: tuple[int, ...]) -> AttentionMs | N
             for cells in both:
                 cells.close()
             llama_cpp.llama_model_free(model)
+            release_workers()
 
 
 def _one(both: Sequence[_Cells], depths: Sequence[int]) -> AttentionMs:
