@@ -72,6 +72,12 @@ UNDONE = {
     "documents": Undone(hint="write them into a message"),
     "samplers": Undone("cannot be put into another order"),
     "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
+    "n_probs": Undone(hint="use logprobs of /v1/completions"),
+    "return_tokens": Undone(hint="send the content to /tokenize"),
+    # ollama's
+    "template": Undone(hint="leave it out, or set another when the server starts (--chat-template)"),
+    "images": Undone(hint="describe the image in words"),
+    "context": Undone(hint="send the conversation to /api/chat"),
     "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip
 """Every refused field of any kind of request."""

@@ -14,7 +14,9 @@ import pytest
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
 from pyspec.requests.fields import REFUSED, UNDONE
+from pyspec.serve.apis.llama_server import LlamaBody
 from pyspec.serve.apis.messages import CountBody, MessagesBody
+from pyspec.serve.apis.ollama import OllamaText
 from pyspec.serve.apis.responses import ResponseCountBody, ResponsesBody
 from pyspec.serve.embedding import EmbeddingBody
 
@@ -32,6 +34,7 @@ ASKED = {
     CountBody: {"messages": MESSAGES},
 }
 KINDS = list(ASKED)
+ASKED |= {LlamaBody: {"prompt": "hello"}, OllamaText: {"prompt": "hello"}}
 
 CALLS = [
     ("openai.resources.chat.completions", "Completions.create", "openai.types.chat.completion_create_params", ChatBody),
@@ -192,7 +195,11 @@ def test_a_refused_field_is_named_on_the_page():
 
 
 WANTED = dict.fromkeys(UNDONE, True) | {
+    "context": [1],
+    "images": ["x"],
     "modalities": ["text", "audio"],
+    "n_probs": 3,
+    "template": "{{ .Prompt }}",
     "mcp_servers": [{"type": "url", "url": "https://a.invalid", "name": "a"}],
     "n_predict": 8,
     "prompt_cache_options": {"prewarm": True},
@@ -210,7 +217,7 @@ NOTHING = {
 }  # fmt: skip
 """Values that ask for nothing."""
 
-TURNED_DOWN = [(kind, field) for kind in KINDS for field in kind.refused]
+TURNED_DOWN = [(kind, field) for kind in ASKED for field in kind.refused]
 
 
 @pytest.mark.parametrize(("kind", "field"), TURNED_DOWN)
@@ -227,5 +234,5 @@ def test_a_refused_field_that_asks_for_nothing_is_taken(kind, field):
 
 def test_every_refusal_has_its_words():
     """No field is refused whose reason is not written down, and no reason is left over."""
-    assert {field for kind in KINDS for field in kind.refused} == {*UNDONE}
+    assert {field for kind in ASKED for field in kind.refused} == {*UNDONE}
     assert {*REFUSED} < {*UNDONE}

@@ -15,13 +15,11 @@ from pyspec.serve.apis.completions import broken
 from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refusal, reader
 from pyspec.serve.pending import Choice, PendingRequest
 
-_TAKEN = ("n_predict",)
-
 
 class LlamaBody(Body):
     """A request's body. n_predict: other APIs' max_tokens. logit_bias: pairs, or by token id."""
 
-    refused = tuple(name for name in REFUSED if name not in _TAKEN)
+    refused = (*(name for name in REFUSED if name != "n_predict"), "n_probs", "return_tokens")
     harmless = (
         "cache_prompt",
         "id_slot",
@@ -40,9 +38,6 @@ class LlamaBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
-        for field, hint in _UNDONE.items():
-            if getattr(self, field):
-                raise InputError(f"{field} is not supported", hint)
         shared = {key: getattr(self, key) for key in Body.__struct_fields__}
         most = self.max_tokens if self.n_predict is None else self.n_predict
         shared |= {"max_tokens": most, "logit_bias": _biases(self.logit_bias), "n": None}
@@ -75,12 +70,6 @@ class InfillBody(LlamaBody):
         record.others = [(each.filename, each.text) for each in self.input_extra or ()]
         self.prompt = record.prompt
         return [record]
-
-
-_UNDONE = {
-    "n_probs": "use logprobs of /v1/completions",
-    "return_tokens": "send the content to /tokenize",
-}
 
 
 def _biases(value: Any) -> dict[int, float] | None:

@@ -14,19 +14,17 @@ import msgspec
 
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.requests.bodies import Body
-from pyspec.requests.fields import REFUSED
+from pyspec.requests.fields import REFUSED, UNDONE
 from pyspec.requests.records import COMPLETION, Record
+from pyspec.sampling.options import OFFERED
 from pyspec.serve.apis.interface import Interface, as_chat, reader
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.parts import object_of
 
 LINES = "application/x-ndjson"
 
-_OPTIONS = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical_p": "typical_p",
-    "seed": "seed", "stop": "stop", "num_predict": "max_tokens", "repeat_penalty": "repeat_penalty",
-    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "mirostat": "mirostat",
-}  # fmt: skip
+_OPTIONS = {each.name: each.name for each in OFFERED}
+_OPTIONS |= {"seed": "seed", "stop": "stop", "num_predict": "max_tokens", "mirostat": "mirostat"}
 """Our names for members of `options`. The rest concern loading the model, which the server's operator has decided."""
 
 _EFFORTS = ("low", "medium", "high")
@@ -95,6 +93,8 @@ class OllamaChat(OllamaBody):
 class OllamaText(OllamaBody):
     """A prompt. raw: without the template. suffix: the text after the answer. Without a prompt it only loads the model."""
 
+    refused = (*OllamaBody.refused, "template", "images", "context")
+
     prompt: str = ""
     system: str | None = None
     template: str | None = None
@@ -110,9 +110,6 @@ class OllamaText(OllamaBody):
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
-        for field, hint in _UNDONE.items():
-            if getattr(self, field):
-                raise InputError(f"{field} is not supported", hint)
         turns = [{"role": "system", "content": self.system}] if self.system else []
         turns.append({"role": "user", "content": self.prompt})
         (record,) = as_chat(self, "text", messages=turns, **self._chat_fields()).records(name)
@@ -122,17 +119,10 @@ class OllamaText(OllamaBody):
         return [record]
 
 
-_UNDONE = {
-    "template": "leave it out, or set another when the server starts (--chat-template)",
-    "images": "describe the image in words",
-    "context": "send the conversation to /api/chat",
-}
-
-
 def _turn(message: dict[str, Any]) -> dict[str, Any]:
     """A message in OpenAI's format. Raises InputError."""
     if message.get("images"):
-        raise InputError("images cannot be read", _UNDONE["images"])
+        raise InputError("images cannot be read", UNDONE["images"].hint)
     made = {"role": message.get("role"), "content": message.get("content") or ""}
     if message.get("thinking"):
         made["reasoning_content"] = message["thinking"]
