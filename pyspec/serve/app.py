@@ -63,6 +63,9 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
+_BY_PAGES = {"origin", "referer", "sec-fetch-site", "sec-fetch-mode"}
+"""Headers that tell a page's request from a program's."""
+
 
 def make_app(
     batch: Batch,
@@ -241,7 +244,9 @@ class Handlers:
         """Check a request's key and type. Returns its body, and the key's holder."""
         holder = self._keys.holder(request.headers)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a form on a foreign page can send other types
+        # a foreign page can send other types, and none; but then browsers say where the request is from, as programs do not
+        untyped = "content-type" not in request.headers and not _BY_PAGES & {*request.headers}
+        if kind != "application/json" and not untyped:
             raise HTTPException(415, "send application/json")
         return await whole_body(request, self._serving.max_body), holder
 

@@ -201,7 +201,10 @@ def test_api_key(serve):
         (b'{"x": ' + b"[" * 20_000, {}, 400),
         (b'{"messages": [{"role": "user", "content": "' + b"x" * 70_000 + b'"}]}', {}, 413),
         (body(), {"Content-Type": "text/plain"}, 415),
-        (body(), {"Content-Type": None}, 415),
+        *(
+            (body(), {"Content-Type": None, sent_by_pages: "null"}, 415)
+            for sent_by_pages in ("Origin", "Referer", "Sec-Fetch-Site", "Sec-Fetch-Mode")
+        ),
     ],
 )
 def test_rude_requests_are_refused(serve, data, headers, status):

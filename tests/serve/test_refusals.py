@@ -26,6 +26,15 @@ def refused(server, path="/v1/chat/completions"):
     return response.status, response.getheader("x-should-retry"), response.getheader("retry-after")
 
 
+def test_a_program_need_not_name_the_media_type(serve):
+    """As litellm's client of ollama does not; a browser's page is known by its other headers."""
+    server = serve()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("POST", "/tokenize", b'{"content": "a"}')
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
 def test_media_types_are_compared_without_case(serve):
     """As RFC 9110 has it."""
     server = serve()
