@@ -63,8 +63,11 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
+_TYPES = ("application/json", "application/octet-stream")
+"""Types of bodies that a foreign page cannot send unless allowed to; aiohttp's clients that name none send the second."""
+
 _BY_PAGES = {"origin", "referer", "sec-fetch-site", "sec-fetch-mode"}
-"""Headers that tell a page's request from a program's."""
+"""Headers that tell a page's request without a type from a program's."""
 
 
 def make_app(
@@ -244,9 +247,8 @@ class Handlers:
         """Check a request's key and type. Returns its body, and the key's holder."""
         holder = self._keys.holder(request.headers)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        # a foreign page can send other types, and none; but then browsers say where the request is from, as programs do not
         untyped = "content-type" not in request.headers and not _BY_PAGES & {*request.headers}
-        if kind != "application/json" and not untyped:
+        if kind not in _TYPES and not untyped:
             raise HTTPException(415, "send application/json")
         return await whole_body(request, self._serving.max_body), holder
 

@@ -27,12 +27,13 @@ def refused(server, path="/v1/chat/completions"):
 
 
 def test_a_program_need_not_name_the_media_type(serve):
-    """As litellm's client of ollama does not; a browser's page is known by its other headers."""
+    """As litellm's client of ollama does not, or aiohttp does for it; a browser's page is known by its other headers."""
     server = serve()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    connection.request("POST", "/tokenize", b'{"content": "a"}')
-    assert connection.getresponse().status == 200
-    connection.close()
+    for headers in ({}, {"Content-Type": "application/octet-stream"}):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+        connection.request("POST", "/tokenize", b'{"content": "a"}', headers)
+        assert connection.getresponse().status == 200
+        connection.close()
 
 
 def test_media_types_are_compared_without_case(serve):
