@@ -90,6 +90,12 @@ def on_a_device() -> Iterator[None]:
         device.close()
 
 
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No fact, trial or time that another test kept about the same file."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """Path of the default target as Q8_0 on every machine, fetched once; PYSPEC_TEST_TARGET names another file."""
@@ -166,16 +172,9 @@ def open_llama() -> Iterator[Callable[..., Any]]:
     opened = []
 
     def open_(path: Path | str, **options: Any) -> SpeculativeLlama:
-        settings = {
-            "draft": "none",
-            "companion": "none",
-            "verification": Strict(),
-            "length": "fixed:4",
-            "n_ctx": 256,
-            "n_threads": 1,
-            "n_threads_batch": 1,
-            "trust": True,  # made here: a trial in a child would cost more than most tests
-        }
+        settings = {"draft": "none", "companion": "none", "verification": Strict()}
+        settings |= {"length": "fixed:4", "n_ctx": 256, "n_threads": 1, "n_threads_batch": 1}
+        settings["trust"] = True  # made here: a trial in a child would cost more than most tests
         settings |= {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
         opened.append(SpeculativeLlama(str(path), **settings))
         return opened[-1]
@@ -188,9 +187,8 @@ def open_llama() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def open_plain() -> Iterator[Callable[..., Any]]:
     """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
-    from pyspec.engine.target import (
-        TargetLlama,
-    )  # a llama_cpp.Llama that knows which processors die of extra buffers
+    # a llama_cpp.Llama that knows which processors die of extra buffers
+    from pyspec.engine.target import TargetLlama
 
     opened = []
 

@@ -153,11 +153,15 @@ class LookupDrafter(Drafter):
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """What most often followed the longest earlier occurrence, at most `limit` tokens."""
+        return Proposal(*self._followed(seq, tokens).next(limit))
+
+    def _followed(self, seq: int, tokens: Sequence[int]) -> _GrowingText:
+        """The sequence's text, up to these tokens; another one if they do not continue it."""
         text = self._texts.get(seq)
         if text is None or not text.continues(tokens):
             text = self._begin(seq)
         text.follow(tokens)
-        return Proposal(*text.next(limit))
+        return text
 
     def _begin(self, seq: int) -> _GrowingText:
         self._end(seq)
@@ -182,13 +186,9 @@ class LookupDrafter(Drafter):
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:
         """Remember the text for its owner's next ones, even if nothing was drafted for it."""
-        if self.memory is None:
-            return
-        text = self._texts.get(seq)
-        if text is None or not text.continues(tokens):
-            text = self._begin(seq)
-        text.follow(tokens)
-        self._end(seq)
+        if self.memory is not None:
+            self._followed(seq, tokens)
+            self._end(seq)
 
     def close(self) -> None:
         """Save what is to be kept; the drafter then knows no text."""

@@ -21,7 +21,17 @@ _LEGEND = (
 _SHOWN = 60
 
 
-class SpeculationBlock(dict[str, Any]):
+class _PlainDict(dict[str, Any]):
+    """A dict that is shown in its own way; programs, copies and `str` have it as a plain one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    def __str__(self) -> str:
+        return dict.__repr__(self)
+
+
+class SpeculationBlock(_PlainDict):
     """The `speculation` block of a result: a dict with a sentence about what drafts did.
 
     tokens: of the answer; model: the object that answered, for the tokens' text while it is open. Copies are plain dicts.
@@ -63,17 +73,11 @@ class SpeculationBlock(dict[str, Any]):
         marks = [_span(words, style) for source, words, style in _LEGEND if source in sources]
         return shown + (f"<small>{', '.join(marks)}. </small>" if marks else "")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
-    def __str__(self) -> str:
-        return dict.__repr__(self)
-
 
 _COUNTS = ("drafted", "verified", "accepted", "relaxed")
 
 
-class ResultView(dict[str, Any]):
+class ResultView(_PlainDict):
     """A completion: still a dict, but it shows its text and a sentence at a prompt and in a notebook."""
 
     @property
@@ -92,12 +96,6 @@ class ResultView(dict[str, Any]):
         if isinstance(block, SpeculationBlock) and (html := block._painted()):  # noqa: SLF001 - of this module
             return f"<div>{html}<small>{escape(block.sentence)}</small></div>"
         return f'<pre style="white-space:pre-wrap">{escape(self._said)}</pre>'
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
-    def __str__(self) -> str:
-        return dict.__repr__(self)
 
 
 def _span(text: str, style: str) -> str:

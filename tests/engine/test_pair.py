@@ -24,11 +24,6 @@ from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError
 from pyspec.store import check
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tiny.write(tmp_path / "target.gguf", n_layer=tiny_eagle.N_LAYER)
@@ -210,6 +205,8 @@ import sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
 from pyspec.store import check
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 check.run_child("x", [], script=Path(sys.argv[1]))
 """
 

@@ -14,6 +14,8 @@ from pyspec.store.files import size_of
 from pyspec.store.header import facts_of
 from pyspec.store.heads import TargetShape, head_size, n_heads, read_states
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
 
@@ -25,11 +27,6 @@ def split(path: Path, last: str) -> Path:
     folder = path.with_suffix("")
     folder.mkdir()
     return in_parts(made, folder, [[], early, late])[0]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -13,13 +13,9 @@ from pyspec.engine.timing import ROWS, time_unseen, verify_ms
 from pyspec.policy.row_times import SURE
 from pyspec.sampling.chain import Sampling
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 GREEDY = Sampling(temperature=0.0)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No decode times that an earlier test kept for the same model."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 
 
 def _answered(path: Path, draft: Path, length: str = "auto") -> SpeculativeLlama:

@@ -11,12 +11,6 @@ from pyspec.cli.main import main
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No trial is remembered from one case to the next."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
 def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Runs `pyspec generate` on a file; its exit code and stderr, which must be one sentence where it failed."""
 

@@ -20,11 +20,6 @@ HEADS = Heads(4, 2, 8, 8)
 ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def measured(monkeypatch):
     """Answers of the measurement, the last one for ever, and what it was asked."""

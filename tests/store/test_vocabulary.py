@@ -50,12 +50,6 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 """What differs, and whether llama.cpp lets the one draft for the other (common/speculative.cpp)."""
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Facts of files are remembered for the test alone."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("what", PAIRS)
 def test_pairs(tmp_path: Path, what: str) -> None:
     """Files and loaded models are judged alike, whichever of them drafts."""
