@@ -11,14 +11,14 @@ continues. All three ways give the target's own distribution:
   accepts more.
 
 The draft draws under min-p, at the factor of the target's temperature (1, 0.8, 0.65, 0.5) that is best for the way, as the
-engine learns it. `top-p` is shared noise where the target's whole chain truncates the draft's rows too. Chances are computed
-along the text, and rounds follow one another as in an answer. Length K drafts K tokens. A policy estimates acceptance from bins
-of a figure, and weighs it against the time of rows (--rows, by curve) and of a draft's step (--step, --head-step), in decodes
-of one row; the price of time is the best of ten for each way, the factor the best of 1 and 0.65. With shared noise it looks at
-everything, also at the tokens that it drew, and drops those that look bad. With p/q and blocks, it settles whether a token is
-verified before it is drawn, by the row and the tokens before it: otherwise the text would be another's. `over shared noise` is
-the mean over questions of the ratio, with a 95 % interval. Heads draft at most 4 tokens. With min-p 0 only fixed lengths are
-tried. Nothing is timed.
+engine learns it. `top-p` is shared noise at factor 1 where the target's whole chain truncates the draft's rows too, over the
+same without that; the engine does so where min-p is 0. Chances are computed along the text, and rounds follow one another as in
+an answer. Length K drafts K tokens. A policy estimates acceptance from bins of a figure, and weighs it against the time of rows
+(--rows, by curve) and of a draft's step (--step, --head-step), in decodes of one row; the price of time is the best of ten for
+each way, the factor the best of 1 and 0.65. With shared noise it looks at everything, also at the tokens that it drew, and
+drops those that look bad. With p/q and blocks, it settles whether a token is verified before it is drawn, by the row and the
+tokens before it: otherwise the text would be another's. `over shared noise` is the mean over questions of the ratio, with a 95
+% interval. Heads draft at most 4 tokens. With min-p 0 only fixed lengths are tried. Nothing is timed.
 
 With --keep FOLDER, what is recorded is kept there, and a run with the same cases begins with it.
 """

@@ -48,8 +48,8 @@ static ps_status keep_row(ps_engine *engine, ps_seq *seq, int32_t at, const floa
 }
 
 /*
- * Whether the target's top-p would leave only a row's first token. The rest of top-p, and top-k, brought nothing, or lost
- * (bench/results/truncation).
+ * Whether the target's top-p would leave only a row's first token. The rest of top-p, and top-k, bring nothing beside min-p, and
+ * a few percent without (bench/results/blocks): see ps_draw_cut.
  */
 static bool alone(const ps_coupling *how, const ps_row *row) {
     return how->top_p > 0 && row->z1 - row->lse >= logf(how->top_p);
@@ -67,7 +67,9 @@ static ps_status choose(const ps_engine *engine, ps_seq *seq, const float *row, 
         *p = expf(found.z1 - found.lse);
         return PS_OK;
     }
-    const ps_row drawn = ps_temper_draw(engine, seq, i, row, n_vocab, &found);
+    float cut;
+    PS_TRY(ps_draw_cut(row, n_vocab, &seq->coupling, &cut));
+    const ps_row drawn = ps_temper_draw(engine, seq, i, row, n_vocab, &found, cut);
     *token = drawn.first;
     *p = surety(row[drawn.first] - found.lse, drawn.z1 - drawn.z2);
     return PS_OK;

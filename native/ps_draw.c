@@ -117,3 +117,39 @@ ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int
     *out = ps_race_result(&race, how);
     return PS_OK;
 }
+
+/* The k largest logits of a row in order, of which `least` is at most the last; returns how many there are. */
+static int32_t take_top(float *best, const float *row, int32_t n_vocab, int32_t k, float least, int32_t level) {
+    int32_t held = 0;
+    for (int32_t i = 0, end; i < n_vocab; i = end) {
+        end = n_vocab - i < PS_STRETCH ? n_vocab : i + PS_STRETCH;
+        if (ps_scan_max(row + i, end - i, level) < least) continue;
+        for (int32_t id = i; id < end; id++) {
+            if (!(row[id] >= least) || (held == k && row[id] <= best[k - 1])) continue;
+            int32_t at = held < k ? held++ : k - 1;
+            for (; at > 0 && best[at - 1] < row[id]; at--) best[at] = best[at - 1];
+            best[at] = row[id];
+        }
+    }
+    return held;
+}
+
+ps_status ps_draw_cut(const float *row, int32_t n_vocab, const ps_coupling *how, float *share) {
+    if (!row || !share || n_vocab < 1 || !how || !ps_coupling_sound(how)) return PS_E_ARG;
+    const int32_t level = ps_simd();
+    *share = how->min_p;
+    if (how->min_p > 0 || how->top_p <= 0 || how->top_p >= 1) return PS_OK;
+    const float least = ps_scan_least(row, n_vocab, how->top_k, level);
+    if (!(least > -INFINITY)) return PS_OK; /* without a top_k, or in a small vocabulary, sorting the row would cost more */
+    float best[PS_MOST_TOP];
+    const int32_t k = take_top(best, row, n_vocab, how->top_k, least, level);
+    double whole = 0, mass = 0;
+    for (int32_t i = 0; i < k; i++) whole += (double)ps_exp(best[i] - best[0]);
+    int32_t last = 0;
+    for (; last < k - 1; last++) {
+        mass += (double)ps_exp(best[last] - best[0]);
+        if (mass >= (double)how->top_p * whole) break;
+    }
+    *share = ps_exp(best[last] - best[0]) * (1 - 1e-5f); /* the last token itself stays */
+    return PS_OK;
+}

@@ -137,8 +137,10 @@ void ps_seq_drop_draft(ps_seq *seq, int32_t n_matched, int32_t n_vocab);
 
 /* ps_temper.c */
 ps_coupling ps_tempered(const ps_engine *engine, const ps_seq *seq, int32_t which); /* which: a factor, -1 for the one in force */
-/* Draw drafted token `at` from its row; for the first, keep what each factor would draw. found: of the row, by ps_scan. */
-ps_row ps_temper_draw(const ps_engine *engine, ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found);
+/* Draw drafted token `at` from its row; for the first, keep what each factor would draw. found: of the row, by ps_scan; cut: by
+ * ps_draw_cut. */
+ps_row ps_temper_draw(const ps_engine *engine, ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found,
+                      float cut);
 void ps_temper_learn(ps_engine *engine, ps_seq *seq, int32_t position, int32_t chosen);
 
 /* ps_draft.c */

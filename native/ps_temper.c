@@ -21,20 +21,21 @@ ps_coupling ps_tempered(const ps_engine *engine, const ps_seq *seq, int32_t whic
     return how;
 }
 
-static ps_row draw(const ps_coupling *how, int64_t position, const float *row, int32_t n_vocab, const ps_row *found) {
-    ps_race race = ps_race_begin(how, position);
-    ps_race_row(&race, row, n_vocab, how, found);
-    return ps_race_result(&race, how);
+static ps_row draw(ps_coupling how, int64_t position, const float *row, int32_t n_vocab, const ps_row *found, float cut) {
+    ps_race race = ps_race_begin(&how, position);
+    how.min_p = cut;
+    ps_race_row(&race, row, n_vocab, &how, found);
+    return ps_race_result(&race, &how);
 }
 
-ps_row ps_temper_draw(const ps_engine *engine, ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found) {
-    const ps_coupling now = ps_tempered(engine, seq, -1);
-    const ps_row drawn = draw(&now, seq->n + at, row, n_vocab, found);
+ps_row ps_temper_draw(const ps_engine *engine, ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found,
+                      float cut) {
+    const ps_row drawn = draw(ps_tempered(engine, seq, -1), seq->n + at, row, n_vocab, found, cut);
     if (at > 0 || !seq->coupling.tempered) return drawn;
     seq->tempered_at = seq->n;
     for (int32_t i = 0; i < PS_N_TEMPERS; i++) {
-        const ps_coupling how = ps_tempered(engine, seq, i);
-        seq->tempered[i] = i == engine->temper.chosen ? drawn.first : draw(&how, seq->n, row, n_vocab, found).first;
+        if (i == engine->temper.chosen) seq->tempered[i] = drawn.first;
+        else seq->tempered[i] = draw(ps_tempered(engine, seq, i), seq->n, row, n_vocab, found, cut).first;
     }
     return drawn;
 }

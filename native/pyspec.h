@@ -61,14 +61,14 @@ ps_status ps_scan(const float *row, int32_t n_vocab, int32_t what, ps_row *out);
 /*
  * How tokens are drawn above temperature 0: the token at a position is the argmax of logit / temperature + G, where G is standard
  * Gumbel noise of (seed, position, id). A draft takes the argmax of its own logits with the same G (Daliri, Musco, Suresh, arXiv
- * 2408.07978). Its row is truncated by min_p, like the target's, and by top_p only where that costs nothing: a first token that
- * reaches top_p is the only one left. Positions count tokens of the sequence, from 0.
+ * 2408.07978). Its row is cut like the target's, as ps_draw_cut says; a first token that reaches top_p is the only one left.
+ * Positions count tokens of the sequence, from 0.
  */
 typedef struct ps_coupling {
     uint64_t seed;
     float temperature; /* above 0 */
     float min_p;       /* for a whole row: ids less than this many times as likely as the first are left out; 0 for none */
-    float top_p;       /* for a draft's row: a first token at least this likely is the only one left; 0 for none */
+    float top_p;       /* for a draft's row: what the target's chain cuts after top_k; 0 for none */
     int32_t top_k;     /* the target's chain begins with keeping so many ids of a row, and need not see others; 0: it sees all */
     int32_t tempered;  /* non-zero: the draft's temperature is learned; 0 where the text depends on the draft */
 } ps_coupling;
@@ -78,6 +78,12 @@ ps_status ps_noise(uint64_t seed, int64_t position, const int32_t *ids, int32_t 
 
 /* The two best ids of a row with noise; the first is the one drawn. z is logit + temperature * G. Errors as ps_scan's. */
 ps_status ps_draw(const float *row, int32_t n_vocab, const ps_coupling *how, int64_t position, ps_row *out);
+
+/*
+ * The share of the first token's probability below which a draft's row is cut: min_p, or where that is 0 what the target's chain
+ * would leave of the row by top_k and then top_p. Errors as ps_draw's.
+ */
+ps_status ps_draw_cut(const float *row, int32_t n_vocab, const ps_coupling *how, float *share);
 
 typedef struct ps_agreement {
     float s;     /* sum over the vocabulary of min(Pd, Pc), in 0..1 */

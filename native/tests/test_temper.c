@@ -26,7 +26,7 @@ static void test_what_each_factor_would_draw(void) {
         ps_row found, drawn;
         CHECK(ps_scan(row, N_VOCAB, PS_SCAN_LSE, &found) == PS_OK);
         engine.temper.chosen = seq.n % PS_N_TEMPERS;
-        const int32_t first = ps_temper_draw(&engine, &seq, 0, row, N_VOCAB, &found).first;
+        const int32_t first = ps_temper_draw(&engine, &seq, 0, row, N_VOCAB, &found, 0).first;
         CHECK(first == seq.tempered[engine.temper.chosen]);
         CHECK(seq.tempered_at == seq.n && ps_tempered(&engine, &seq, 0).temperature == seq.coupling.temperature);
         for (int32_t i = 0; i < PS_N_TEMPERS; i++) {
@@ -69,7 +69,7 @@ static void test_under_a_margin_nothing_is_learned(void) {
     seq.coupling.tempered = 0;
     const float row[] = {0, 1, 2};
     const ps_row found = {.first = 2, .second = 1, .z1 = 2, .z2 = 1};
-    ps_temper_draw(&engine, &seq, 0, row, 3, &found);
+    ps_temper_draw(&engine, &seq, 0, row, 3, &found, 0);
     CHECK(seq.tempered_at == -1 && ps_tempered(&engine, &seq, -1).temperature == seq.coupling.temperature);
 }
 

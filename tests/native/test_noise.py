@@ -130,6 +130,38 @@ def test_draws_of_a_real_size_are_the_twins(level: int, scale: float, min_p: flo
         assert found[1:3] == draw(row, 0.8, min_p, 5, position)[:2]
 
 
+def c_cut(row: np.ndarray, **how: float) -> tuple[int, float]:
+    """Status, and the share, of the kernel."""
+    coupling = ffi.new("ps_coupling *", {"seed": 1, "temperature": 0.8, **how})
+    out = ffi.new("float *")
+    return lib.ps_draw_cut(ffi.from_buffer("float[]", row), len(row), coupling, out), out[0]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize(("top_k", "top_p"), [(40, 0.95), (40, 0.3), (7, 0.9), (1, 0.9)])
+def test_a_cut_leaves_what_top_k_and_then_top_p_do(
+    level: int, scale: float, top_k: int, top_p: float
+) -> None:
+    """The token that reaches top-p is the last that stays."""
+    row = (scale * np.random.default_rng(5).standard_normal(49152)).astype(np.float32)
+    status, share = c_cut(row, top_k=top_k, top_p=top_p)
+    best = np.sort(row)[::-1][:top_k].astype(np.float64)
+    mass = np.exp(best - best[0]).cumsum()
+    left = int(np.searchsorted(mass, top_p * mass[-1])) + 1
+    assert status == lib.PS_OK
+    assert (row >= row.max() + np.log(np.float32(share))).sum() == left
+
+
+@pytest.mark.parametrize(
+    "how", [{"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.0}, {"min_p": 0.05}], ids=str
+)
+def test_a_row_is_cut_by_min_p_alone_where_there_is_one_or_no_top_k(how: dict[str, float]) -> None:
+    """Beside min-p the rest brings nothing, and without a top-k it costs a sort."""
+    row = np.random.default_rng(5).standard_normal(49152).astype(np.float32)
+    found = c_cut(row, **{"top_k": 40, "top_p": 0.9, **how})
+    assert found == (lib.PS_OK, np.float32(how.get("min_p", 0.0)))
+
+
 def test_draws_have_the_softmax_of_the_row() -> None:
     """40,000 positions of one row."""
     row = np.random.default_rng(1).standard_normal(12).astype(np.float32)
