@@ -16,7 +16,7 @@ import psutil
 
 from pyspec.chat.files import state_path
 from pyspec.store.files import write_whole
-from pyspec.store.locate import find_here
+from pyspec.store.locate import means
 
 FOLDER = "PYSPEC_SERVERS"
 """Environment variable for the records' folder; empty for none."""
@@ -25,7 +25,7 @@ _TIMEOUT_S = 1.0
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """A server. key: that clients must send, "" for none. path: of its model; name: for clients; default: no -m was given."""
+    """A server. key: that clients must send, "" for none. path: of its model; name: for clients."""
 
     url: str
     key: str
@@ -34,20 +34,10 @@ class RunningServer(msgspec.Struct, frozen=True):
     path: str
     draft: str
     n_ctx: int
-    default: bool = False
 
     def serves(self, word: str | None) -> bool:
         """Whether its model is the one that a user's word for -m means; nothing is fetched to find out."""
-        if word is None:
-            return self.default
-        if word == self.name:
-            return True
-        path = Path(word)
-        with suppress(OSError, ValueError):
-            if path.exists():
-                return path.samefile(self.path)
-        found = find_here(word)
-        return found is not None and str(found.path) == self.path
+        return word == self.name or bool(self.path and means(word, Path(self.path)))
 
     def connection(self, timeout: float | None = None) -> http.client.HTTPConnection:
         """Return a connection, not yet made."""

@@ -278,10 +278,7 @@ def _recorded(loader: Loader, name: str, batch: Batch, port: int) -> Iterator[No
     shown = f"[{host}]" if ":" in host else host
     key = (server.keys or "").partition("\n")[0]
     url, path = f"http://{shown}:{port}", str(Path(batch.target.model_path).absolute())
-    default = loader.models.first is None
-    known = RunningServer(
-        url, key, os.getpid(), name, path, facts["draft"], facts["n_ctx"], default
-    )
+    known = RunningServer(url, key, os.getpid(), name, path, facts["draft"], facts["n_ctx"])
     record = announce(known) if loader.answers_as_usual else None
     try:
         yield

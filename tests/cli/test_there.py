@@ -108,7 +108,7 @@ def test_options_of_the_model_have_it_loaded_here(known: RunningServer, model: P
 
 
 def test_another_model_is_not_the_servers(known: RunningServer, tiny_target: Path) -> None:
-    """Nor is the default, unless it serves that."""
+    """Nor is the default."""
     assert find_server(str(tiny_target)) is None
     assert find_server(None) is None
     assert find_server("tiny") == known
