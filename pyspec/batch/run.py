@@ -152,8 +152,7 @@ class Batch:
         if not self._interactive:
             return best
         # fewer may be as fast, but a request should not wait for the end of another's answer
-        beside = self._models.beside(self._placement)
-        room = memory_for(self._models.target, self._n_ctx, beside)
+        room = memory_for(self._models.target, self._n_ctx, self._models.beside(self._placement))
         return max(1, min(max(best, MIN_INTERACTIVE), room))
 
     def run(self, records: Iterable[Record | str]) -> Iterator[RecordResult]:
@@ -210,7 +209,6 @@ class Batch:
     def facts(self) -> dict[str, Any]:
         """The target's vocabulary, context, parameters and bytes, and the names of draft and companion."""
         model = self._models.target.model
-        draft, companion = self._models.parts.names
         return {
             "n_vocab": self._models.target.n_vocab(),
             "n_ctx": self._n_ctx,
@@ -218,8 +216,7 @@ class Batch:
             "size": int(llama_cpp.llama_model_size(model)),
             "memory": self.nbytes,
             "parallel": self.parallel,
-            "draft": draft,
-            "companion": companion,
+            **dict(zip(("draft", "companion"), self._models.parts.names)),
         }
 
     @property
