@@ -21,6 +21,7 @@ import msgspec
 
 from pyspec._version import __version__
 from pyspec.engine.offload import count_placeable
+from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
@@ -342,11 +343,11 @@ def prior_curve(llm: Any, sides: Sequence[Side], one_row_ms: float = 0.0) -> Cos
     The first rounds correct it; until then only ratios matter. one_row_ms: what a row took on this machine before, 0 for unknown;
     then what context adds is as it was measured for the shape of the heads, where it was.
     """
-    size = max(1, llama_cpp.llama_model_size(llm.model))
+    experts, size = experts_of(llm) or (None, max(1, llama_cpp.llama_model_size(llm.model)))
     shares = [max(0.02, side.size / size) for side in sides][:2]
     head = any(side.reads_states for side in sides)
     if (device := _curve_of_device(llm)) is not None:
-        return CostCurve.prior(device, 10.0, *shares, head=head)
+        return CostCurve.prior(device, 10.0, *shares, head=head, experts=experts)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
     row = one_row_ms or 10.0
     deeper, layers = getattr(llm, "deeper", None), llama_cpp.llama_model_n_layer(llm.model)
@@ -354,7 +355,8 @@ def prior_curve(llm: Any, sides: Sequence[Side], one_row_ms: float = 0.0) -> Cos
         adds = layers * deeper[0], layers * deeper[1]
     else:
         adds = (share := row * _depth_share(llm.model)), VERIFIED * share
-    return CostCurve.prior(shape, row, *shares, deeper={1: adds[0], VERIFIED: adds[1]}, head=head)
+    deeper_ms = {1: adds[0], VERIFIED: adds[1]}
+    return CostCurve.prior(shape, row, *shares, deeper=deeper_ms, head=head, experts=experts)
 
 
 def _curve_of_device(llm: Any) -> str | None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pyspec.errors import OptionError
+from pyspec.policy.shapes import Experts
 from pyspec.store.devices import CPU, buffer_type, placeable_names
 from pyspec.store.gguf import Header
-from pyspec.store.header import read_header
+from pyspec.store.header import header_of_parts, read_header
 from pyspec.store.others import file_name_of
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -132,6 +133,24 @@ def _check_pattern(pattern: str) -> None:
 def has_experts(header: Header) -> bool:
     """Whether a file is a mixture of experts."""
     return any(re.search(_EXPERTS, tensor.name) for tensor in header.tensors)
+
+
+def experts_of(llm: Any) -> tuple[Experts, int] | None:
+    """Return a mixture's experts, and the bytes that a row of it reads; None for other models."""
+    arch = llm.metadata.get("general.architecture", "")
+    count, used = (
+        int(llm.metadata.get(f"{arch}.expert_{what}", 0)) for what in ("count", "used_count")
+    )
+    if not 0 < used < count:
+        return None
+    experts = others = 0
+    for tensor in header_of_parts(Path(llm.model_path)).tensors:
+        if re.search(_EXPERTS, tensor.name):
+            experts += tensor.nbytes
+        elif tensor.name != "token_embd.weight":
+            others += tensor.nbytes
+    own = experts * used // count
+    return Experts(count, used, own / max(1, own + others)), max(1, own + others)
 
 
 def refuse_lacking_experts(header: Header) -> None:

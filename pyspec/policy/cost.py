@@ -9,7 +9,7 @@ import msgspec
 
 from pyspec.policy.busy import SENTENCE, TIMES, Busy
 from pyspec.policy.row_times import RowTimes, RowTimesState
-from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES, expand
+from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES, Experts, expand, with_experts
 from pyspec.policy.types import Outcome
 
 log = logging.getLogger("pyspec")
@@ -49,17 +49,20 @@ class CostCurve:
         *,
         deeper: Mapping[int, float] | None = None,
         head: bool = False,
+        experts: Experts | None = None,
     ) -> CostCurve:
         """The curve assumed without a profile: a shape in units of `one_row_ms`, with side models as shares of a target row.
 
         `deeper` has the milliseconds that each position of context adds to a decode of the target, by rows.
-        `head`: the draft reads the target's states; its rows use few weights and many kernels.
+        `head`: the draft reads the target's states; its rows use few weights and many kernels. experts: the target's, if it is a
+        mixture.
         """
         shape = [one_row_ms * t for t in expand(SHAPES.get(shape_name, SHAPES[DEFAULT_SHAPE]))]
-        bases = {0: shape}
+        own = with_experts(shape, experts) if experts else shape
+        bases = {0: own}
         if deeper:
             more = expand(deeper)
-            bases[_FAR_DEPTH] = [t + _FAR_DEPTH * m for t, m in zip(shape, more)]
+            bases[_FAR_DEPTH] = [t + _FAR_DEPTH * m for t, m in zip(own, more)]
         draft = [draft_share * t for t in shape]
         if head:
             one = one_row_ms * (draft_share + _HEAD_MORE)

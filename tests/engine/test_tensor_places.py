@@ -10,9 +10,13 @@ import pytest
 import tiny
 
 from pyspec.batch import Batch
-from pyspec.engine.tensor_places import TensorPlaces, tensor_places
+from pyspec.engine.profiles import prior_curve
+from pyspec.engine.tensor_places import TensorPlaces, experts_of, tensor_places
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.policy.cost import CostCurve
+from pyspec.policy.shapes import Experts
+from pyspec.store.header import read_header
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +76,22 @@ def test_overrides_reach_llama_cpp(mixture: Path, open_llama: Callable[..., Any]
         return llm.create_completion("abc", max_tokens=16, temperature=0)["choices"][0]["text"]
 
     assert text(n_cpu_moe=-1) == text(override_tensor="ffn_.*=CPU") == text()
+
+
+def test_a_row_reads_the_experts_it_uses(mixture: Path, tiny_target: Path, open_plain: Any) -> None:
+    """Two of four, and everything else but the embeddings of other tokens; a model without any has none."""
+    sizes = {tensor.name: tensor.nbytes for tensor in read_header(mixture).tensors}
+    experts = sum(size for name, size in sizes.items() if "_exps" in name)
+    rest = sum(sizes.values()) - experts - sizes["token_embd.weight"]
+    own = experts // 2
+    assert experts_of(open_plain(mixture)) == (Experts(4, 2, own / (own + rest)), own + rest)
+    assert experts_of(open_plain(tiny_target)) is None
+
+
+def test_the_first_costs_are_those_of_a_mixture(tiny_folder: Path, open_llama: Any) -> None:
+    """More rows than one read more experts."""
+    path = tiny.write(tiny_folder / "experts.gguf", arch="mixture", n_experts=16)
+    llm = open_llama(path)
+    dense = CostCurve.prior("", 10.0).target.table()
+    first = prior_curve(llm, []).target.table()
+    assert first[3] / first[1] > 1.2 * dense[3] / dense[1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspec.errors import OptionError
 from pyspec.policy.cost import CostCurve, CurveState
 from pyspec.policy.row_times import RowTimes
-from pyspec.policy.shapes import N_MAX, SHAPES, expand
+from pyspec.policy.shapes import N_MAX, SHAPES, Experts, expand, with_experts
 from pyspec.policy.types import Outcome, SeqOutcome
 
 
@@ -371,3 +371,26 @@ def test_steps_behind_a_short_catching_up_are_timed() -> None:
             Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=took, draft_steps=10, caught_up=2)
         )
     assert curve.draft.table()[1] == pytest.approx(1.5, rel=0.05)
+
+
+MEASURED = {3: 2.29, 4: 2.97, 5: 3.44, 6: 3.94, 8: 4.95}
+"""Times one row of a mixture of 64 experts, 8 of them used, in Q8_0; by rows."""
+
+
+@pytest.mark.parametrize("rows", MEASURED)
+def test_more_rows_of_a_mixture_read_more_experts(rows: int) -> None:
+    """A model whose rows share all weights would take much less for several."""
+    dense = expand(SHAPES["Q8_0"])
+    assert with_experts(dense, Experts(64, 8, 0.92))[rows] == pytest.approx(
+        MEASURED[rows], rel=0.16
+    )
+
+
+def test_a_mixture_changes_the_targets_times_alone() -> None:
+    """A draft model beside it is none; one row costs what it costs."""
+    mixed, dense = (
+        CostCurve.prior("Q4_K_M", 10.0, experts=experts) for experts in (Experts(32, 4, 0.9), None)
+    )
+    assert mixed.target.table()[1] == dense.target.table()[1]
+    assert mixed.target.table()[4] > 1.3 * dense.target.table()[4]
+    assert mixed.draft.table() == dense.draft.table()
