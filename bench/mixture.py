@@ -1,14 +1,14 @@
 """A mixture of experts, where more rows read more experts: what a decode of n rows costs, and whether the default loses there.
 
-    python bench/stretch.py MODEL.gguf MIXTURE.gguf --experts 64 --active 8
+    python bench/stretch.py smollm2-135m-instruct-q8_0.gguf MIXTURE.gguf --experts 64 --active 8
     python bench/mixture.py MIXTURE.gguf --draft smollm2-eagle3 --skip 0 --limit 1 --out bench/results/mixture
 
 Two models take turns in one process, one without drafts and one with lookup and DRAFT, neither of which has times from before.
-Each answer reads its prompt anew, and nothing is remembered from one to the next. `times plain` compares the processor
-time of a token after the prompt, `reading` that of the prompt and the first round, with the draft loaded and without: medians of
-pairs. Processor time, since two runs of the same model differ by up to 14 % by the clock here. Goals: .97 of plain at least
-on every question, and 2 % more for reading at most. A run adds its questions to the file in --out, so that a page can be made in
-pieces; each piece is a new process, which begins by knowing nothing.
+Each answer reads its prompt anew, and nothing is remembered from one to the next. `times plain` compares the processor time of a
+token after the prompt, `reading` that of the prompt and the first round, with the draft loaded and without: medians of pairs, in
+processor time, since by the clock two runs of one model differ by up to 14 %. Rows are timed by the clock, the shortest of three.
+Goals: .97 of plain at least on every question, and about 2 % more for reading at most. A run adds its questions to the file in
+--out, so that a page can be made in pieces; each piece is a new process, which begins by knowing nothing.
 """
 
 from __future__ import annotations

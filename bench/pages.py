@@ -39,6 +39,7 @@ from first_use import FirstUse
 from firsts import Firsts
 from load import Loads
 from mixed import MixedResults
+from mixture import Mixture
 from noise import NoiseFound
 from overhead import Overhead
 from replicas import ReplicaResults
@@ -93,7 +94,6 @@ def read(folder: Path, kind: type[T], names: str) -> dict[str, T]:
 runs = partial(read, kind=Results, names="*/results.json")
 rules = partial(read, kind=QualityResults, names="*/quality.json")
 
-
 COMPARED: dict[str, type[Comparison]] = {
     "batch": BatchResults,
     "serve": ServeResults,
@@ -105,8 +105,8 @@ COMPARED: dict[str, type[Comparison]] = {
 
 KEPT: dict[str, type[Paged]] = {
     "attention": Attention, "blocks": Blocks, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse,
-    "firsts": Firsts, "load": Loads, "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText,
-    "schedules": Schedules, "startup": Startup, "truncation": Truncations,
+    "firsts": Firsts, "load": Loads, "mixture": Mixture, "noise": NoiseFound, "overhead": Overhead, "returning": Returning,
+    "same_text": SameText, "schedules": Schedules, "startup": Startup, "truncation": Truncations,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 
