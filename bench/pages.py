@@ -42,6 +42,7 @@ from mixed import MixedResults
 from mixture import Mixture
 from noise import NoiseFound
 from overhead import Overhead
+from pool import PoolResults
 from replicas import ReplicaResults
 from returning import Returning
 from same_text import SameText
@@ -95,12 +96,9 @@ runs = partial(read, kind=Results, names="*/results.json")
 rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 COMPARED: dict[str, type[Comparison]] = {
-    "batch": BatchResults,
-    "serve": ServeResults,
-    "agent": AgentResults,
-    "mixed": MixedResults,
+    "batch": BatchResults, "serve": ServeResults, "agent": AgentResults, "mixed": MixedResults, "pool": PoolResults,
     "replicas": ReplicaResults,
-}
+}  # fmt: skip
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
