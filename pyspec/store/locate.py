@@ -285,7 +285,7 @@ def resolve(
 
 
 def means(model: str | None, file: Path) -> bool:
-    """Whether `model`, as for `resolve`, means this file, by what is on this machine. A known model's name covers all its types."""
+    """Whether `model`, as for `resolve`, means this file, by what is on this machine. A known name covers all its types."""
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
     typed, kind = _typed(name, manifest)
