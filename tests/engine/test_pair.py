@@ -23,6 +23,8 @@ from pyspec.engine import pair
 from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError
 from pyspec.store import check
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
@@ -205,8 +207,6 @@ import sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
 from pyspec.store import check
-
-pytestmark = pytest.mark.usefixtures("own_cache")
 check.run_child("x", [], script=Path(sys.argv[1]))
 """
 
