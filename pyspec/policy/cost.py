@@ -68,7 +68,12 @@ class CostCurve:
             one = one_row_ms * (draft_share + _HEAD_MORE)
             draft = [one * t for t in expand(SHAPES["head"])]
         sides = (draft, [companion_share * t for t in shape])
-        return cls(RowTimes(bases), *(RowTimes({0: times}) for times in sides))
+        target = RowTimes(bases)
+        if experts:
+            target.hope = (
+                1.0  # where every row costs, a trial of several takes what it cannot bring back
+            )
+        return cls(target, *(RowTimes({0: times}) for times in sides))
 
     @classmethod
     def from_tables(

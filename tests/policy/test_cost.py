@@ -394,3 +394,10 @@ def test_a_mixture_changes_the_targets_times_alone() -> None:
     assert mixed.target.table()[1] == dense.target.table()[1]
     assert mixed.target.table()[4] > 1.3 * dense.target.table()[4]
     assert mixed.draft.table() == dense.draft.table()
+
+
+def test_several_rows_of_a_mixture_are_not_hoped_to_be_cheap() -> None:
+    """Where each costs nearly a row, a trial takes more than it can bring back."""
+    experts = Experts(64, 8, 0.92)
+    planned = CostCurve.prior("Q8_0", 1.0, experts=experts).target.table()[8]
+    assert planned == pytest.approx(with_experts(expand(SHAPES["Q8_0"]), experts)[8])
