@@ -179,7 +179,7 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
     if not runs:
         return "-"
     best, known = max(runs, key=lambda s: s.geomean), any(s.who == PEERS for s in runs)
-    return f"{best.geomean:.2f} {best.who}" + ("" if known else " (no run without drafts)")
+    return f"{best.geomean:.2f} {best.who}" + ("" if known else " (drafts alone)")
 
 
 def rules_table(folder: Path) -> str:
@@ -291,12 +291,14 @@ def _rows_and_rounding(name: str, results: Results) -> dict[str, str]:
 
 
 def _batches(folder: Path) -> dict[str, str]:
-    """Every contender, times plain decoding of one text after the other; the gain of batching is included."""
+    """Speeds, times plain decoding of one text after the other, batching included; and of a pool's threads, times the first."""
     out: dict[str, str] = {}
     for name, found in read(folder, BatchResults, "batch/*.json").items():
         if (alone := found.find("plain:1")) is not None:
             own = {one["name"]: one["rate"] / alone["rate"] for one in found.contenders}
             out |= {f"batch/{name}/{who}": f"{rate:.2f}" for who, rate in own.items()}
+    for name, pools in read(folder, PoolResults, "pool/*.json").items():
+        out |= {f"pool/{name}/{one['name']}": f"{pools.kept(one):.2f}" for one in pools.contenders}
     return out
 
 

@@ -18,7 +18,6 @@ def test_each_way_to_answer_has_a_speed(script, tiny_ascii: Path, contender: str
     assert all(speed > 0.0 for speed in figures.values())
 
 
-def test_the_table_compares_pool_and_first_thread(script) -> None:
-    pool = script("pool")
+def test_what_a_pool_keeps_is_its_speed_over_the_first_threads(script) -> None:
     one = {"name": "pyspec", "first": 80.0, "pool": 40.0, "stream": 20.0}
-    assert pool.PoolResults._row(one) == ["pyspec", "80.0", "40.0", "20.0", "0.50"]
+    assert script("pool").PoolResults.kept(one) == 0.5
