@@ -18,7 +18,6 @@ from pyspec.policy.types import Outcome, SeqOutcome
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_expand_keeps_measured_points(name: str) -> None:
-    """Interpolation goes through every point and covers all rows."""
     table = expand(SHAPES[name])
     assert len(table) == N_MAX + 1
     assert all(table[n] == pytest.approx(t) for n, t in SHAPES[name].items())
@@ -27,13 +26,11 @@ def test_expand_keeps_measured_points(name: str) -> None:
 
 @pytest.mark.parametrize("points", [{}, {1: 0.0}, {1: float("nan")}, {0: 1.0}, {2: -1.0}])
 def test_expand_refuses_nonsense(points: dict[int, float]) -> None:
-    """An empty, non-positive or non-finite curve is an OptionError."""
     with pytest.raises(OptionError):
         expand(points)
 
 
 def seen(rows: int, ms: float) -> Outcome:
-    """A round of one sequence that verified rows - 1 drafted tokens."""
     return Outcome([SeqOutcome(0, rows - 1, 0)], ms, rows)
 
 
