@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import accepted
 import busy
+import card.page as card
 import msgspec
 import parity
 from agent import AgentResults
@@ -123,8 +124,8 @@ def redraw(folder: Path) -> None:
         busy.save(beside, folder / name)
     for name, one in _kept(folder, KEPT):
         write_one(folder / name / f"{name}.json", one)
-    for name, script in _kept(folder, {"accepted": accepted, "parity": parity}):
-        script.write(folder / name)
+    for name, one in _kept(folder, {"accepted": accepted, "parity": parity, "card": card}):
+        one.write(folder / name)
 
 
 def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
@@ -388,9 +389,8 @@ def main(words: Sequence[str] | None = None) -> None:
         for row in traced(folder.resolve()):
             print(" | ".join(row))
         return
-    texts = {
-        page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in (*PAGES, *CARDS)
-    }
+    pages = (*PAGES, *CARDS)
+    texts = {page: filled(Path(page).read_text(encoding="utf-8"), folder) for page in pages}
     redraw(folder)
     for page, text in texts.items():
         Path(page).write_text(text, encoding="utf-8")

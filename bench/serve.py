@@ -3,8 +3,8 @@
 --clients send the first turns of QUESTIONS, in Spec-Bench's format, one of each kind in turn, over and over until --requests are
 done; each sends the next when its last answer has ended. Answers are streamed unless --whole. Both servers have as many slots as
 there are clients, with --ctx positions each; temperature 0, strict. Every contender runs in its own process; they take turns,
---repeat times. "llama-server:K" drafts at most K tokens with the EAGLE-3 head of --draft. The table has medians; memory is the
-resident set after a tenth of the requests and at the end, and stderr reports it after each tenth.
+--repeat times. "llama-server:K" drafts at most K tokens with --draft, a model or an EAGLE-3 head. The table has medians; memory
+is the resident set after a tenth of the requests and at the end, and stderr reports it after each tenth.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pyspec.errors import EngineError
 from pyspec.measure.contenders import ServerProcess, llama_server
 from pyspec.measure.report import table
 from pyspec.profiling.questions import Question, load_questions
+from pyspec.store.heads import EAGLE3, kind_of_draft
 
 PEER = "llama-server"
 OPTIONS = {
@@ -110,11 +111,16 @@ def command(options: Namespace, contender: str) -> list[str]:
         context = ["-c", str(options.clients * options.ctx), "-np", n]
         more = ["-t", threads, "-tb", threads, "--cache-ram", "0"]
         if word:
-            more += ["--spec-type", "draft-eagle3", "-md", str(options.draft), "-td", threads]
-            more += ["--spec-draft-n-max", word]
+            more += ["--spec-type", spec_type(options.draft), "-md", str(options.draft)]
+            more += ["-td", threads, "--spec-draft-n-max", word]
         return llama_server(options.server, options.model, [*context, *more])
     return [sys.executable, "-m", "pyspec", "serve", "-m", options.model, "--parallel", n, "-c",
             str(options.ctx), "-t", threads, "--draft", word or "auto"]  # fmt: skip
+
+
+def spec_type(draft: Path) -> str:
+    """What llama-server calls the way of drafting with this file."""
+    return "draft-eagle3" if kind_of_draft(draft) == EAGLE3 else "draft-simple"
 
 
 def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:

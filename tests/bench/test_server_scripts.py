@@ -50,17 +50,18 @@ def test_few_requests_are_of_all_kinds(script) -> None:
     assert texts == ["qa0", "rag3", "math5", "qa1", "rag4", "qa2"]
 
 
-def test_the_other_server_drafts_as_many_tokens_as_its_name_says(script, tmp_path) -> None:
-    """With the head that was given; by its bare name with none."""
+def test_the_other_server_drafts_as_many_tokens_as_its_name_says(
+    script, tiny_draft, tiny_eagle3
+) -> None:
+    """With the model or the head that was given; by its bare name with none."""
     serve = script("serve")
     numbers = {"clients": 1, "ctx": 512, "threads": 1, "server": "llama-server", "model": "m.gguf"}
-    options = Namespace(**numbers, draft=tmp_path / "head.gguf")
-    words = " ".join(serve.command(options, "llama-server:3"))
-    assert (
-        f"--spec-type draft-eagle3 -md {tmp_path / 'head.gguf'} -td 1 --spec-draft-n-max 3" in words
-    )
-    assert "--spec" not in " ".join(serve.command(options, "llama-server"))
-    assert serve.command(options, "pyspec:none")[-2:] == ["--draft", "none"]
+    for draft, kind in (tiny_eagle3, "draft-eagle3"), (tiny_draft, "draft-simple"):
+        options = Namespace(**numbers, draft=draft)
+        words = " ".join(serve.command(options, "llama-server:3"))
+        assert f"--spec-type {kind} -md {draft} -td 1 --spec-draft-n-max 3" in words
+        assert "--spec" not in " ".join(serve.command(options, "llama-server"))
+        assert serve.command(options, "pyspec:none")[-2:] == ["--draft", "none"]
 
 
 def test_a_p95_is_no_longer_than_the_longest(script) -> None:

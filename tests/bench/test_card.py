@@ -1,0 +1,165 @@
+"""What a graphics card is asked in one run: cells resume, time is kept, and the page says what is not known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def card(script, monkeypatch):
+    """Scripts of bench/card as modules."""
+    monkeypatch.syspath_prepend(str(BENCH / "card"))
+    return lambda name: script(f"card/{name}")
+
+
+@pytest.fixture
+def asked(tiny_target: Path, tiny_draft: Path, tiny_companion: Path, tmp_path: Path):
+    """Words for a table of tiny models, which makes `cells.jsonl`."""
+    questions = tmp_path / "questions.jsonl"
+    line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
+    questions.write_text(line % (1, "the quick") + line % (2, "brown fox"))
+    sizes = {
+        "sequences": "1,2",
+        "temps": "0",
+        "tokens": 6,
+        "ctx": 64,
+        "threads": 1,
+        "gpu-layers": 0,
+    }
+    models = {"good": tiny_draft, "companion": tiny_companion, "questions": questions}
+    options = [f"--{name}={value}" for name, value in (sizes | models).items()]
+    return [str(tiny_target), str(tmp_path / "cells.jsonl"), *options]
+
+
+def test_a_killed_table_goes_on_at_its_next_cell(card, asked, tmp_path: Path) -> None:
+    """The last line was cut off: that cell alone is measured again."""
+    cells = tmp_path / "cells.jsonl"
+    sequences = card("sequences")
+    sequences.main(asked)
+    whole = cells.read_text().splitlines(keepends=True)
+    found = [sequences.key_of(json.loads(line)) for line in whole]
+    assert len(set(found)) == len(found) == 2 * (len(sequences.ALONE) + len(sequences.JUDGED))
+    cells.write_text("".join(whole)[:-20])
+    sequences.main(asked)
+    again = cells.read_text().splitlines(keepends=True)
+    assert again[:-2] == whole[:-1]
+    assert [sequences.key_of(cell) for cell in sequences.measured(cells)] == found
+
+
+def test_a_cell_has_raw_figures(card, asked, tmp_path: Path) -> None:
+    """Fixed drafts draft what they say; plain none. Tokens of the first round are not counted."""
+    sequences = card("sequences")
+    sequences.main(asked)
+    found = {
+        sequences.key_of(cell)[1:]: cell for cell in sequences.measured(tmp_path / "cells.jsonl")
+    }
+    plain, fixed = (found[False, 2, 0.0, who] for who in ("plain", "fixed:3"))
+    assert (plain["tokens"], plain["rounds"], plain["drafted"]) == (10, 5, 0)
+    assert 0 < fixed["rounds"] < fixed["drafted"]
+    assert fixed["accepted"] <= fixed["verified"]
+    assert all(0 < cell["seconds"] < cell["whole"] for cell in found.values())
+
+
+def test_no_cell_begins_when_the_time_is_over(card, asked, tmp_path: Path) -> None:
+    card("sequences").main([*asked, f"--until={time.time() - 1}"])
+    assert not (tmp_path / "cells.jsonl").exists()
+
+
+def test_a_killed_curve_goes_on(card, tiny_target: Path, tmp_path: Path) -> None:
+    """One of four cells is missing, and it alone is measured."""
+    curves, out = card("curves"), tmp_path / "curves.jsonl"
+    few = ["--depths=8,16", "--rows=1,2", "--repeat=1", "--gpu-layers=0", "--threads=1"]
+    curves.main([str(tiny_target), str(out), *few])
+    whole = out.read_text().splitlines(keepends=True)
+    assert len(whole) == 4
+    out.write_text("".join(whole[:3]))
+    curves.main([str(tiny_target), str(out), *few])
+    again = out.read_text().splitlines(keepends=True)
+    assert again[:3] == whole[:3]
+    assert [json.loads(line)["depth"] for line in again] == [8, 16, 8, 16]
+
+
+def test_without_results_the_page_has_empty_cells(card, tmp_path: Path) -> None:
+    """It says why, and has no figure but those that name rows."""
+    page = card("page")
+    page.write(tmp_path / "card")
+    text = (tmp_path / "card" / "README.md").read_text()
+    assert page.NO_CARD in text
+    assert f"| good | 0.8 | 64 |{'  |' * 8}" in text
+    assert "| wide target, T 1 | margin |  |" in text
+
+
+def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path: Path) -> None:
+    """With a companion the base is plain decoding beside that companion."""
+    page = card("page")
+    base = {
+        "draft": "good",
+        "sequences": 4,
+        "temperature": 0.0,
+        "placed": "",
+        "machine": "a card",
+        "commit": "",
+    }
+    base |= {"seconds": 1.0, "whole": 2.0, "decode_s": {"target": 1.9}}
+    rates = {
+        (False, "plain"): 100,
+        (False, "auto"): 150,
+        (True, "plain"): 50,
+        (True, "companion"): 60,
+    }
+    cells = [
+        {**base, "companion": c, "contender": who, "tokens": n} for (c, who), n in rates.items()
+    ]
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "sequences.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    page.take(out, tmp_path / "card")
+    page.write(tmp_path / "card")
+    text = (tmp_path / "card" / "README.md").read_text()
+    assert "| good | 0 | 4 | 100 |  |  |  | 1.50 |  |  | 1.20 |" in text
+    assert "| 4 | 5.0 % |  | 5.0 % |" in text
+    assert page.NO_CARD not in text
+
+
+def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
+    """Steps that are done are skipped, a failed one does not stop the rest, and without time none begins."""
+    (tmp_path / "model.gguf").touch()
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexit 3\n")
+    fake.chmod(0o755)
+    out = tmp_path / "out"
+    (out / "bench-t0").mkdir(parents=True)
+    (out / "bench-t0" / "results.json").touch()
+
+    def lines(budget: int) -> dict[str, str]:
+        own = {
+            "BUDGET": str(budget),
+            "PYTHON": str(fake),
+            "WORK": str(tmp_path / "work"),
+            "SERVER": "none",
+        }
+        words = [BENCH / "card" / "run.sh", tmp_path / "model.gguf", out]
+        done = subprocess.run(
+            words, env=os.environ | own, capture_output=True, text=True, check=True
+        )
+        return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+
+    over, run = lines(0), lines(60)
+    assert over.pop("bench-t0") == run.pop("bench-t0") == "done before"
+    assert set(over.values()) == {"no time left"}
+    assert (
+        over.keys()
+        == run.keys()
+        >= {"make-wide", "sequences", "curves", "tests", "mixture-processor"}
+    )
+    assert all(told.startswith("status 3 ") for told in run.values())
+    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in steps] == list(run)
