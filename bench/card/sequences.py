@@ -6,10 +6,10 @@ One `pyspec.Batch` for each draft, with the companion and without, answers every
 times. A cell is a number of sequences, a temperature and a contender; it is one line of OUT.jsonl, with raw figures, written when
 it has ended. Cells that OUT.jsonl has are not measured again, and none begins after --until (seconds since the epoch).
 
-A cell's time begins after the round by which every sequence has its first token, and ends after --seconds, or after the round by
-which a quarter of the sequences has ended. Contenders: `plain`; `fixed:K`; `auto`, the policy by the draft's p alone, or with a
-companion at hand the policy that may ask it; `companion`, with draft and companion always on; `margin`, `auto` under the margin
-rule. The first cell of each number of sequences is measured once before and not kept.
+A cell's time begins a round after every sequence has its first token, since fixed drafts read the prompts in that round, and ends
+after --seconds or when a quarter of the sequences has ended. Contenders: `plain`; `fixed:K`; `auto`, the policy by the draft's p
+alone, or with a companion at hand the policy that may ask it; `companion`, with draft and companion always on; `margin`, `auto`
+under the margin rule. The first cell of each number of sequences is measured once before and not kept.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from pyspec.text.result import RecordResult
 ALONE = ("plain", "fixed:1", "fixed:3", "fixed:5", "auto", "margin")
 JUDGED = ("plain", "auto", "companion")
 """Contenders without a companion, and with one."""
-LONGEST_PROMPT = 700
-"""Characters."""
+LONGEST_PROMPT = 700  # characters
 OPTIONS = {
     "good": "", "poor": "", "companion": "", "sequences": "1,4,8,16,32,64", "temps": "0,0.8", "tokens": 192, "seconds": 0.7,
     "ctx": 512, "gpu_layers": "auto", "threads": 0, "until": 0.0, "questions": None,
@@ -59,6 +58,7 @@ class Watch:
     begun: set[int] = field(default_factory=set)
     tokens: int = 0
     rounds: int = 0
+    read: bool = False
     start: float = 0.0
     took: float = 0.0
     ended: int = 0
@@ -75,7 +75,8 @@ class Watch:
         """Note the end of a round; return whether the time is over."""
         now = time.perf_counter()
         if not self.start:
-            self.start = now if len(self.begun) == self.n else 0.0
+            self.start = now if self.read else 0.0
+            self.read = len(self.begun) == self.n
         elif not self.took:
             self.rounds += 1
             if 4 * self.ended >= self.n or now - self.start >= self.seconds:
@@ -115,17 +116,17 @@ def measure(
     if error := next((result.error for result in results if result.error), None):
         return {"error": f"{error.type}: {error.message}"}
     if not watch.took:
-        return {"error": "an answer had ended before each had its first token"}
+        return {"error": "an answer ended before the time began"}
     found = {"tokens": watch.tokens, "seconds": watch.took, "rounds": watch.rounds, "whole": whole}
-    for name in ("drafted", "verified", "accepted"):
-        found[name] = sum(result.speculation[name] for result in results)
+    counts = ("drafted", "verified", "accepted")
+    found |= {name: sum(result.speculation[name] for result in results) for name in counts}
     return {**found, "decode_s": {role: s - before[role] for role, s in after_it.items()}}
 
 
 def cells(options: Namespace) -> Iterator[tuple[tuple[str, bool], list[Key]]]:
     """What each batch has to measure, the good draft first."""
-    numbers = [int(n) for n in options.sequences.split(",")]
-    temps = [float(temp) for temp in options.temps.split(",")]
+    numbers = [*map(int, options.sequences.split(","))]
+    temps = [*map(float, options.temps.split(","))]
     for draft, judged in product(("good", "poor"), (False, True)):
         if getattr(options, draft) and (options.companion or not judged):
             every = product(temps, numbers, JUDGED if judged else ALONE)
@@ -157,12 +158,11 @@ def append(path: Path, cell: dict[str, Any]) -> None:
 
 def opened(options: Namespace, draft: str, judged: bool) -> Batch:
     """A batch with this draft for the largest number of sequences; all share a pool of KV cells."""
-    most = max(int(n) for n in options.sequences.split(","))
-    layers = options.gpu_layers if options.gpu_layers == "auto" else int(options.gpu_layers)
+    most, given = max(map(int, options.sequences.split(","))), options.gpu_layers
     return Batch(
         options.target, draft=getattr(options, draft), companion=options.companion if judged else "none",
         settings=Settings(max_tokens=options.tokens), parallel=most, n_ctx=options.ctx, cells=most * options.ctx,
-        memory=False, n_gpu_layers=layers, n_threads=options.threads or None,
+        memory=False, n_gpu_layers=given if given == "auto" else int(given), n_threads=options.threads or None,
     )  # fmt: skip
 
 
