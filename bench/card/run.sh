@@ -25,6 +25,9 @@ out=$(cd "$out" && pwd) model=$(cd "$(dirname "$model")" && pwd)/$(basename "$mo
 export PYTHONPATH="$bench:$bench/card${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1
 cd "$root" || exit 1
 
+child=
+trap '[ -z "$child" ] || kill "$child"; exit 130' INT TERM # timeout passes it on to the whole step
+
 # step NAME LIMIT RESULT COMMAND...: runs it for at most LIMIT seconds unless RESULT exists; "-" has no such file
 step() {
     local name=$1 limit=$2 result=$3 left=$((until - $(date +%s))) begin rc
@@ -32,7 +35,9 @@ step() {
     if [ -e "$result" ]; then echo "$name: done before"; return; fi
     if [ "$left" -le 0 ]; then echo "$name: no time left"; return; fi
     begin=$(date +%s)
-    timeout -k 5 "$((left < limit ? left : limit))" "$@" >>"$out/$name.log" 2>&1
+    timeout -k 5 "$((left < limit ? left : limit))" "$@" >>"$out/$name.log" 2>&1 &
+    child=$!
+    wait "$child"
     rc=$?
     printf '{"step": "%s", "status": %d, "seconds": %d}\n' "$name" "$rc" "$(($(date +%s) - begin))" >>"$out/steps.jsonl"
     echo "$name: status $rc after $(($(date +%s) - begin)) s, $((until - $(date +%s))) s left"
