@@ -37,7 +37,8 @@ from pyspec.measure.records import ModelFile, commit, machine, model_file
 from pyspec.measure.report import code_of, table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
-from pyspec.text.template import ChatTemplate, Message
+from pyspec.text.messages import Message
+from pyspec.text.template import ChatTemplate
 
 TEXT = "Write a long letter from a traveller who has seen the sea for the first time."
 PARTS = dict.fromkeys(("plan", "choose", "observe", "watch"), "choosing") | {"accept": "checking"}

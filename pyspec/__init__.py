@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
     from pyspec.lookup.drafters import Drafter, Proposal
     from pyspec.sampling.chain import Sampling
+    from pyspec.text.messages import Message
     from pyspec.text.parts import Piece
-    from pyspec.text.template import ChatTemplate, Message
+    from pyspec.text.template import ChatTemplate
     from pyspec.text.tokens import Source, Step, Token
 
 _HOMES = {
     "Batch": "batch",
     "ChatTemplate": "text.template",
     "Drafter": "lookup.drafters",
-    "Message": "text.template",
+    "Message": "text.messages",
     "OFF": "llama.speculative",
     "Piece": "text.parts",
     "Proposal": "lookup.drafters",

@@ -20,7 +20,7 @@ from pyspec.batch.jobs import Job
 from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
-from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.handle import Role
 from pyspec.engine.models import Placement
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
@@ -34,7 +34,7 @@ from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
 from pyspec.requests.records import Record
-from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")

@@ -18,7 +18,7 @@ from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
 from pyspec.screen.display import counted, stats_table
 from pyspec.screen.token_view import print_tokens
-from pyspec.store.drafts import FETCH
+from pyspec.store.sources import FETCH
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),

@@ -1,169 +1,37 @@
-"""The conversation of a chat, the prompt made from it, and the model that answers."""
+"""The model that answers in a chat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace as replace_fields
 
+from pyspec.chat.dialogue import SavedModel
 from pyspec.engine.handle import Role
 from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
 from pyspec.engine.profiles import keep_learned, keep_seen
 from pyspec.engine.timing import time_unseen
-from pyspec.errors import ContextOverflow, PyspecError
+from pyspec.errors import PyspecError
 from pyspec.llama.options import AnswerOptions
 from pyspec.llama.pieces import stream_text
 from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.suggested import suggested_by
-from pyspec.screen.display import counted
-from pyspec.store.drafts import FETCH, Confirm, draft_to_fetch
+from pyspec.store.drafts import Confirm, draft_to_fetch
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
+from pyspec.store.sources import FETCH
 from pyspec.store.watch import Watch
 from pyspec.text.budget import ReasoningLimit
+from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
-from pyspec.text.result import Result
-from pyspec.text.template import ChatTemplate, Message
-from pyspec.text.tokens import Token, common_prefix
-
-
-class SavedModel(msgspec.Struct):
-    """The target of a conversation; the hash is empty for a large file that was not hashed."""
-
-    name: str
-    sha256: str
-    path: str = ""
-
-    def is_of(self, other: SavedModel) -> bool:
-        """Whether both are known to be the same target, wherever the file is."""
-        return bool(self.sha256) and self.sha256 == other.sha256
-
-
-Encode = Callable[[Sequence[Message]], list[int]]
-
-FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, -c N has more room"
-
-
-@dataclass
-class Exchange:
-    """A question, and its answer once there is one.
-
-    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. options: those
-    of the answer; None if unknown, as in a loaded chat. seed: the sampler's seed.
-    """
-
-    user: str
-    answer: Result | None = None
-    options: AnswerOptions | None = None
-    seed: int = 0
-
-
-@dataclass
-class Conversation:
-    """A system prompt and exchanges, oldest first."""
-
-    system: str | None = None
-    exchanges: list[Exchange] = field(default_factory=list)
-
-    @property
-    def last_answer(self) -> Result | None:
-        return self.exchanges[-1].answer if self.exchanges else None
-
-    def forget_tokens(self) -> None:
-        """Keep only the text of answers: another model has other tokens, and another speed."""
-        for exchange in self.exchanges:
-            if exchange.answer is not None:
-                exchange.answer = replace_fields(exchange.answer, tokens=(), speculation={})
-
-    def messages(self, first: int = 0) -> list[Message]:
-        """The turns from exchange `first` on, after the system turn."""
-        turns = [Message(role="system", content=self.system)] if self.system is not None else []
-        for exchange in self.exchanges[first:]:
-            turns.append(Message(role="user", content=exchange.user))
-            if exchange.answer is not None:
-                turns.append(_turn(exchange.answer))
-        return turns
-
-    def question(self) -> list[Message]:
-        """Return the turns up to the newest question, without its answer."""
-        turns = self.messages()
-        return turns[:-1] if self.last_answer is not None else turns
-
-
-def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[list[int], int]:
-    """Make the prompt for the newest question; return it and how many of the oldest exchanges were dropped.
-
-    With `trim`, exchanges are dropped when less than an eighth of the context is left for the answer,
-    until three eighths are free: dropping few at a time would reread the rest in every turn.
-    The system turn and the newest question stay. Raises ContextOverflow if they do not fit.
-    """
-    prompt = encode(talk.messages())
-    dropped = 0
-    if trim and len(prompt) > n_ctx - n_ctx // 8:
-        while len(prompt) > n_ctx - 3 * n_ctx // 8 and dropped + 1 < len(talk.exchanges):
-            dropped += 1
-            prompt = encode(talk.messages(first=dropped))
-    if len(prompt) >= n_ctx:
-        raise ContextOverflow(n_ctx, len(prompt), FULL_HINT)
-    del talk.exchanges[:dropped]
-    return prompt, dropped
-
-
-def _turn(answer: Result) -> Message:
-    """Return an answer as a turn, with its tokens as generated, so that the KV cache stays a valid prefix."""
-    message = Message(role="assistant", content=answer.text)
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.tokens:
-        message["tokens"] = [token.id for token in answer.tokens]
-    return message
-
-
-def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
-    """Return an answer without the tokens that ended it, as a conversation keeps it."""
-    tokens, text = answer.tokens, answer.text
-    kept = whole(tokens, piece) if answer.reasoning else spoken(tokens, text, piece)
-    return replace_fields(answer, tokens=kept)
-
-
-def why_cut(answer: Result, most: int, n_ctx: int, longer: str, wider: str) -> str:
-    """Say why an answer was cut and what to do about it; empty if it ended by itself.
-
-    most: the token limit, 0 for none. longer, wider: what to do for more tokens, and for more context.
-    """
-    where = " inside its reasoning" if answer.reasoning_cut else ""
-    if answer.finish_reason == "length" and most > 0:
-        return f"stopped at {counted(most, 'token')}{where}; {longer}"
-    if answer.finish_reason == "context":
-        return f"stopped{where}: the context of {n_ctx} tokens is full; {wider}"
-    return f"the answer ended{where}" if where else ""
-
-
-def spoken(tokens: Sequence[Token], text: str, piece: Callable[[int], bytes]) -> tuple[Token, ...]:
-    """Return the tokens that make up `text`, without the token or stop string that ended it."""
-    size, most = 0, len(text.encode("utf-8", "replace"))
-    for n, token in enumerate(tokens):
-        data = piece(token.id)
-        size += len(data)
-        if size > most or not data:
-            return tuple(tokens[:n])
-    return tuple(tokens)
-
-
-def whole(tokens: Sequence[Token], piece: Callable[[int], bytes]) -> tuple[Token, ...]:
-    """Return the tokens of an answer with reasoning, without the control token that ended it."""
-    return tuple(tokens[:-1] if tokens and not piece(tokens[-1].id) else tokens)
-
-
-# -- the model ---------------------------------------------------------------------------------------------------------
-
+from pyspec.text.template import ChatTemplate
+from pyspec.text.tokens import common_prefix
 
 _QUICK_HASH = 1 << 30
 """Largest file that is hashed in a few seconds, bytes."""

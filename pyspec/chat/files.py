@@ -13,7 +13,7 @@ import msgspec
 import platformdirs
 
 from pyspec._version import __version__
-from pyspec.chat.conversation import Conversation, Exchange, SavedModel
+from pyspec.chat.dialogue import Conversation, Exchange, SavedModel
 from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import show, utf8, write_whole
 from pyspec.text.result import Result

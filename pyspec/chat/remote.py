@@ -10,16 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspec.chat.conversation import SavedModel
+from pyspec.chat.dialogue import SavedModel
 from pyspec.chat.servers import RunningServer
 from pyspec.errors import EngineError, InputError
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.sampling.chain import Sampling
 from pyspec.sampling.options import OFFERED
+from pyspec.sampling.settings import Sampling
 from pyspec.sampling.suggested import SuggestedSampling, suggested_by
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict
+from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece
-from pyspec.text.template import Message
 
 
 class RemoteChat:

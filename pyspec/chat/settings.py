@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, fields, make_dataclass, replace
 from math import inf
 from typing import Any
 
-from pyspec.engine.handle import MAX_DRAFT
 from pyspec.errors import OptionError
 from pyspec.policy.lengths import parse_length
-from pyspec.sampling.chain import DRY_BREAKERS, Sampling
-from pyspec.sampling.limits import check_breakers
+from pyspec.sampling.limits import MAX_DRAFT, check_breakers
 from pyspec.sampling.noise import NOISES, Noise
 from pyspec.sampling.options import SamplerNumbers, numbers
+from pyspec.sampling.settings import DRY_BREAKERS, Sampling
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import AUTO, PHASES, Margin, Phase, Strict, Verification
 

@@ -12,15 +12,8 @@ from typing import Any
 from msgspec.structs import replace as replace_fields
 
 from pyspec.chat import files
-from pyspec.chat.conversation import (
-    FULL_HINT,
-    Conversation,
-    Exchange,
-    LlamaChat,
-    fit,
-    unended,
-    why_cut,
-)
+from pyspec.chat.conversation import LlamaChat
+from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended, why_cut
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import (
     BRIEF,
@@ -33,16 +26,15 @@ from pyspec.chat.settings import (
 )
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.llama.pieces import result_of
 from pyspec.sampling.noise import chance_seed
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen, counted, stats_line, verdict
 from pyspec.screen.token_view import TokenPaint, has_colour
 from pyspec.store.drafts import Confirm
 from pyspec.text.budget import ReasoningLimit
+from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
-from pyspec.text.result import Result
-from pyspec.text.template import Message
+from pyspec.text.result import Result, result_of
 from pyspec.text.tokens import common_prefix
 
 # -- the chat ----------------------------------------------------------------------------------------------------------

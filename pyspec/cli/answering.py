@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from pyspec.chat.conversation import Conversation, LlamaChat, why_cut
+from pyspec.chat.dialogue import Conversation, why_cut
 from pyspec.chat.files import held_with, load, new_path, newest, restore, save
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import HIDE
@@ -24,6 +24,9 @@ from pyspec.screen.display import Screen, stats_line, verdict
 from pyspec.screen.token_view import TokenPaint, has_colour, print_legend
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
+
+if TYPE_CHECKING:
+    from pyspec.chat.conversation import LlamaChat
 
 
 @dataclass(frozen=True)

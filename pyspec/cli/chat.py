@@ -14,7 +14,8 @@ import click
 
 from pyspec._version import __version__
 from pyspec.chat.commands import execute
-from pyspec.chat.conversation import Conversation, LlamaChat
+from pyspec.chat.conversation import LlamaChat
+from pyspec.chat.dialogue import Conversation
 from pyspec.chat.files import last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
 from pyspec.chat.remote import RemoteChat

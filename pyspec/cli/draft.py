@@ -18,7 +18,6 @@ from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import AUTO, lacking_devices
 from pyspec.store.drafts import (
     BESIDE,
-    FETCH,
     LARGEST,
     candidates,
     drafts_here,
@@ -30,6 +29,7 @@ from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, unused_heads, why_plain
 from pyspec.store.kinds import refuse_other_kinds
 from pyspec.store.locate import resolve
+from pyspec.store.sources import FETCH
 
 PAYS = 1.05
 """Speed relative to plain decoding from which a draft is worth its memory."""

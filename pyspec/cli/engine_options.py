@@ -7,17 +7,16 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
-import llama_cpp
 
 from pyspec.cli.command import option
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import KV_TYPES
 from pyspec.screen.display import safe
-from pyspec.store.llama_log import DROP
 
 
 class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
@@ -148,10 +147,20 @@ def hush_llama(verbose: bool) -> None:
 
     They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
     """
-    llama_cpp.llama_log_set(_show if verbose else DROP, ctypes.c_void_p(0))
+    import llama_cpp  # noqa: PLC0415 - who is answered by a server does not need it
+
+    from pyspec.store.llama_log import DROP  # noqa: PLC0415
+
+    llama_cpp.llama_log_set(_shown() if verbose else DROP, ctypes.c_void_p(0))
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
+@cache  # llama.cpp keeps its address
+def _shown() -> Any:
+    import llama_cpp  # noqa: PLC0415 - as above
+
+    return llama_cpp.llama_log_callback(_show)
+
+
 def _show(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
     sys.stderr.write(safe(text.decode("utf-8", "replace")))
     sys.stderr.flush()

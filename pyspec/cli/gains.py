@@ -12,11 +12,10 @@ import msgspec
 from pyspec.chat.conversation import LlamaChat
 from pyspec.errors import EngineError
 from pyspec.llama.options import OFF, AnswerOptions, Speculation
-from pyspec.llama.pieces import result_of
 from pyspec.profiling.questions import Report
 from pyspec.sampling.chain import Sampling
 from pyspec.store.files import Stamp, recall, remember
-from pyspec.text.result import Result
+from pyspec.text.result import Result, result_of
 
 _TEXTS = (
     """Anna keeps the light on the north shore. Each evening she climbs the ninety steps, trims the wick and writes the wind

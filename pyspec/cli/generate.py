@@ -9,11 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspec.chat.conversation import Exchange, LlamaChat, unended
+from pyspec.chat.dialogue import Exchange, unended
 from pyspec.chat.files import last_model
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.servers import RunningServer
@@ -41,15 +41,15 @@ from pyspec.cli.there import chosen_server, stand_in
 from pyspec.errors import OptionError
 from pyspec.grammar.gbnf import of_grammar
 from pyspec.grammar.languages import Constraint, Language
-from pyspec.grammar.schemas import of_schema
 from pyspec.llama.options import AnswerOptions
-from pyspec.llama.pieces import result_of
-from pyspec.llama.prompt_cache import PromptCache
 from pyspec.screen.display import STATS_HELP, Screen
 from pyspec.store.files import Stamp, recall, remember
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.parts import Piece
-from pyspec.text.result import Result
+from pyspec.text.result import Result, result_of
+
+if TYPE_CHECKING:
+    from pyspec.chat.conversation import LlamaChat
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -163,6 +163,8 @@ def _sized(ctx: int) -> str:
 def _opened(
     asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
+    from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - not needed where a server answers
+
     opener = partial(open_model, models, drafts, engine, asked.memory)
     return LlamaChat(opener, called=models.model)
 
@@ -204,6 +206,8 @@ def generate(
                 sampling, speculation, shape.max_tokens, shape.stop,
                 grammar=shaped, progress=screen.progress, reasoning=None if raw else model.limit,
             )  # fmt: skip
+            from pyspec.llama.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
+
             cache = PromptCache(model.llm, asked.prompt_cache)
             cache.restore(tokens)
 
@@ -307,6 +311,8 @@ def _schema(text: str) -> Language:
         raise OptionError(
             f"the JSON schema is not valid JSON: {error}", "check its quotes"
         ) from None
+    from pyspec.grammar.schemas import of_schema  # noqa: PLC0415 - loads llguidance
+
     return of_schema(schema)
 
 

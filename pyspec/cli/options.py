@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspec.batch.room import longest_context
 from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell, terminal_confirm
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.errors import OptionError
-from pyspec.llama.speculative import Speculation, SpeculativeLlama
+from pyspec.llama.options import Speculation
 from pyspec.requests.records import MAX_TOKENS
 from pyspec.sampling.verification import AUTO as AUTO_RULE
 from pyspec.sampling.verification import PHASES, Margin, PairRule, Phase, Strict, Verification
@@ -25,10 +24,13 @@ from pyspec.store.devices import (
     missed_card_once,
     parse_devices,
 )
-from pyspec.store.drafts import FETCH, draft_to_fetch
 from pyspec.store.locate import resolve
 from pyspec.store.machine import EXTRA_BUFFERS, default_threads
 from pyspec.store.others import name_of
+from pyspec.store.sources import FETCH
+
+if TYPE_CHECKING:
+    from pyspec.llama.speculative import SpeculativeLlama
 
 _MIN_CTX = 16
 
@@ -114,6 +116,9 @@ class ModelOptions:
         workers: processes that share the cores if no threads are given; a single one adapts its threads to other programs.
         at_once: sequences with a whole context each. Raises OptionError and the like.
         """
+        from pyspec.batch.room import longest_context  # noqa: PLC0415 - not needed where a server answers
+        from pyspec.store.drafts import draft_to_fetch  # noqa: PLC0415
+
         if 0 < self.ctx < _MIN_CTX:
             raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_MIN_CTX}")
         add_rpc_servers(self.rpc)
@@ -315,6 +320,8 @@ def open_model(
     memory: bool | Path = False,
 ) -> SpeculativeLlama:
     """Find and load the models that the options name."""
+    from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - as above
+
     asked = {
         "verification": drafts.rule,
         "length": drafts.length,

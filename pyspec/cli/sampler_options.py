@@ -13,9 +13,9 @@ import click
 
 from pyspec.cli.command import option, tell
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import DRY_BREAKERS, Sampling
 from pyspec.sampling.noise import NOISES, chance_seed
 from pyspec.sampling.options import OFFERED, SUGGESTED, SamplerNumbers, numbers
+from pyspec.sampling.settings import DRY_BREAKERS, Sampling
 from pyspec.sampling.suggested import suggested_by
 
 

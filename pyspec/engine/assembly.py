@@ -8,7 +8,7 @@ from typing import Any
 import llama_cpp
 
 from pyspec._lib import address
-from pyspec.engine.handle import MAX_DRAFT, Engine, Role
+from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import Placement, SideModel, longest_draft
 from pyspec.engine.offload import PlacedModel
 from pyspec.engine.parts import Parts, states_of
@@ -16,6 +16,7 @@ from pyspec.engine.profiles import Side
 from pyspec.engine.round import Loop
 from pyspec.engine.threads import Threads
 from pyspec.errors import PyspecError
+from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.store.drafts import suggestion
 from pyspec.store.heads import States
 from pyspec.store.watch import Watch

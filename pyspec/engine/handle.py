@@ -11,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
+from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.noise import Coupling
 from pyspec.sampling.verification import Margin, Verification
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
 ALL_ROWS = -2
 """Stands for a draft's length; see `Engine.verify`."""
-
-MAX_DRAFT = 64
-"""Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
-
 
 _READINGS = {
     EAGLE3: lib.PS_EAGLE3,

@@ -12,7 +12,6 @@ import llama_cpp
 from llama_cpp import _internals as internals
 
 from pyspec._lib import address
-from pyspec.engine.handle import MAX_DRAFT
 from pyspec.engine.offload import (
     PlacedModel,
     address_of,
@@ -29,7 +28,7 @@ from pyspec.engine.tensor_places import (
     tensor_places,
 )
 from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
-from pyspec.sampling.limits import check_cache_type, check_ranges
+from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import (
     AUTO,

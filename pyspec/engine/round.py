@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from pyspec._lib import lib
 from pyspec.engine.guided import allowed, force, judge
-from pyspec.engine.handle import MAX_DRAFT, Engine, Role
+from pyspec.engine.handle import Engine, Role
 from pyspec.engine.runs import Outage, Run, draft_of, emitted
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.lookup.drafters import NOTHING, Drafter, Proposal
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
+from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.text.tokens import Step, Token
 
 log = logging.getLogger("pyspec")

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from llguidance import LLMatcher
-
 from pyspec.errors import InputError
 
 MAX_BYTES = 1 << 20
@@ -49,7 +47,7 @@ class Language:
         if len(lark) + len(self.own) > MAX_BYTES:
             raise InputError(f"the grammar is longer than {MAX_BYTES} bytes", "make it shorter")
         if not self.own:
-            return str(LLMatcher.grammar_from_lark(_encodable(lark)))
+            return str(_matcher().grammar_from_lark(_encodable(lark)))
         parts = [{"lark_grammar": lark}, {"name": "own", "lark_grammar": _OPTIONS + self.own}]
         return json.dumps({"grammars": parts})
 
@@ -67,6 +65,13 @@ class Constraint:
     looser: Language | None = None
 
 
+def _matcher() -> Any:
+    """Llguidance's class, which is imported only where a grammar is."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - see above
+
+    return LLMatcher
+
+
 def literal(text: str) -> str:
     """Return a Lark expression for a fixed text. Raises InputError for one that is not Unicode."""
     return json.dumps(_encodable(text), ensure_ascii=False)
@@ -74,7 +79,7 @@ def literal(text: str) -> str:
 
 def of_regex(pattern: Any) -> Language:
     """The texts that a regular expression matches as a whole. Raises InputError."""
-    made = json.loads(LLMatcher.grammar_from_regex(_own(pattern, "the regular expression")))
+    made = json.loads(_matcher().grammar_from_regex(_own(pattern, "the regular expression")))
     return Language(made["grammars"][0]["lark_grammar"].removeprefix("start: "))
 
 

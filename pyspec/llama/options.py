@@ -9,22 +9,21 @@ from inspect import isfunction, signature
 from numbers import Integral
 from threading import local
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import ref
 
-from pyspec._lib import address
-from pyspec.engine.handle import MAX_DRAFT, Gate
-from pyspec.engine.runs import Run
-from pyspec.engine.session import UNLIMITED
-from pyspec.engine.statistics import Tally
 from pyspec.errors import OptionError
 from pyspec.policy.lengths import parse_length
-from pyspec.policy.simple import LengthPolicy
-from pyspec.sampling.chain import Sampling
-from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.sampling.noise import Coupling, Noise, check_noise
+from pyspec.sampling.settings import Sampling
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification, check_rule, rule_at
 from pyspec.text.budget import Budget, ReasoningLimit
+
+if TYPE_CHECKING:
+    from pyspec.engine.runs import Run
+    from pyspec.engine.statistics import Tally
+    from pyspec.policy.simple import LengthPolicy
 
 _STRICT = Strict()
 
@@ -172,6 +171,11 @@ class AnswerOptions:
         self, tokens: Sequence[int], chain: Any, target: Any, own: Verification = _STRICT
     ) -> Run:
         """The `Run` for rounds, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
+        from pyspec._lib import address  # noqa: PLC0415 - options are also those of a server's answers
+        from pyspec.engine.handle import Gate  # noqa: PLC0415
+        from pyspec.engine.runs import Run  # noqa: PLC0415
+        from pyspec.engine.session import UNLIMITED  # noqa: PLC0415
+
         most, sampling, rule = self.max_tokens, self.sampling, self.rule(own)
         thinking = isinstance(rule, Margin) and rule.phase == "reasoning"
         return Run(

@@ -11,25 +11,6 @@ from pyspec.llama.options import AnswerOptions
 from pyspec.sampling.chain import Sampling
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece
-from pyspec.text.result import Result, Usage
-
-
-def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
-    """Join the pieces of an answer; one cut by an error has the reason `error`.
-
-    block: its `speculation`, None if unknown.
-    """
-    last = pieces[-1] if pieces else Piece(())
-    tokens = tuple(token for piece in pieces for token in piece.tokens)
-    known = {} if block is None else block
-    return Result.of(
-        (part for piece in pieces for part in piece.parts),
-        finish_reason=last.finish_reason or "error",
-        reasoning_cut=last.reasoning_cut,
-        usage=Usage.of(known.get("prompt_tokens", 0), len(tokens)),
-        speculation=known,
-        tokens=tokens,
-    )
 
 
 def stream_text(

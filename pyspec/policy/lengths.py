@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from pyspec.errors import OptionError
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
+
+if TYPE_CHECKING:
+    from pyspec.policy.acceptance import Acceptance
+    from pyspec.policy.cost import CostCurve
+    from pyspec.policy.simple import LengthPolicy
 
 MAX_FIXED = 63
 _HINT = "use fixed:K, confidence:P, companion or auto"
@@ -49,6 +50,9 @@ def make_policy(
     companion: bool = False,
 ) -> LengthPolicy:
     """Make a new policy for this length; `companion` says whether there is one to use."""
+    from pyspec.policy.goodput import GoodputPolicy  # noqa: PLC0415 - these take time, and names of lengths need none
+    from pyspec.policy.simple import ConfidencePolicy, FixedPolicy  # noqa: PLC0415
+
     match length:
         case FixedLength(k):
             return FixedPolicy(k, curve, learned)

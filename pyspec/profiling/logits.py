@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.engine.handle import MAX_DRAFT, Engine
+from pyspec.engine.handle import Engine
 from pyspec.engine.timing import ready
 from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.text.tokens import TokenLogprobs
 
 

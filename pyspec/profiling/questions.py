@@ -17,7 +17,8 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError
 from pyspec.store.files import read_named
-from pyspec.text.template import ChatTemplate, Message
+from pyspec.text.messages import Message
+from pyspec.text.template import ChatTemplate
 
 T = TypeVar("T")
 K = TypeVar("K")

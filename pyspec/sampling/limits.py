@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from pyspec.errors import OptionError
 
+MAX_DRAFT = 64
+"""Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
+
 
 class Range(NamedTuple):
     """From `low` to `high`, both included; `whole` for integers, `usual` says what is sensible."""

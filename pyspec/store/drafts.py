@@ -39,9 +39,6 @@ LARGEST_KNOWN = 0.5
 LARGE = 10**9
 """Size of a target in bytes from which a draft is worth a hint."""
 
-FETCH = "fetch"
-"""The word for a draft that is downloaded first if it is not here."""
-
 Confirm = Callable[[str], bool]
 """Asks a yes-or-no question."""
 

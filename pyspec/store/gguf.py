@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-
 from pyspec.errors import ModelInvalid, ModelUnreadable
 from pyspec.store.files import open_regular, show
 
@@ -139,6 +137,8 @@ class Header:
                 return cursor.strings(value.count, show(key), keep=True)
             scalar = SCALARS[value.type]
             raw = cursor.take(value.count * scalar.size, show(key))
+            import numpy as np  # noqa: PLC0415 - most headers are read without their arrays
+
             return np.frombuffer(raw, dtype=np.dtype(scalar.format))
 
 

@@ -11,10 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from pyspec.errors import ModelError, ModelInvalid
-from pyspec.store.charsmap import fault_of
 from pyspec.store.files import MAX_PARTS, parts_of, recall, remember, show, size_of, stamps
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 from pyspec.store.others import file_name_of
@@ -94,7 +92,7 @@ def _heads(header: Header) -> bool:
         return True
     if isinstance(heads, Array):
         values = header.array(f"{header.architecture}.attention.head_count")
-        return not isinstance(values, list) and bool(np.any(values > 0))
+        return not isinstance(values, list) and bool((values > 0).any())
     return heads is None or (type(heads) is int and heads > 0)
 
 
@@ -128,6 +126,8 @@ def _check_vocabulary(header: Header) -> None:
 
 def _check_charsmap(header: Header) -> None:
     """Check the table for any tokenizer, since an override may name another than the file."""
+    from pyspec.store.charsmap import fault_of  # noqa: PLC0415 - needs numpy, which few headers do
+
     if isinstance(header.metadata.get(_CHARSMAP), Array):
         table = header.array(_CHARSMAP)
         fault = fault_of(table.tobytes()) if not isinstance(table, list) else "is a list of texts"

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.store.gguf import Array, Header, parse_header
 from pyspec.store.header import facts_of, header_of_parts
@@ -303,6 +301,8 @@ def _mismatch(header: Header, what: str) -> DraftMismatch:
 
 
 def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
+    import numpy as np  # noqa: PLC0415 - only few files are read this far
+
     key = f"{header.architecture}.target_layers"
     value = header.metadata.get(key)
     listed = header.array(key) if isinstance(value, Array) else []
@@ -344,6 +344,8 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
 
 def _check_ids(header: Header, n_vocab: int) -> None:
     """Check the ids of the target's vocabulary to which llama.cpp scatters the draft's logits."""
+    import numpy as np  # noqa: PLC0415 - as above
+
     alone = len(header.parts) == 1  # then this header's offsets are right for the file
     parts = (header,) if alone else map(parse_header, header.parts)
     path, tensor = next(

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from pyspec.store.gguf import STRING, Array, Header
 
@@ -134,6 +133,8 @@ def _named(header: Header, name: str, default: int | None, size: int) -> int:
 
 
 def _marks(header: Header, texts: Sequence[bytes]) -> tuple[tuple[int, str], ...]:
+    import numpy as np  # noqa: PLC0415 - a header whose words are known is not read this far
+
     kinds = header.metadata.get("tokenizer.ggml.token_type")
     if not isinstance(kinds, Array) or kinds.type == STRING:
         return ()

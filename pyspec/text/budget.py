@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.channels import CHANNEL, MESSAGE, START
-from pyspec.text.notation import Notation
 from pyspec.text.reasoning import THINK
+
+if TYPE_CHECKING:
+    from pyspec.text.answer import AnswerReader, Speech
+    from pyspec.text.notation import Notation
 
 _TRIES = 3
 """How often reasoning is ended in an answer; a model that begins it again after that is left alone."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from typing_extensions import Self
 
 from pyspec.errors import PyspecError
-from pyspec.text.parts import AnswerPart, WholeAnswer
+from pyspec.text.parts import AnswerPart, Piece, WholeAnswer
 from pyspec.text.tokens import Token
 
 
@@ -110,3 +110,21 @@ class RecordResult(Result, kw_only=True, omit_defaults=True):
     id: str
     prompt_sha256: str
     error: Failure | None = None
+
+
+def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
+    """Join the pieces of an answer; one cut by an error has the reason `error`.
+
+    block: its `speculation`, None if unknown.
+    """
+    last = pieces[-1] if pieces else Piece(())
+    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    known = {} if block is None else block
+    return Result.of(
+        (part for piece in pieces for part in piece.parts),
+        finish_reason=last.finish_reason or "error",
+        reasoning_cut=last.reasoning_cut,
+        usage=Usage.of(known.get("prompt_tokens", 0), len(tokens)),
+        speculation=known,
+        tokens=tokens,
+    )

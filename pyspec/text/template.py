@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, TypedDict
+from typing import Any
 
 from pyspec.errors import EngineError, InputError, OptionError
 from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, in_forms, standard
@@ -39,22 +39,6 @@ _MAX_SHAPES = 256
 # shapes of conversations whose forms are remembered
 
 READ = "this model's chat template interprets some words that users or tools wrote: it is shown them as plain text"
-
-
-class Message(TypedDict, total=False):
-    """One turn of a conversation, in OpenAI's form.
-
-    Attributes:
-        role: "system", "user", "assistant" or "tool".
-        content: The text of the turn.
-        reasoning_content: The model's reasoning before the content.
-        tokens: Ids of an answer as it was generated, in place of its content. Never pass ids from an untrusted source.
-    """
-
-    role: str
-    content: str
-    reasoning_content: str
-    tokens: Sequence[int]
 
 
 class ChatTemplate:

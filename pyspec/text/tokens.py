@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Source(IntEnum):
@@ -71,6 +73,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, row: npt.NDArray[np.float32], token: int, n: int = 0) -> TokenLogprobs:
         """Log-softmax of a row of logits [n_vocab] at `token`, and its n largest values."""
+        import numpy as np  # noqa: PLC0415 - who answers by a server needs none
+
         wide = row.astype(np.float64)
         logs = wide - wide.max()
         logs -= np.log(np.exp(logs).sum())

@@ -7,19 +7,11 @@ from chat.fake import END, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.chat.conversation import (
-    Conversation,
-    Exchange,
-    fit,
-    spoken,
-    unended,
-    why_cut,
-)
+from pyspec.chat.dialogue import Conversation, Exchange, fit, spoken, unended, why_cut
 from pyspec.errors import ContextOverflow
-from pyspec.llama.pieces import result_of
+from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece
-from pyspec.text.result import Result
-from pyspec.text.template import Message
+from pyspec.text.result import Result, result_of
 from pyspec.text.tokens import Source, Token
 
 

@@ -13,7 +13,7 @@ from chat.fake import END, FakeModel
 from systems import make_fifo
 
 from pyspec.chat import files
-from pyspec.chat.conversation import Conversation, Exchange, SavedModel
+from pyspec.chat.dialogue import Conversation, Exchange, SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.text.result import Result
 from pyspec.text.tokens import Source, Token

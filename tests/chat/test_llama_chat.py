@@ -13,12 +13,8 @@ import scripted
 from answers import counters
 
 from pyspec.chat import conversation as conversation_module
-from pyspec.chat.conversation import (
-    Conversation,
-    Exchange,
-    LlamaChat,
-    spoken,
-)
+from pyspec.chat.conversation import LlamaChat
+from pyspec.chat.dialogue import Conversation, Exchange, spoken
 from pyspec.errors import ModelNotFound, OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.pieces import stream_text
@@ -28,9 +24,9 @@ from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.store.drafts import Candidate
 from pyspec.store.files import file_sha256
+from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
-from pyspec.text.template import Message
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -71,6 +73,34 @@ def test_generate_answers_by_the_server_what_it_answers_itself(
         == "stopped at 12 tokens; -n 24 allows more, -n -1 has no limit"
     )
     assert "tokens/s" in rest[1]
+
+
+HEAVY = {"llama_cpp", "numpy", "llguidance", "jinja2", "pyspec._lib", "pyspec.engine"}
+"""Modules that take most of the time to start, and that the server has imported already."""
+
+WHOLE = """
+import sys
+from pyspec.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("MODULES", *sys.modules)
+"""
+
+
+def test_who_is_answered_by_a_server_imports_no_model_library(
+    known: RunningServer, model: Path, tmp_path: Path
+) -> None:
+    """So that the first word comes at once."""
+    variables = {**os.environ, **running.QUIET, "PYSPEC_SERVERS": str(tmp_path / "servers")}
+    words = [sys.executable, "-c", WHOLE, "generate", "-m", str(model), *ASK]
+    done = subprocess.run(
+        words, check=False, env=variables, input="", capture_output=True, text=True
+    )
+    answer, _, imported = done.stdout.partition("MODULES ")
+    assert done.stderr.startswith("by the server at")
+    assert answer.strip()
+    assert HEAVY & set(imported.split()) == set()
 
 
 def test_generate_prints_json_and_cuts_where_asked(

@@ -13,12 +13,13 @@ import tiny_eagle
 from answers import GREEDY, ask, counters, drafted
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.handle import MAX_DRAFT, Role
+from pyspec.engine.handle import Role
 from pyspec.engine.models import Placement
 from pyspec.engine.parts import choose_parts
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.policy.simple import FixedPolicy
+from pyspec.sampling.limits import MAX_DRAFT
 
 FORMS = {
     "own": {},

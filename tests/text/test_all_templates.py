@@ -17,7 +17,8 @@ import tiny
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
 from pyspec.batch.maker import JobMaker
-from pyspec.chat.conversation import Conversation, Exchange, LlamaChat
+from pyspec.chat.conversation import LlamaChat
+from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.engine.target import TargetLlama
 from pyspec.requests.bodies import read_body, records_of
 from pyspec.text.result import Result

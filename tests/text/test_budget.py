@@ -13,7 +13,7 @@ import scripted
 from pyspec.batch import Batch, Settings
 from pyspec.errors import InputError
 from pyspec.llama.options import AnswerOptions
-from pyspec.llama.pieces import result_of, stream_text
+from pyspec.llama.pieces import stream_text
 from pyspec.requests.bodies import ChatBody, records_of
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
@@ -22,6 +22,7 @@ from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.budget import Budget, ReasoningLimit, closing
 from pyspec.text.notation import Notation
 from pyspec.text.reasoning import THINK
+from pyspec.text.result import result_of
 
 CLOSE = "</think>"
 TURN = [{"role": "user", "content": "a"}]

@@ -12,11 +12,10 @@ import pytest
 from pyspec.batch import Batch, Settings
 from pyspec.engine.statistics import Tally, settled
 from pyspec.llama.options import OFF, AnswerOptions
-from pyspec.llama.pieces import result_of
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.display import stats_line, stats_table, verdict
 from pyspec.text.parts import AnswerPart, Piece
-from pyspec.text.result import RecordResult, Result
+from pyspec.text.result import RecordResult, Result, result_of
 from pyspec.text.tokens import targets_own
 
 CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
