@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import running
 
 from pyspec import __main__ as entry
 from pyspec._version import LLAMA_CPP_VERSIONS, __version__
@@ -28,7 +29,7 @@ BROKEN = [
 def run(code: str, *folders: Path) -> subprocess.CompletedProcess[str]:
     """A Python that looks into these folders first."""
     path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, **running.QUIET, "PYTHONPATH": path}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
