@@ -76,7 +76,7 @@ if command -v "$SERVER" >/dev/null; then
     done
 fi
 step tests 90 "$out/tests.xml" env PYSPEC_TEST_OFFLOAD=-1 PYSPEC_TEST_TARGET="$model" \
-    "$PYTHON" -m pytest $TESTS -rA -p no:cacheprovider --junitxml="$out/tests.xml"
+    "$PYTHON" -m pytest $TESTS -v -p no:cacheprovider --junitxml="$out/tests.xml"
 make mixture --experts "$EXPERTS" --active "$ACTIVE"
 compare mixture-card mixture plain,strict --temp 0
 compare mixture-processor mixture plain,strict --temp 0 --cpu-moe
