@@ -129,6 +129,27 @@ def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path: Path) -> Non
     assert page.NO_CARD not in text
 
 
+def test_the_page_names_failed_tests_and_no_folders(card, tmp_path: Path) -> None:
+    page, out = card("page"), tmp_path / "out"
+    out.mkdir()
+    failed = (
+        '<failure message="AssertionError: /home/me/x/rows.py differs">/home/me/a.py:1</failure>'
+    )
+    cases = (
+        f'<testcase classname="t" name="a"/><testcase classname="t" name="b">{failed}</testcase>'
+    )
+    suite = f'<testsuites><testsuite hostname="mine">{cases}</testsuite></testsuites>'
+    (out / "tests.xml").write_text(suite)
+    page.take(out, tmp_path / "card")
+    page.write(tmp_path / "card")
+    text = (tmp_path / "card" / "README.md").read_text()
+    assert "| 1 | 1 | 0 |" in text
+    assert "- `t.b`: AssertionError: rows.py differs" in text
+    assert not {"home", "mine"} & set(
+        (tmp_path / "card" / "tests.xml").read_text().replace('"', "/").split("/")
+    )
+
+
 def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
     """Steps that are done are skipped, a failed one does not stop the rest, and without time none begins."""
     (tmp_path / "model.gguf").touch()
