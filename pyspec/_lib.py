@@ -176,6 +176,7 @@ STATES_SHOWN = _connect()
 """Whether this llama.cpp exposes the states that EAGLE-3 drafts and MTP heads read."""
 
 _PAUSE_SOFT = 1  # OpenMP's omp_pause_soft
+_PROCESS = os.getpid()  # a fork of it has no workers, and would wait for those of its parent
 
 
 def release_workers() -> None:
@@ -183,8 +184,9 @@ def release_workers() -> None:
 
     Each thread that has decoded keeps such workers while it lives. If all workers of a process outnumber the processors, GCC's
     runtime no longer lets them spin where they wait for each other, hundreds of times per token: a decode then takes 2.6 times as
-    long (2 processors, a model of 135 million parameters), although nobody else computes. Nothing happens without OpenMP.
+    long (2 processors, a model of 135 million parameters), although nobody else computes. Nothing happens without OpenMP,
+    or in a fork.
     """
     pause = getattr(_llama._lib, "omp_pause_resource", None)  # noqa: SLF001 - as above
-    if pause is not None:
+    if pause is not None and os.getpid() == _PROCESS:
         pause(_PAUSE_SOFT, _llama._lib.omp_get_initial_device())  # noqa: SLF001

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
 
+import llama_cpp
 import psutil
 import pytest
 from llama_cpp import llama_cpp as library
@@ -79,3 +82,23 @@ def test_a_batch_leaves_none(tiny_target, left):
 def test_measuring_leaves_none(left):
     """It runs in the thread that loads a model, which answers no request in a server."""
     assert left(lambda: attention._measure(Heads(2, 2, 8, 8), attention.Use(64, 2), (8,))) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_does_not_wait_for_its_parents_workers(tiny_target):
+    """Which it does not have: a model of one thread, loaded before, answers there."""
+    plain = llama_cpp.Llama(str(tiny_target), n_threads=2, n_threads_batch=2, verbose=False)
+    one = SpeculativeLlama(str(tiny_target), draft="none", n_threads=1, n_threads_batch=1)
+    plain.eval([1, 2, 3])  # its workers stay
+    child = os.fork()
+    if child == 0:
+        one.create_completion("ab", max_tokens=4)
+        os._exit(0)
+    end = monotonic() + 10
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and monotonic() < end:
+        sleep(0.01)
+    if done == (0, 0):
+        os.kill(child, 9)
+    assert done == (child, 0)
+    one.close()
+    plain.close()
