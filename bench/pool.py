@@ -20,6 +20,8 @@ from typing import Any
 
 from common import Comparison, Figures, arguments, in_turns, medians, publish
 
+from pyspec import SpeculativeLlama
+from pyspec.measure.contenders import PlainLlama
 from pyspec.measure.report import table
 
 CONTENDERS = ("llama_cpp", "pyspec:none", "pyspec")
@@ -86,11 +88,7 @@ def opened(contender: str, options: Any) -> Any:
     """Load the model as this contender does."""
     how = {"n_ctx": 2048, "n_threads": options.threads, "n_threads_batch": options.threads}
     if contender == "llama_cpp":
-        from llama_cpp import Llama  # noqa: PLC0415 - only what is measured is in the process
-
-        return Llama(options.model, verbose=False, **how)
-    from pyspec import SpeculativeLlama  # noqa: PLC0415 - as above
-
+        return PlainLlama(options.model, verbose=False, **how)
     return SpeculativeLlama(options.model, draft="none" if ":" in contender else "auto", **how)
 
 

@@ -20,6 +20,7 @@ import llama_cpp
 from common import arguments
 from sequences import append, measured
 
+from pyspec.measure.contenders import PlainLlama
 from pyspec.measure.records import commit, machine
 
 OPTIONS = {
@@ -60,7 +61,7 @@ def curve(llm: Any, depth: int, rows: Sequence[int], repeat: int) -> dict[str, A
 def opened(options: Namespace, flash: bool, depth: int) -> Any:
     """The model with room for the longest depth."""
     threads = options.threads or None
-    return llama_cpp.Llama(
+    return PlainLlama(
         options.model, n_ctx=depth + 128, n_gpu_layers=options.gpu_layers, flash_attn=flash, n_threads=threads,
         n_threads_batch=threads, verbose=False,
     )  # fmt: skip

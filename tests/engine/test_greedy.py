@@ -25,7 +25,7 @@ from pyspec.engine.models import SideModel
 from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
 from pyspec.lookup.drafters import LookupDrafter
-from pyspec.policy.lengths import FixedPolicy
+from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.verification import Strict
 
 N_SEQ, ROOM = 10, 256

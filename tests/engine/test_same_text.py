@@ -16,7 +16,7 @@ from native.twins import noise
 from pyspec.batch import Batch, Record, Settings
 from pyspec.llama.options import Speculation
 from pyspec.measure.draws import top_two
-from pyspec.policy.lengths import FixedPolicy
+from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 
 N_TOKENS = 20
