@@ -14,6 +14,7 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import llama_cpp
 
 from pyspec._lib import release_workers
 from pyspec.errors import EngineError, PyspecError
-from pyspec.store.files import recall, remember
+from pyspec.store.files import Stamp, recall, remember, stamp
 from pyspec.store.header import read_header
 from pyspec.store.llama_log import DROP, log_to
 from pyspec.store.machine import address_space_left, machine_memory, this_machine
@@ -149,6 +150,13 @@ def flash_type(flash: bool) -> int:
 
 def heads_of(path: Path) -> Heads | None:
     """Return the shape of a model's attention by its header: the widest layer's; None where the header does not say."""
+    with contextlib.suppress(PyspecError):
+        return _heads_in(path, stamp(path))
+    return None
+
+
+@lru_cache(maxsize=8)  # a header with a large vocabulary takes .2 s to read, and each layout asks
+def _heads_in(path: Path, _state: Stamp) -> Heads | None:
     with contextlib.suppress(PyspecError, TypeError, ValueError, KeyError, ZeroDivisionError):
         header = read_header(path, weights=False)
 
