@@ -319,7 +319,8 @@ def open_contexts(
     other layout out. Raises NoMemory.
     """
     while True:
-        streams = must_stream or (not must_pool and models.streams_pay(n_slots, n_ctx, pass_ms))
+        free = not (must_pool or must_stream)
+        streams = free and models.streams_pay(n_slots, n_ctx, pass_ms)
         layout = lay_out(n_slots, n_ctx, needs, streams=streams, must_stream=must_stream)
         last = most is None or n_slots == 1
         try:
