@@ -180,7 +180,7 @@ def _best_peer(summaries: Sequence[Summary]) -> str:
     if not runs:
         return "-"
     best, known = max(runs, key=lambda s: s.geomean), any(s.who == PEERS for s in runs)
-    return f"{best.geomean:.2f} {best.who}" + ("" if known else " (drafts alone)")
+    return f"{best.geomean:.2f} {best.who}" + ("" if known else " (no run without drafts)")
 
 
 def rules_table(folder: Path) -> str:
