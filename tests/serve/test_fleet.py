@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,24 +99,6 @@ def test_the_one_unused_for_longest_makes_room(fleet, bound):
     assert (status, len(told["tokens"])) == (200, 2)
 
 
-@pytest.mark.parametrize("bound", [{"most": 1}, {"most": 9, "memory": 1.5}])
-def test_a_model_that_answers_stays(fleet, bound):
-    """Another waits until its stream has ended."""
-    server, loaded = fleet(**bound)
-    stream = raw(server, body(stream=True, max_tokens=700, logit_bias={"2": -100}))
-    wait(lambda: server.batch.load[0] == 1)
-    found = []
-    other = threading.Thread(target=lambda: found.append(said(server, "a")))
-    other.start()
-    data = b""
-    while not data.endswith(b"0\r\n\r\n"):
-        assert not loaded
-        data += stream.recv(1 << 16)
-    stream.close()
-    other.join()
-    assert (b"[DONE]" in data, loaded, len(found)) == (True, ["a"], 1)
-
-
 def names_loaded(server):
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/v1/models")
@@ -125,36 +107,52 @@ def names_loaded(server):
     return {each["id"] for each in told if each["meta"] is not None}
 
 
+@contextlib.contextmanager
 def held_answer(server):
     """A connection whose answer cannot end before it is read: buffers do not hold it."""
     big = {"max_tokens": 900, "logit_bias": {"2": -100}, "logprobs": True, "top_logprobs": 20}
-    stream = raw(server, body(stream=True, **big), SO_RCVBUF=1)
-    stream.recv(64)
-    return stream
+    with contextlib.closing(raw(server, body(stream=True, **big), SO_RCVBUF=1)) as stream:
+        stream.recv(64)
+        yield stream
+
+
+def rest(stream):
+    data = b""
+    while not data.endswith(b"0\r\n\r\n"):
+        data += stream.recv(1 << 16)
+    return data
+
+
+@pytest.mark.parametrize("bound", [{"most": 1}, {"most": 9, "memory": 1.5}])
+def test_a_model_that_answers_stays(fleet, bound):
+    """Another waits until its stream has ended."""
+    server, loaded = fleet(**bound)
+    with held_answer(server) as stream, ThreadPoolExecutor(1) as others:
+        other = others.submit(said, server, "a")
+        wait(lambda: server.app.state.fleet._leaving)  # the first takes no further request
+        assert (loaded, other.done()) == ([], False)
+        assert b"[DONE]" in rest(stream)
+        other.result()
+    assert loaded == ["a"]
 
 
 def test_an_idle_model_makes_room_before_one_that_answers(fleet):
     """Though it was used later; where all answer, one who asks for another is told so."""
     server, _ = fleet(9, memory=2.5)
-    stream = held_answer(server)
-    said(server, "a")
-    said(server, "b")
-    assert names_loaded(server) == {"tiny", "b"}
-    stream.close()
+    with held_answer(server):
+        said(server, "a")
+        said(server, "b")
+        assert names_loaded(server) == {"tiny", "b"}
 
 
 def test_where_every_model_answers_another_is_refused(fleet, monkeypatch):
     """With 429 and what may help; what answers goes on."""
     monkeypatch.setattr("pyspec.serve.fleet._WAIT_S", 0.1)
     server, loaded = fleet(9, memory=1.5)
-    stream = held_answer(server)
-    status, told = post(server, body(model="a"))
-    assert (status, "--models-memory" in told["error"]["message"], loaded) == (429, True, [])
-    data = b""
-    while not data.endswith(b"0\r\n\r\n"):
-        data += stream.recv(1 << 16)
-    stream.close()
-    assert b"[DONE]" in data
+    with held_answer(server) as stream:
+        status, told = post(server, body(model="a"))
+        assert (status, "--models-memory" in told["error"]["message"], loaded) == (429, True, [])
+        assert b"[DONE]" in rest(stream)
     said(server, "a")
 
 
