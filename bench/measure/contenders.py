@@ -43,7 +43,10 @@ from pyspec.text.tokens import Step
 from .records import TimedAnswer
 from .tasks import Mode, Options
 
-_HINT = "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[:K], -eagle3, -mtp, -dflash or -dspark"
+_HINT = (
+    "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[-sampled][:K], "
+    "also with -eagle3, -mtp, -dflash or -dspark"
+)
 _START_S, _ANSWER_S = 120.0, 600.0
 _WEB = build_opener(ProxyHandler({}))  # a server on this machine is behind no proxy
 _JSON = {"Content-Type": "application/json"}
@@ -151,6 +154,9 @@ _SPEC_TYPES = {
     "server-dspark": "draft-dspark",
     "server-ngram": "ngram-simple",
 }
+SAMPLED = "-sampled"
+"""Ends the name of a peer whose drafts are drawn above temperature 0, as newer llama-servers can (`bench/llama_server.py`)."""
+
 _DRAFTING = {
     "server-draft": ("",),
     "server-eagle3": (EAGLE3,),
@@ -166,7 +172,8 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
     if name in ("llama_cpp", "llama_cpp-lookup"):
         return InProcess(name, files)
     kind, _, k = name.partition(":")
-    if kind not in _SPEC_TYPES or (k and not (kind in _DRAFTING and k.isdigit())):
+    kind, sampled = kind.removesuffix(SAMPLED), kind.endswith(SAMPLED)
+    if kind not in _SPEC_TYPES or ((k or sampled) and not (kind in _DRAFTING and k.isdigit())):
         raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
 
     def missing(why: str, hint: str) -> PeerMissing:
@@ -185,6 +192,8 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
             more += ["-md", str(files.draft), "-td", str(files.threads)]
         elif kind != "server-mtp":
             raise missing("llama-server needs a draft model", "--draft PATH")
+    if sampled:
+        more += ["--spec-draft-sampling", "probabilistic"]
     return Server(name, files, found, [*more, *(["--spec-draft-n-max", k] if k else [])])
 
 

@@ -16,7 +16,8 @@ TESTED = {
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
-    "conversations", "attention", "returning", "mixture", "blocks", "places", "pool",  # all others
+    "conversations", "attention", "returning", "mixture", "blocks", "places", "pool",
+    "llama_server",  # all others
 }  # fmt: skip
 
 

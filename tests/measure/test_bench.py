@@ -162,7 +162,7 @@ def test_lookup_peer_answers_like_plain(llm: Any, tiny_ascii: Path, tmp_path: Pa
     assert first_differences(records) == []
 
 
-@pytest.mark.parametrize("name", ["server-draft:x", "server:3", "vllm"])
+@pytest.mark.parametrize("name", ["server-draft:x", "server:3", "server-sampled", "vllm"])
 def test_unknown_peers_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown peer"):
         open_peer(name, Files(tmp_path, None, 64, 1), None)
@@ -178,6 +178,17 @@ def test_a_draft_of_another_kind_is_not_given_to_a_server(
     path = tiny_eagle3 if draft == "eagle" else tiny_draft
     with pytest.raises(PeerMissing, match="not a file for draft-"):
         open_peer(name, Files(tiny_draft, path, 64, 1), tiny_draft)
+
+
+def test_drafts_are_drawn_where_a_peer_says_so(tiny_draft: Path, tmp_path: Path) -> None:
+    """The server's last words are its options here."""
+    program = tmp_path / "llama-server"
+    program.write_text('#!/bin/sh\necho "$@" | grep -o -e --spec-draft-.* >&2\nexit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(
+        PeerMissing, match="--spec-draft-sampling probabilistic --spec-draft-n-max 3"
+    ):
+        open_peer("server-draft-sampled:3", Files(tiny_draft, tiny_draft, 64, 1), program)
 
 
 def test_a_server_that_dies_is_missing(tmp_path: Path) -> None:
