@@ -18,11 +18,8 @@ from pyspec.errors import OptionError
 from pyspec.policy.shapes import Experts
 from pyspec.store.devices import CPU, buffer_type, placeable_names
 from pyspec.store.gguf import Header
-from pyspec.store.header import header_of_parts, read_header
+from pyspec.store.header import EXPERTS, header_of_parts, read_header
 from pyspec.store.others import file_name_of
-
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-"""Matches names of tensors that hold the experts of a layer; llama.cpp's own pattern."""
 
 MAX_PATTERN = 256
 
@@ -53,8 +50,8 @@ class TensorPlaces:
     def all(self) -> tuple[tuple[str, str], ...]:
         """All pairs, the experts' last."""
         if self.experts < 0:
-            return (*self.pairs, (_EXPERTS, CPU))
-        return (*self.pairs, *((rf"blk\.{i}{_EXPERTS}", CPU) for i in range(self.experts)))
+            return (*self.pairs, (EXPERTS.pattern, CPU))
+        return (*self.pairs, *((rf"blk\.{i}{EXPERTS.pattern}", CPU) for i in range(self.experts)))
 
     def place_of(self, name: str) -> str | None:
         """Return the device of the tensor of this name; None if its layer decides."""
@@ -132,7 +129,7 @@ def _check_pattern(pattern: str) -> None:
 
 def has_experts(header: Header) -> bool:
     """Whether a file is a mixture of experts."""
-    return any(re.search(_EXPERTS, tensor.name) for tensor in header.tensors)
+    return any(EXPERTS.search(tensor.name) for tensor in header.tensors)
 
 
 def experts_of(llm: Any) -> tuple[Experts, int] | None:
@@ -145,7 +142,7 @@ def experts_of(llm: Any) -> tuple[Experts, int] | None:
         return None
     experts = others = 0
     for tensor in header_of_parts(Path(llm.model_path)).tensors:
-        if re.search(_EXPERTS, tensor.name):
+        if EXPERTS.search(tensor.name):
             experts += tensor.nbytes
         elif tensor.name != "token_embd.weight":
             others += tensor.nbytes

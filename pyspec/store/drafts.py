@@ -31,10 +31,13 @@ from pyspec.store.sources import PREFIX, Entry, Family, Manifest, load_manifest
 
 
 LARGEST = 0.35
-"""Largest draft, as a share of the target's size, to use unasked: steps of a larger one would cost what they gain."""
+"""Largest draft to use unasked, as a share of the target: steps of a larger one would cost what they gain.
+
+Of the bytes that a token reads, which of a mixture are few; of the whole file for heads, which are made for their target.
+"""
 
 LARGEST_KNOWN = 0.5
-"""Largest draft, as a share of the target's size, to suggest for fetching."""
+"""Largest draft to suggest for fetching, as a share of what a token of the target reads."""
 
 LARGE = 10**9
 """Size of a target in bytes from which a draft is worth a hint."""
@@ -56,9 +59,9 @@ BESIDE = "beside it"
 class Candidate:
     """A model that could draft for a target.
 
-    origin: where it is. size: bytes. share: of the target's size, roughly the cost of its step relative to the target's. note:
-    what to know about it. path: None for one to fetch. memory: bytes with 4096 tokens of context, 0 if unknown. licence: of one
-    to fetch.
+    origin: where it is. size: bytes. share: of the bytes that a token of the target reads, roughly the cost of its step relative
+    to the target's. note: what to know about it. path: None for one to fetch. memory: bytes with 4096 tokens of context, 0 if
+    unknown. licence: of one to fetch.
     """
 
     name: str
@@ -105,7 +108,7 @@ def _is_itself(other: Facts, target: Facts) -> bool:
 def _candidate(found: LocalModel, facts: Facts, target: Facts) -> Candidate:
     note = NAMES.get(facts.kind, facts.name)
     return Candidate(
-        found.name, found.origin, facts.size, facts.size / target.size, note, found.path
+        found.name, found.origin, facts.size, facts.read / target.read, note, found.path
     )
 
 
@@ -120,10 +123,14 @@ def drafts_here(target: Path) -> Iterator[LocalModel]:
     largest = int(LARGEST * facts.size)
     end = monotonic() + PATIENCE_S
     near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
-    for found, _ in _once(
-        [*near, *_known_here(facts), *_fitting(target, facts, largest, end)][:MAX_TRIED]
-    ):
+    tried = [*near, *_known_here(facts), *_fitting(target, facts, largest, end)]
+    for found, _ in _once([pair for pair in tried if _is_quick(pair[1], facts)][:MAX_TRIED]):
         yield found
+
+
+def _is_quick(other: Facts, target: Facts) -> bool:
+    """Whether a token of a draft reads few bytes beside one of the target; true of heads."""
+    return other.kind != "model" or other.read <= LARGEST * target.read
 
 
 def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
@@ -238,12 +245,12 @@ def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
         for family in manifest.family
         if is_of(facts, family)
         for draft in family.drafts
-        if draft.size <= LARGEST_KNOWN * facts.size and f"-{draft.of}" in _plain(facts.name)
+        if draft.size <= LARGEST_KNOWN * facts.read and f"-{draft.of}" in _plain(facts.name)
     ]
     found.sort(key=lambda draft: (not draft.of, draft.size or facts.size))
     return [
         Candidate(
-            name=draft.model, origin="to fetch", size=draft.size, share=draft.size / facts.size,
+            name=draft.model, origin="to fetch", size=draft.size, share=draft.size / facts.read,
             note=draft.note, memory=draft.memory, licence=draft.licence,
         )
         for draft in found
@@ -365,10 +372,11 @@ def known_as(path: Path, manifest: Manifest) -> Entry | None:
 
 def made_for(target: Path) -> list[Candidate]:
     """Return the manifest's drafts for exactly this target, local or to fetch."""
-    size = size_of(target)
+    facts = facts_of(target)
+    read = facts.read if facts is not None else size_of(target)
     return [
         Candidate(
-            each.name, OURS if (path := cached(each)) else "to fetch", each.size, each.size / size,
+            each.name, OURS if (path := cached(each)) else "to fetch", each.size, each.size / read,
             each.summary, path, licence=each.licence,
         )
         for each in offers_for(target, "draft")

@@ -221,7 +221,7 @@ def header_of_parts(path: Path) -> Header:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-_KIND = "facts 8"
+_KIND = "facts 9"
 
 _FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -239,7 +239,7 @@ class Facts(msgspec.Struct, frozen=True):
     kind: "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: the name in the header. positions:
     rows of the table of learned positions, 0 without one. heads: next-token layers (MTP) with tensors in the file. causal: no
     token attends to later ones. state: most bytes of the recurrent state of a sequence. sampling: what the file suggests, by the
-    last part of its key, unchecked.
+    last part of its key, unchecked. idle: bytes of experts that a token does not use.
     """
 
     architecture: str
@@ -254,6 +254,12 @@ class Facts(msgspec.Struct, frozen=True):
     causal: bool = True
     state: int = 0
     sampling: dict[str, int | float | str] = {}
+    idle: int = 0
+
+    @property
+    def read(self) -> int:
+        """Bytes that a token reads: all of them, but of a mixture only the experts that the token uses."""
+        return self.size - self.idle
 
 
 def facts_of(path: Path) -> Facts | None:
@@ -288,6 +294,7 @@ def _read(header: Header) -> Facts | None:
         causal=header.of_arch("attention.causal") is not False,
         state=_state_bytes(header),
         sampling=dict(_sampling(header)),
+        idle=_idle(header),
     )
 
 
@@ -308,6 +315,18 @@ _LARGEST = 1e12
 def _state_bytes(header: Header) -> int:
     layers = header.of_arch("block_count")
     return 4 * _state(header) * layers if _is_recurrent(header) and type(layers) is int else 0
+
+
+EXPERTS = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+"""Matches names of tensors that hold the experts of a layer; llama.cpp's own pattern."""
+
+
+def _idle(header: Header) -> int:
+    held, used = header.of_arch("expert_count"), header.of_arch("expert_used_count")
+    if type(held) is not int or type(used) is not int or not 0 < used < held:
+        return 0
+    experts = sum(tensor.nbytes for tensor in header.tensors if EXPERTS.search(tensor.name))
+    return experts - experts * used // held
 
 
 def _positions(header: Header) -> int:

@@ -77,6 +77,19 @@ def test_unasked_only_much_smaller_ones(home: Path) -> None:
     assert names_of(target) == ["small"]
 
 
+def test_a_mixture_gets_no_draft_larger_than_what_a_token_reads(home: Path) -> None:
+    """Two of its 64 experts; a dense model of that size would have both drafts."""
+    target = made(home / "mixture.gguf", arch="mixture", n_experts=64, n_layer=8)
+    facts = facts_of(target)
+    assert facts is not None
+    large, small = made(home / "large.gguf", n_layer=6), made(home / "small.gguf", n_layer=1)
+    sizes = [path.stat().st_size for path in (small, large)]
+    assert sizes[0] < 0.35 * facts.read < sizes[1] < 0.35 * facts.size
+    assert names_of(target) == ["small"]
+    shares = {each.name: each.share for each in candidates(target)}
+    assert shares["large"] == pytest.approx(sizes[1] / facts.read)
+
+
 def test_what_is_no_model_has_no_drafts(home: Path) -> None:
     (home / "x.gguf").write_bytes(b"GGUF")
     assert candidates(home / "x.gguf") == []
