@@ -123,15 +123,14 @@ def pair(model: str, draft: str) -> Iterator[tuple[Path, Path | None, str]]:
 
 
 def _eagle3(folder: Path) -> tuple[Path, Path | None]:
-    import tiny  # noqa: PLC0415 - of the tests, as below
-    import tiny_eagle  # noqa: PLC0415
+    from helpers import tiny, tiny_eagle  # noqa: PLC0415 - of the tests, as below
 
     target = tiny.write(folder / "target.gguf", n_layer=tiny_eagle.N_LAYER)
     return target, tiny_eagle.write(folder / "eagle3.gguf")
 
 
 def _mtp(folder: Path, *, apart: bool = False) -> tuple[Path, Path | None]:
-    import tiny  # noqa: PLC0415
+    from helpers import tiny  # noqa: PLC0415
 
     shape: dict[str, Any] = {"arch": "qwen35", "n_layer": 4, "n_heads": 1}
     target = tiny.write(folder / "target.gguf", **shape)
@@ -139,7 +138,7 @@ def _mtp(folder: Path, *, apart: bool = False) -> tuple[Path, Path | None]:
 
 
 def _chained(folder: Path, arch: str) -> tuple[Path, Path | None]:
-    import tiny_heads  # noqa: PLC0415
+    from helpers import tiny_heads  # noqa: PLC0415
 
     target = folder / "target.gguf"
     tiny_heads.write(target, arch, 3, words=True)
@@ -147,16 +146,14 @@ def _chained(folder: Path, arch: str) -> tuple[Path, Path | None]:
 
 
 def _assistant(folder: Path) -> tuple[Path, Path | None]:
-    import tiny_gemma4  # noqa: PLC0415
+    from helpers import tiny_gemma4  # noqa: PLC0415
 
     target = tiny_gemma4.write(folder / "target.gguf")
     return target, tiny_gemma4.write_assistant(folder / "assistant.gguf")
 
 
 def _block(folder: Path, *, markov: bool = False) -> tuple[Path, Path | None]:
-    import tiny  # noqa: PLC0415
-    import tiny_dflash  # noqa: PLC0415
-    import tiny_eagle  # noqa: PLC0415
+    from helpers import tiny, tiny_dflash, tiny_eagle  # noqa: PLC0415
 
     target = tiny.write(folder / "target.gguf", n_layer=tiny_eagle.N_LAYER)
     return target, tiny_dflash.write(folder / "dflash.gguf", markov=markov)

@@ -22,8 +22,7 @@ from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import sdist
-import tiny
+from helpers import sdist, tiny
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import PyspecError

@@ -23,11 +23,11 @@ settings.load_profile("untimed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Helpers such as store/make_gguf.py are imported from here, whatever pytest's import mode.
+# `helpers` is imported from here, whatever the import mode of pytest.
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
 
-pytest_plugins = ["processor_time"]
+pytest_plugins = ["helpers.processor_time"]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -59,7 +59,7 @@ def away_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session", autouse=True)
 def safe_weights() -> None:
     """Plain `llama_cpp.Llama`s are references of many tests: none of them may end the process."""
-    import amx
+    from helpers import amx
 
     amx.leave_extra_off()
 
@@ -82,7 +82,7 @@ def flash_attention() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def on_a_device() -> Iterator[None]:
     """PYSPEC_TEST_OFFLOAD: how many layers of every model go to a graphics card or, if there is none, to an RPC device."""
-    import devices
+    from helpers import devices
 
     device = devices.everywhere(devices.LAYERS) if devices.LAYERS else None
     yield
@@ -126,7 +126,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_target(tiny_folder: Path) -> Path:
     """A random model of 32 tokens."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "target.gguf")
 
@@ -134,7 +134,7 @@ def tiny_target(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_draft(tiny_folder: Path) -> Path:
     """A worse copy of `tiny_target`: it agrees with it at some places and not at others."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "draft.gguf", noise=0.15)
 
@@ -142,7 +142,7 @@ def tiny_draft(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_companion(tiny_folder: Path) -> Path:
     """Another worse copy of `tiny_target`, with errors of its own."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "companion.gguf", noise=0.15, noise_seed=2)
 
@@ -150,7 +150,7 @@ def tiny_companion(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_recurrent(tiny_folder: Path) -> Path:
     """A random Mamba: its memory cannot be rolled back."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "recurrent.gguf", arch="mamba")
 
@@ -158,7 +158,7 @@ def tiny_recurrent(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_sliding(tiny_folder: Path) -> Path:
     """A random Gemma 3 whose layers look back 16 tokens."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "sliding.gguf", arch="gemma3", n_layer=6, window=16)
 
@@ -206,7 +206,7 @@ def open_plain() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def tiny_ascii(tiny_folder: Path) -> Path:
     """A random model that speaks ASCII, one character a token: for templates, grammars and JSON."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "ascii.gguf", tokens=tiny.ASCII)
 
@@ -214,6 +214,6 @@ def tiny_ascii(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_eagle3(tiny_folder: Path) -> Path:
     """A random EAGLE-3 draft of `tiny_target`, which has two layers."""
-    import tiny_eagle
+    from helpers import tiny_eagle
 
     return tiny_eagle.write(tiny_folder / "eagle3.gguf", layers=(0, 1, 1))

@@ -10,7 +10,7 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
-from sources import modules
+from helpers.sources import modules
 
 TESTS = Path(__file__).parent
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from importlib import import_module
 
 import pytest
-from sources import ROOT, modules, rooms
+from helpers.sources import ROOT, modules, rooms
 
 import pyspec
 from pyspec import errors
@@ -101,32 +101,3 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     whole = {name for name in paths if name.startswith(SOURCES)}
     assert {name for name in whole if not (ROOT / name).is_file()} == set()
     assert {name for name in paths - whole if name.rpartition("/")[2] not in known} == set()
-
-
-def test_helpers_of_tests_and_scripts_of_bench_have_different_names() -> None:
-    """Both are imported by their bare names in one process: whoever came first would be what the other gets."""
-    scripts = {path.stem for path in (ROOT / "bench").glob("*.py")}
-    imported = {
-        str(node.module)
-        for path in (ROOT / "tests").rglob("*.py")
-        if path.parent.name != "bench"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level == 0
-    }
-    helpers = {
-        path.stem for path in (ROOT / "tests").rglob("*.py") if not path.stem.startswith("test_")
-    }
-    assert helpers & scripts & imported == set()
-    assert len(helpers & imported) > 10
-
-
-def test_helpers_of_tests_have_different_names() -> None:
-    """Rooms of tests share one search path, so two files of one name would be one module."""
-    helpers = [
-        path.stem
-        for path in (ROOT / "tests").rglob("*.py")
-        if path.stem not in {"conftest", "__init__"}
-    ]
-    assert {
-        name for name in helpers if not name.startswith("test_") and helpers.count(name) > 1
-    } == set()

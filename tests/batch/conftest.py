@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answers import counters
+from helpers.answers import counters
 
 from pyspec.batch import Batch, Settings
 from pyspec.engine.handle import Engine

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from answers import counters
-from devices import LAYERS
+from helpers.answers import counters
+from helpers.devices import LAYERS
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-import devices
 import pytest
-import tiny
+from helpers import devices, tiny
 from msgspec import structs
 
 from pyspec.batch import Settings

@@ -7,8 +7,8 @@ import os
 import signal
 
 import pytest
-from running import start
-from systems import full_device, limits
+from helpers.running import start
+from helpers.systems import full_device, limits
 
 from pyspec.batch.journal import Journal
 from pyspec.errors import BatchWriteError, ResumeMismatch

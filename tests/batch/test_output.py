@@ -8,8 +8,8 @@ import re
 import signal
 
 import pytest
-from fake_batch import Fake, go
-from systems import limits, make_fifo
+from helpers.fake_batch import Fake, go
+from helpers.systems import limits, make_fifo
 
 from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, public

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from answers import counters
+from helpers.answers import counters
 
 from pyspec.requests.records import Record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import scripted
+from helpers import scripted
 
 from pyspec.batch import Settings
 from pyspec.batch.output import public

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import devices
 import pytest
-import tiny
-from answers import ask
+from helpers import devices, tiny
+from helpers.answers import ask
 
 from pyspec.batch.run import Settings
 from pyspec.errors import OptionError

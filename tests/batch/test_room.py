@@ -6,7 +6,7 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec.batch import Batch
 from pyspec.batch.room import cell_bytes, expected_bytes, longest_context, room_of_models

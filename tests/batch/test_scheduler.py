@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import tiny
-from answers import GREEDY, Scripted, ask, counters
+from helpers import tiny
+from helpers.answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
-import tiny
-from answers import ask
-from fake_batch import go
+from helpers import tiny
+from helpers.answers import ask
+from helpers.fake_batch import go
 
 from pyspec.batch import Settings
 from pyspec.batch.output import public

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from systems import make_fifo
+from helpers.systems import make_fifo
 
 from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.errors import InputError

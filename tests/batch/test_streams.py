@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import devices
 import pytest
+from helpers import devices
 
 from pyspec.batch.composing import Composer, ReadingTime
 from pyspec.batch.contexts import FEW

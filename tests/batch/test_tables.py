@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from fake_batch import Fake, go
+from helpers.fake_batch import Fake, go
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

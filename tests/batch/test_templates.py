@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec.batch import Record, Settings
 from pyspec.batch.maker import JobMaker

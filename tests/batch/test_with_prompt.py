@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fake_batch import go
+from helpers.fake_batch import go
 
 from pyspec.errors import InputError, ResumeMismatch
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from running import popen, run_python
+from helpers.running import popen, run_python
 
 BENCH = Path(__file__).parents[2] / "bench"
 

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny
-import tiny_eagle
+from helpers import tiny, tiny_eagle
 
 from pyspec.measure.contenders import Files, InProcess
 from pyspec.measure.records import TimedAnswer

@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from measure.making import record, turn
+from helpers.making import record, turn
 
 from pyspec.errors import InputError
 from pyspec.measure.report import collect, save_page

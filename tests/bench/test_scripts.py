@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import run
+from helpers.running import run
 
 from pyspec._lib import lib
 

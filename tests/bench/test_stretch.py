@@ -6,7 +6,7 @@ import re
 
 import gguf
 import pytest
-import tiny
+from helpers import tiny
 
 PROMPT = b"the quick brown fox jumps"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chat.fake import END, FakeModel
+from helpers.fake_chat import END, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat.fake import END, FakeModel
-from systems import make_fifo
+from helpers.fake_chat import END, FakeModel
+from helpers.systems import make_fifo
 
 from pyspec.chat import files
 from pyspec.chat.dialogue import Conversation, Exchange, SavedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chat.fake import QUIET, FakeModel, session, talk
+from helpers.fake_chat import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
 from pyspec.chat.commands import execute

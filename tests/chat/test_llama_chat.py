@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scripted
-from answers import counters
+from helpers import scripted
+from helpers.answers import counters
 
 from pyspec.chat import conversation as conversation_module
 from pyspec.chat.conversation import LlamaChat

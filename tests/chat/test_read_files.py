@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from chat.fake import FakeModel, session
+from helpers.fake_chat import FakeModel, session
 
 from pyspec.chat.commands import unquoted
 

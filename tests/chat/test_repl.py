@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from chat.fake import FakeModel, talk
+from helpers.fake_chat import FakeModel, talk
 
 from pyspec.chat import prompt as prompt_module
 from pyspec.chat import talk as talk_module

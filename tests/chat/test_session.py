@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from chat.fake import QUIET, FakeModel, session, talk
+from helpers.fake_chat import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
 from pyspec.chat.commands import execute

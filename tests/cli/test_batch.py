@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from helpers.running import Done, Started, run, start
+from helpers.systems import limits
+from helpers.waiting import wait
 from rich.console import Console
-from running import Done, Started, run, start
-from systems import limits
-from waiting import wait
 
 from pyspec.batch import Batch
 from pyspec.batch.output import RunProgress

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Done, run
+from helpers.running import Done, run
 
 import pyspec.cli.chat as module
 from pyspec.cli.options import open_model

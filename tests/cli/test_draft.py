@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import running
-import tiny
 from click.testing import CliRunner, Result
+from helpers import running, tiny
 from rich.console import Console
 
 from pyspec.cli.draft import draft, trial_sentence

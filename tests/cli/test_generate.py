@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import running
-import scripted
-import tiny
-from running import start
-from waiting import wait
+from helpers import running, scripted, tiny
+from helpers.running import start
+from helpers.waiting import wait
 
 from pyspec.cli.generate import NEXT
 from pyspec.text.parts import Piece

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-from running import Done, run
+from helpers import tiny
+from helpers.running import Done, run
 
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.text.tokens import Source, Step, Token

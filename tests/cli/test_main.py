@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import running
+from helpers import running
 
 from pyspec import __main__ as entry
 from pyspec._version import LLAMA_CPP_VERSIONS, __version__

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import running
-import scripted
 from click.testing import CliRunner
+from helpers import running, scripted
 
 from pyspec.cli.gains import CHATS, EDITS, GainFigures
 from pyspec.cli.main import cli

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 import pytest
-import tiny
 from click.testing import CliRunner, Result
-from sources import modules
-from store.make_gguf import STR, tiny_llama
-from store.shop import SHIPPED, WHEEL, Shop, open_shop
+from helpers import tiny
+from helpers.make_gguf import STR, tiny_llama
+from helpers.shop import SHIPPED, WHEEL, Shop, open_shop
+from helpers.sources import modules
 
 from pyspec.cli.command import guard_log
 from pyspec.cli.main import main

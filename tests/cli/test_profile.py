@@ -10,7 +10,7 @@ from time import process_time
 from types import SimpleNamespace
 
 import pytest
-from running import Done, run
+from helpers.running import Done, run
 
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import next_command

@@ -14,11 +14,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-import running
-import tiny
-from running import port_of
-from systems import limits, linux
-from waiting import DEADLINE_S, wait
+from helpers import running, tiny
+from helpers.running import port_of
+from helpers.systems import limits, linux
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
 from pyspec.cli.serve import _called, _listen

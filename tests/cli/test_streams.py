@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.running import run, start
+from helpers.systems import full_device
+from helpers.waiting import DEADLINE_S, wait
 from rich.console import Console
-from running import run, start
-from systems import full_device
-from waiting import DEADLINE_S, wait
 
 from pyspec.cli.streams import interruptible, prompt_text, run_progress
 from pyspec.errors import OptionError

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import running
-import scripted
-from server_here import opening
+from helpers import running, scripted
+from helpers.server_here import opening
 
 from pyspec.chat.servers import RunningServer, announce, find_server
 from pyspec.chat.servers import running as found

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import amx
 import huggingface_hub
 import pytest
+from helpers import amx
 
 STAND_INS = {"falcon-h1": "hybrid.gguf"}
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 import llama_cpp
 import pytest
-import tiny
+from helpers import tiny
 
 pytest.importorskip("scipy", reason="install pyspec-llama[clients]")
 BYTES = [*tiny.ASCII[:3], *(f"<0x{byte:02X}>" for byte in range(256)), *tiny.ASCII[3:]]

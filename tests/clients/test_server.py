@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import DEADLINE_S, wait
+from helpers.waiting import DEADLINE_S, wait
 
 pytest.importorskip("openai", reason="install pyspec-llama[clients]")
 pytest.importorskip("sse_starlette", reason="install pyspec-llama[clients]")

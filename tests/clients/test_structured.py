@@ -6,7 +6,7 @@ import json
 
 import llama_cpp
 import pytest
-from client_options import OPTIONS, accepted
+from helpers.client_options import OPTIONS, accepted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCHEMA = {

@@ -6,8 +6,8 @@ import asyncio
 import json
 
 import pytest
-from asking import POSTED
-from waiting import wait
+from helpers.asking import POSTED
+from helpers.waiting import wait
 
 pytest.importorskip(
     "ray.serve", reason="the extra [ray-serve] is not installed", exc_type=ImportError

@@ -15,7 +15,7 @@ pytest.importorskip(
 )
 requests = pytest.importorskip("requests", reason="Ray is installed without what it needs")
 
-from waiting import wait  # noqa: E402
+from helpers.waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster.serve import Replica, app  # noqa: E402

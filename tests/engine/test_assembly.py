@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import llama_cpp
 import pytest
-import tiny
-from answers import Scripted, ask
+from helpers import tiny
+from helpers.answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from pyspec.engine import models

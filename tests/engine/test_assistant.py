@@ -7,10 +7,9 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
-import tiny_gemma4
-from answers import ask, ask_at_once, drafted
-from nextn import context_of, decode, likeliest, loaded
+from helpers import tiny, tiny_gemma4
+from helpers.answers import ask, ask_at_once, drafted
+from helpers.nextn import context_of, decode, likeliest, loaded
 
 from pyspec.batch.contexts import Models
 from pyspec.errors import DraftMismatch

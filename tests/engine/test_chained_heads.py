@@ -13,11 +13,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-import tiny_heads
-from answers import ask, drafted
-from fuzz.forked import fork
+from helpers import tiny_heads
+from helpers.answers import ask, drafted
+from helpers.forked import fork
+from helpers.nextn import context_of, decode, likeliest, loaded
 from llama_cpp import llama_cpp_ext as ext
-from nextn import context_of, decode, likeliest, loaded
 
 from pyspec.batch.run import Batch
 from pyspec.llama.speculative import SpeculativeLlama

@@ -10,11 +10,10 @@ from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
-import devices
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
+from helpers import devices, tiny
 
 from pyspec._lib import address, ffi, lib
 from pyspec.batch.contexts import Contexts, Layout, Models

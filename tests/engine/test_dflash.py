@@ -6,10 +6,8 @@ from itertools import count
 
 import numpy as np
 import pytest
-import tiny
-import tiny_dflash
-import tiny_eagle
-from answers import ask, ask_at_once, counters, drafted
+from helpers import tiny, tiny_dflash, tiny_eagle
+from helpers.answers import ask, ask_at_once, counters, drafted
 
 from pyspec.batch.contexts import Layout, Models
 from pyspec.engine.handle import Role

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny
-import tiny_eagle
-from answers import GREEDY, ask, counters, drafted
+from helpers import tiny, tiny_eagle
+from helpers.answers import GREEDY, ask, counters, drafted
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Role

@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import devices
 import pytest
-import tiny_archs
-from answers import ask, ask_at_once
 from faults.cases import load
-from fuzz.forked import fork, run_child
+from helpers import devices, tiny_archs
+from helpers.answers import ask, ask_at_once
+from helpers.forked import fork, run_child
 
 from pyspec.batch.contexts import Layout, Models
 from pyspec.engine.target import TargetLlama

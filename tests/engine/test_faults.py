@@ -7,8 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-import tiny
-from answers import GREEDY, Scripted, ask, counters, foretelling
+from helpers import tiny
+from helpers.answers import GREEDY, Scripted, ask, counters, foretelling
 
 from pyspec.engine import turns
 from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError

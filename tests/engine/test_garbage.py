@@ -7,7 +7,7 @@ import sys
 
 import gguf
 import pytest
-import tiny
+from helpers import tiny
 
 MADE = """
 import gc, sys

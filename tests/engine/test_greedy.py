@@ -17,7 +17,7 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 import pytest
-from answers import GREEDY
+from helpers.answers import GREEDY
 
 from pyspec._lib import address
 from pyspec.engine.handle import Engine, Gate, Role

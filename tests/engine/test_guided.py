@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec import SpeculativeLlama
 from pyspec.engine.guided import allowed

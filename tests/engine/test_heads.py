@@ -8,9 +8,9 @@ from typing import Any
 import llama_cpp
 import msgspec
 import pytest
-import tiny
-from answers import ask, drafted
-from nextn import context_of, decode, likeliest, loaded
+from helpers import tiny
+from helpers.answers import ask, drafted
+from helpers.nextn import context_of, decode, likeliest, loaded
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.store.header import facts_of

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_heads
-from answers import ask
-from fuzz.forked import fork
+from helpers import tiny_heads
+from helpers.answers import ask
+from helpers.forked import fork
 
 from pyspec.engine.parts import choose_parts
 from pyspec.llama.speculative import SpeculativeLlama

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import tiny_archs
-from fuzz.forked import fork
+from helpers import tiny_archs
+from helpers.forked import fork
 
 from pyspec.engine.models import longest_draft
 from pyspec.engine.target import TargetLlama

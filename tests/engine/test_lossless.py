@@ -8,8 +8,8 @@ from contextlib import closing
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
-from answers import ask
+from helpers import tiny
+from helpers.answers import ask
 
 from pyspec._lib import address
 from pyspec.engine.handle import Engine, Role

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import tiny
-from answers import Scripted, ask, foretelling
+from helpers import tiny
+from helpers.answers import Scripted, ask, foretelling
 
 from pyspec.llama.speculative import Speculation
 from pyspec.policy.simple import FixedPolicy

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import tiny
-from answers import Scripted, ask, ask_at_once, foretelling
+from helpers import tiny
+from helpers.answers import Scripted, ask, ask_at_once, foretelling
 
 from pyspec.batch.contexts import Models
 from pyspec.errors import UnsupportedModel

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-import tiny_eagle
 from faults.cases import load
-from store.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
-from systems import alive
-from waiting import DEADLINE_S
+from helpers import tiny, tiny_eagle
+from helpers.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
+from helpers.systems import alive
+from helpers.waiting import DEADLINE_S
 
 from pyspec.engine import pair
 from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError

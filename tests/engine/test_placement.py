@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devices import for_processors
+from helpers.devices import for_processors
 
 from pyspec.engine import models
 from pyspec.engine import target as of_target

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-import tiny
-from answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters, foretelling
+from helpers import tiny
+from helpers.answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters, foretelling
 
 from pyspec import Speculation
 from pyspec.batch.contexts import Contexts, Models

@@ -9,9 +9,9 @@ from itertools import product
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
-from answers import ask
-from native.twins import noise
+from helpers import tiny
+from helpers.answers import ask
+from helpers.twins import noise
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.llama.options import Speculation

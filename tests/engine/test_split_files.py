@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tiny
-import tiny_eagle
-from answers import ask
-from store.make_gguf import in_parts, read
+from helpers import tiny, tiny_eagle
+from helpers.answers import ask
+from helpers.make_gguf import in_parts, read
 
 from pyspec.store.files import size_of
 from pyspec.store.header import facts_of

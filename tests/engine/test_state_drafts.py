@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import tiny
-from answers import ask, ask_at_once
+from helpers import tiny
+from helpers.answers import ask, ask_at_once
 
 from pyspec.batch.contexts import Models
 

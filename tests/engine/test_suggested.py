@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import tiny
-from answers import ask
+from helpers import tiny
+from helpers.answers import ask
 
 from pyspec.batch import Batch, Record
 from pyspec.store.header import facts_of

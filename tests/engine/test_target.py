@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import amx
 import pytest
+from helpers import amx
 
 from pyspec.batch import Batch
 from pyspec.cli.main import main

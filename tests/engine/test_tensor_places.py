@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec.batch import Batch
 from pyspec.engine.profiles import prior_curve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tiny_positions
+from helpers import tiny_positions
 
 from pyspec import SpeculativeLlama
 from pyspec.engine import timing

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devices import LAYERS
+from helpers.devices import LAYERS
 
 from pyspec.engine.turns import Turns
 from pyspec.errors import EngineBusy

@@ -8,8 +8,8 @@ import re
 
 import msgspec
 import pytest
-import tiny
-from running import run
+from helpers import tiny
+from helpers.running import run
 
 from pyspec.engine.profiles import Side
 from pyspec.engine.verdicts import (

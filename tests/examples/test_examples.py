@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import port_of, run_python, start
+from helpers.running import port_of, run_python, start
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted(path for path in HERE.glob("*.py") if path != Path(__file__))

@@ -10,12 +10,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import tiny
 from faults.cases import load
-from running import run, start
-from store.make_gguf import tiny_llama
-from systems import limits, linux
-from waiting import DEADLINE_S
+from helpers import tiny
+from helpers.make_gguf import tiny_llama
+from helpers.running import run, start
+from helpers.systems import limits, linux
+from helpers.waiting import DEADLINE_S
 
 from pyspec.errors import InputError, OptionError
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_archs
 from faults.cases import load
-from fuzz.forked import fork, run_child
+from helpers import tiny_archs
+from helpers.forked import fork, run_child
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import PyspecError, UnsupportedModel

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_eagle
 from faults.cases import load
-from running import start
-from store.make_gguf import ARR, F32, STR, U32, U64, Gguf, Tensor, floats, string, tiny_llama
-from systems import make_fifo
-from waiting import wait
+from helpers import tiny_eagle
+from helpers.make_gguf import ARR, F32, STR, U32, U64, Gguf, Tensor, floats, string, tiny_llama
+from helpers.running import start
+from helpers.systems import make_fifo
+from helpers.waiting import wait
 
 from pyspec.errors import (
     DraftMismatch,

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
-import tiny
-from answers import GREEDY, ask
 from faults.inject import Allocations, Decodes, Ends
+from helpers import tiny
+from helpers.answers import GREEDY, ask
 
 from pyspec._lib import ffi, lib
 from pyspec.batch import Batch, Settings

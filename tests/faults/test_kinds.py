@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny_positions
 from faults.cases import load
-from store.make_gguf import BOOL, STR, tiny_llama
+from helpers import tiny_positions
+from helpers.make_gguf import BOOL, STR, tiny_llama
 
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import tiny
-import tiny_eagle
-from store.make_gguf import (
+from helpers import tiny, tiny_eagle
+from helpers.make_gguf import (
     ARR,
     BOOL,
     F32,

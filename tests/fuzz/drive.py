@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz import bases
 from fuzz.entries import FIRST, THEN
-from fuzz.forked import fork, run_child
 from fuzz.mutate import KINDS, mutant
 from fuzz.seeds import seed as named
+from helpers.forked import fork, run_child
 
 from pyspec.errors import PyspecError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from store.make_gguf import read
+from helpers.make_gguf import read
 
 from pyspec.errors import PyspecError
 

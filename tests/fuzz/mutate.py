@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz import bases
-from store.make_gguf import ARR, BOOL, F32, I32, STR, U8, U32, U64, Gguf, Tensor, tiny_llama
+from helpers.make_gguf import ARR, BOOL, F32, I32, STR, U8, U32, U64, Gguf, Tensor, tiny_llama
 
 NUMBERS = [0, 1, 2, 3, 7, 31, 512, 513, 2**16, 2**31 - 1, 2**31, 2**32 - 1]
 FLOATS = [0.0, -1.0, 1e-5, 1e30, float("inf"), float("-inf"), float("nan")]

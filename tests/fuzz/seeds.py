@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from store.make_gguf import ARR, F32, STR, U32, Gguf, tiny_llama
+from helpers.make_gguf import ARR, F32, STR, U32, Gguf, tiny_llama
 
 EPS = "llama.attention.layer_norm_rms_epsilon"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fuzz import drive
 from fuzz.entries import FIRST, THEN
-from fuzz.forked import run_child
 from fuzz.mutate import CHANGES, KINDS
 from fuzz.seeds import NUMBERS, SEEDS
+from helpers.forked import run_child
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 

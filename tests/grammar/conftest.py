@@ -8,8 +8,8 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
-from matched import follows
+from helpers import tiny
+from helpers.matched import follows
 
 from pyspec.engine.target import TargetLlama
 from pyspec.grammar.languages import Language

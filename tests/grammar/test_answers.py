@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

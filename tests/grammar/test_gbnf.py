@@ -9,11 +9,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
+from helpers.matched import follows
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import llama_grammar
-from matched import follows
 
 from pyspec.errors import InputError
 from pyspec.grammar.gbnf import MAX_DEPTH, of_gbnf, of_grammar

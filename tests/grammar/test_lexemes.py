@@ -7,7 +7,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from fuzz.forked import fork
+from helpers.forked import fork
 
 from pyspec.grammar import masks
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
-import sdist
-from matched import reads
+from helpers import sdist
+from helpers.matched import reads
 
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Constraint, Language

@@ -7,8 +7,8 @@ import json
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
-from completions import CHAT, GREEDY, PROMPT, stable
+from helpers import tiny
+from helpers.completions import CHAT, GREEDY, PROMPT, stable
 
 from pyspec.sampling.verification import Margin
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import llama_cpp
-from answers import counters
-from completions import GREEDY, PROMPT, stable
+from helpers.answers import counters
+from helpers.completions import GREEDY, PROMPT, stable
 
 
 def kept(llm):

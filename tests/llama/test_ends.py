@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-import tiny
-from answers import Scripted
-from completions import GREEDY, PROMPT, stable
+from helpers import tiny
+from helpers.answers import Scripted
+from helpers.completions import GREEDY, PROMPT, stable
 
 JAPANESE = "日本の首都は東京です。日本の首都は"
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
-import tiny_eagle
-import tiny_mmproj
+from helpers import tiny, tiny_eagle, tiny_mmproj
 from llama_cpp.llama_chat_format import Llava15ChatHandler
 
 from pyspec.errors import UnsupportedModel

@@ -8,7 +8,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-from completions import GREEDY, PROMPT, stable
+from helpers.completions import GREEDY, PROMPT, stable
 
 from pyspec.errors import EngineBusy, InputError
 from pyspec.llama.options import AnswerOptions

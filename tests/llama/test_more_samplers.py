@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from answers import ask
-from completions import CHAT
+from helpers.answers import ask
+from helpers.completions import CHAT
 
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling

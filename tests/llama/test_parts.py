@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import scripted
+from helpers import scripted
 from llama_cpp import LlamaGrammar
 
 from pyspec.errors import InputError

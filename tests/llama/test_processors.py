@@ -5,7 +5,7 @@ from __future__ import annotations
 import llama_cpp
 import numpy as np
 import pytest
-from completions import GREEDY, PROMPT, stable
+from helpers.completions import GREEDY, PROMPT, stable
 
 LONG = {**GREEDY, "max_tokens": 120}
 

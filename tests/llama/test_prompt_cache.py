@@ -10,9 +10,9 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
-from answers import GREEDY, ask
-from systems import make_fifo
+from helpers import tiny
+from helpers.answers import GREEDY, ask
+from helpers.systems import make_fifo
 
 from pyspec.errors import OptionError
 from pyspec.llama.prompt_cache import _NO_MATTER, PromptCache, settings_behind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from answers import ask
+from helpers.answers import ask
 
 from pyspec.sampling.verification import Margin, Strict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import llama_cpp
 import pytest
-from completions import GREEDY, PROMPT, stable
+from helpers.completions import GREEDY, PROMPT, stable
 
 
 def decode(llm, tokens, first):

@@ -6,9 +6,9 @@ from traceback import extract_stack
 
 import numpy as np
 import pytest
-import scripted
-from answers import Scripted, ask
-from completions import GREEDY, PROMPT, stable
+from helpers import scripted
+from helpers.answers import Scripted, ask
+from helpers.completions import GREEDY, PROMPT, stable
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
 
 from pyspec.engine.round import Loop

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import llama_cpp
 import numpy as np
 import pytest
-from answers import ask
-from completions import GREEDY, PROMPT, stable
+from helpers.answers import ask
+from helpers.completions import GREEDY, PROMPT, stable
 
 import pyspec
 from pyspec.errors import EngineBusy, EngineError, InputError, ModelNotFound, OptionError

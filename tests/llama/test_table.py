@@ -9,8 +9,7 @@ from __future__ import annotations
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
-import tiny_eagle
+from helpers import tiny, tiny_eagle
 
 from pyspec.llama.speculative import SpeculativeLlama
 

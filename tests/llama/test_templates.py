@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec import SpeculativeLlama
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from sources import ROOT
+from helpers.sources import ROOT
 
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from completions import GREEDY, PROMPT
+from helpers.completions import GREEDY, PROMPT
 
 import pyspec
 from pyspec.batch import Batch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.texts import slow_draft
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from texts import slow_draft
 
 from pyspec.lookup.drafters import (
     Drafter,

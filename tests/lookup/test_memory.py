@@ -6,9 +6,9 @@ import stat
 from pathlib import Path
 
 import pytest
+from helpers.texts import slow_draft
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from texts import slow_draft
 
 from pyspec.errors import OptionError
 from pyspec.lookup.drafters import LookupDrafter

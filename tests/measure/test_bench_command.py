@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import running
+from helpers import running
 
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.measure.bench_command import engine_words

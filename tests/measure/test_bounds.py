@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from measure.making import record, turn
+from helpers.making import record, turn
 
 from pyspec.errors import OptionError
 from pyspec.measure.bounds import (

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from measure.making import SETUP, record, turn
+from helpers.making import SETUP, record, turn
 
 from pyspec.errors import UnequalOutputs
 from pyspec.llama.speculative import SpeculativeLlama

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from measure.making import FLAT, synthetic
+from helpers.making import FLAT, synthetic
 
 from pyspec.measure.oracle import oracle_speed
 from pyspec.profiling.simulate import Costs, Times, fixed_speed

@@ -6,9 +6,9 @@ import ast
 from contextlib import closing
 from pathlib import Path
 
-import amx
 import llama_cpp
 import pytest
+from helpers import amx
 
 from pyspec.measure.contenders import PlainLlama
 

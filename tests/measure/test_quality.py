@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from measure.making import SETUP, record, turn
+from helpers.making import SETUP, record, turn
 
 from pyspec.measure.quality import (
     NATS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from running import Done, run
+from helpers.running import Done, run
 
 from pyspec.engine.models import Placement
 from pyspec.measure.bounds import half_of

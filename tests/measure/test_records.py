@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from measure.making import SETUP, record, turn
+from helpers.making import SETUP, record, turn
 
 from pyspec.errors import InputError, ResumeMismatch
 from pyspec.measure import records

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from measure.making import SETUP, record, turn
+from helpers.making import SETUP, record, turn
 
 from pyspec.measure.records import Difference, RunRecord
 from pyspec.measure.report import SHOWN, Results, card, collect, gather, page, save_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from measure.making import record, turn
+from helpers.making import record, turn
 
 from pyspec.measure.speeds import TOTAL, geomean, hindsight, summarise
 

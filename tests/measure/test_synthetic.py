@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from measure.making import synthetic
+from helpers.making import synthetic
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])

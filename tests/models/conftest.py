@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from make_target import write_target
+from helpers.make_target import write_target
 
 
 @pytest.fixture(scope="session")

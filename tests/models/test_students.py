@@ -15,7 +15,7 @@ from pyspec.errors import TrainingError
 torch = pytest.importorskip("torch", reason="the recipe needs the extra [train]")
 
 import llama_cpp as lc  # noqa: E402
-from make_target import write_target  # noqa: E402
+from helpers.make_target import write_target  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 from pyspec.models.recipe import evaluate, export, gguf_io, train, trainer  # noqa: E402

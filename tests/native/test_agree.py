@@ -6,14 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from helpers.score_rows import each_level, random_row, rows
+from helpers.twins import agreement
+from hypothesis import given
 from hypothesis import strategies as st
-from score_rows import random_row, rows
-from twins import agreement
 
 from pyspec._lib import ffi, lib
-
-each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def c_agree(

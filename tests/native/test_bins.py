@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tiny
-from answers import ask
+from helpers import tiny
+from helpers.answers import ask
 
 from pyspec.policy.types import TABLE_BINS, table_bin
 

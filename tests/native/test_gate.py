@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from helpers.twins import EXACT, REJECTED, RELAXED, Gate, Row, decide
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import EXACT, REJECTED, RELAXED, Gate, Row, decide
 
 from pyspec._lib import ffi, lib
 

@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from helpers.score_rows import each_level, rows
+from helpers.twins import draw, noise, noise_hash
 from hypothesis import given
 from hypothesis import strategies as st
-from score_rows import rows
-from test_scan import each_level
-from twins import draw, noise, noise_hash
 
 from pyspec._lib import ffi, lib
 

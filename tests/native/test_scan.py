@@ -6,14 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from helpers.score_rows import EDGES, each_level, random_row, rows
+from helpers.twins import Row, scan
+from hypothesis import given
 from hypothesis import strategies as st
-from score_rows import EDGES, random_row, rows
-from twins import Row, scan
 
 from pyspec._lib import ffi, lib
-
-each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_LSE) -> tuple[int, Row]:

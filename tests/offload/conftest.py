@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def eight_layers(tiny_folder: Path) -> Path:
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "eight.gguf", n_layer=8)
 
@@ -20,7 +20,7 @@ def eight_layers(tiny_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def eight_mixtures(tiny_folder: Path) -> Path:
     """The same with four experts in each layer, and a wide one: experts are most of the weights."""
-    import tiny
+    from helpers import tiny
 
     return tiny.write(tiny_folder / "mixture.gguf", arch="mixture", n_layer=8, n_experts=48)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import tiny
-from devices import RpcDevice
+from helpers import tiny
+from helpers.devices import RpcDevice
 from offload.test_fit import found_by
 
 Run = Callable[..., str]

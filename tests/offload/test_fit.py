@@ -15,7 +15,7 @@ SHARES = (0.003, 0.1, 0.7, 0.85, 1.0, 1.3)
 _START = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from devices import RpcDevice
+from helpers.devices import RpcDevice
 from pyspec.engine.models import Placement, SideModel
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.devices import add_rpc_servers, layer_devices

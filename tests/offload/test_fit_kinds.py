@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_archs
+from helpers import tiny_archs
 from offload.test_fit import SHARES, found_by
 
 Run = Callable[..., str]

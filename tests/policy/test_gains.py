@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
+from helpers.known_costs import LINE, SIDE, measured
 from msgspec import structs
-from policy.known import LINE, SIDE, measured
 
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from policy.known import LINE, measured
+from helpers.known_costs import LINE, measured
 
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from policy.known import LINE, SIDE, measured
+from helpers.known_costs import LINE, SIDE, measured
 
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import survivals

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import counters
+from helpers.answers import counters
 from rich.console import Console
 
 from pyspec.engine.handle import Engine, Role

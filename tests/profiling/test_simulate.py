@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from measure.making import FLAT, synthetic
+from helpers.making import FLAT, synthetic
 
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan

@@ -9,7 +9,7 @@ from itertools import product
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from sampling.test_chain import chosen
 
 from pyspec.errors import OptionError

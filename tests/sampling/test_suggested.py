@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-import running
-import tiny
+from helpers import running, tiny
 
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import DraftOptions, KeptOptions, SystemOptions

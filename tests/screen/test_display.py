@@ -7,7 +7,7 @@ import logging
 import unicodedata
 
 import pytest
-from chat.fake import screen
+from helpers.fake_chat import screen
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from chat.fake import FakeModel, screen
+from helpers.fake_chat import FakeModel, screen
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-import scripted
-from server_here import opening
-from tab import CHROMIUM, Tab
-from waiting import wait
+from helpers import scripted
+from helpers.server_here import opening
+from helpers.tab import CHROMIUM, Tab
+from helpers.waiting import wait
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from asking import body, post, raw
-from waiting import wait
+from helpers.asking import body, post, raw
+from helpers.waiting import wait
 
 from pyspec.cli.serve import ServerOptions
 from pyspec.serve.access import as_text

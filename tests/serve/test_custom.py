@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import scripted
+from helpers import scripted
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

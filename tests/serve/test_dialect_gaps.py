@@ -8,8 +8,8 @@ from contextlib import closing
 
 import msgspec
 import pytest
-from asking import post
-from waiting import DEADLINE_S
+from helpers.asking import post
+from helpers.waiting import DEADLINE_S
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from asking import body, post
+from helpers.asking import body, post
 
 from pyspec.requests.bodies import ChatBody, decoded
 from pyspec.text.forms import standard

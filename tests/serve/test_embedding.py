@@ -9,10 +9,10 @@ import llama_cpp
 import numpy as np
 import openai
 import pytest
-import tiny_positions
-from asking import ask
-from server_here import opening
-from store.make_gguf import U32
+from helpers import tiny_positions
+from helpers.asking import ask
+from helpers.make_gguf import U32
+from helpers.server_here import opening
 
 from pyspec.serve.embedding import Embedder
 

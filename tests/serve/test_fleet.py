@@ -9,9 +9,9 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import tiny
-from asking import body, post, raw
-from waiting import wait
+from helpers import tiny
+from helpers.asking import body, post, raw
+from helpers.waiting import wait
 
 F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}  # as the first model has it
 

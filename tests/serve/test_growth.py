@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import ModuleType
 
 import pytest
-from waiting import DEADLINE_S, wait
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve.guard import GuardedProtocol
 

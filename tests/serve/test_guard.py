@@ -7,8 +7,8 @@ import socket
 from contextlib import closing
 
 import pytest
-from asking import body, post
-from waiting import DEADLINE_S, wait
+from helpers.asking import body, post
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve import guard
 

@@ -7,9 +7,9 @@ import json
 import threading
 
 import pytest
-from answers import counters
-from asking import body, post, raw
-from waiting import wait
+from helpers.answers import counters
+from helpers.asking import body, post, raw
+from helpers.waiting import wait
 
 from pyspec.serve.service import Service
 

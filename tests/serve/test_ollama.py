@@ -6,9 +6,9 @@ import http.client
 import json
 
 import pytest
-import scripted
-from asking import ask
-from waiting import DEADLINE_S
+from helpers import scripted
+from helpers.asking import ask
+from helpers.waiting import DEADLINE_S
 
 TURN = [{"role": "user", "content": "a"}]
 ASK = {"model": "tiny", "messages": TURN, "options": {"num_predict": 8}}

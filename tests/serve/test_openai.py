@@ -6,8 +6,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import tiny
-from asking import chat
+from helpers import tiny
+from helpers.asking import chat
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

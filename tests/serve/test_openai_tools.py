@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from asking import chat
+from helpers.asking import chat
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

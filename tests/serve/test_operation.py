@@ -9,8 +9,8 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from asking import body, post, raw
-from waiting import DEADLINE_S, wait
+from helpers.asking import body, post, raw
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve.pulse import Pulse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from answers import counters
-from asking import body, post
+from helpers.answers import counters
+from helpers.asking import body, post
 
 from pyspec.batch import Settings
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tab import CHROMIUM
+from helpers.tab import CHROMIUM
 
 from pyspec.batch import Batch, Settings
 from pyspec.sampling.chain import Sampling

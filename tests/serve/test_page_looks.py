@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tab import CHROMIUM
+from helpers.tab import CHROMIUM
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-import scripted
-from asking import post
+from helpers import scripted
+from helpers.asking import post
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 

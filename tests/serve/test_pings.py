@@ -8,8 +8,8 @@ import re
 import threading
 
 import pytest
-from asking import body, post, raw
-from waiting import DEADLINE_S, wait
+from helpers.asking import body, post, raw
+from helpers.waiting import DEADLINE_S, wait
 
 TURNS = [{"role": "user", "content": "hello"}]
 DOORS = {

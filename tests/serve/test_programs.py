@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from asking import post
+from helpers.asking import post
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of what they import
 

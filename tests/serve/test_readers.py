@@ -9,8 +9,8 @@ import struct
 import threading
 
 import pytest
-from asking import body, post, raw
-from waiting import DEADLINE_S, wait
+from helpers.asking import body, post, raw
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.round import Loop

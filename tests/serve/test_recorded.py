@@ -6,9 +6,9 @@ import http.client
 import json
 
 import pytest
-import scripted
-from recorded import MESSAGES_AGENT, REQUESTS
-from waiting import DEADLINE_S
+from helpers import scripted
+from helpers.recorded import MESSAGES_AGENT, REQUESTS
+from helpers.waiting import DEADLINE_S
 
 DOORS = {
     "/v1/chat/completions": ("chat.completion", "chat.completion.chunk"),

@@ -6,8 +6,8 @@ import http.client
 import json
 
 import pytest
-from asking import body, post
-from waiting import DEADLINE_S, wait
+from helpers.asking import body, post
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec import errors
 from pyspec.requests.bodies import decoded, records_of

@@ -6,8 +6,8 @@ import json
 import urllib.request
 
 import pytest
-import scripted
-from asking import post
+from helpers import scripted
+from helpers.asking import post
 
 from pyspec.serve.apis.items import messages_of
 

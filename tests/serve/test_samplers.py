@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from asking import post
+from helpers.asking import post
 
 from pyspec.batch import jobs
 

@@ -7,7 +7,7 @@ import selectors
 from contextlib import closing
 
 import pytest
-from waiting import DEADLINE_S
+from helpers.waiting import DEADLINE_S
 
 from pyspec.serve.timeouts import TimedSend
 

@@ -8,8 +8,8 @@ import urllib.request
 import llama_cpp
 import numpy as np
 import pytest
-import tiny
-from asking import post
+from helpers import tiny
+from helpers.asking import post
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import scripted
+from helpers import scripted
 
 from pyspec.serve.apis.items import messages_of
 from pyspec.serve.apis.responses import ResponsesBody

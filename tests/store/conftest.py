@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from store.make_gguf import tiny_llama
-from store.shop import Shop, open_shop
+from helpers.make_gguf import tiny_llama
+from helpers.shop import Shop, open_shop
 
 if TYPE_CHECKING:
     from pathlib import Path

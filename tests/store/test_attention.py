@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import llama_cpp
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.target import TargetLlama

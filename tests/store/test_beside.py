@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny
-import tiny_eagle
+from helpers import tiny, tiny_eagle
 
 from pyspec.store.drafts import drafts_here
 from pyspec.store.locate import add

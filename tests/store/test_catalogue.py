@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.test_models import run
-from store.hub_server import serving
+from helpers.hub_server import serving
 from store.test_sources import TINY, pyspec
 
 from pyspec.errors import ModelNotFound

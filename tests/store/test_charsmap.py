@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from fuzz import bases
+from helpers.make_gguf import ARR, STR, U8
 from hypothesis import given
 from hypothesis import strategies as st
-from store.make_gguf import ARR, STR, U8
 
 from pyspec.errors import ModelInvalid
 from pyspec.store.charsmap import DEEPEST, fault_of

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from store.make_gguf import ARR, STR, split, tiny_llama
+from helpers.make_gguf import ARR, STR, split, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers.shop import WHEEL, Shop, sha
 from llama_cpp import llama_cpp as lc
-from store.shop import WHEEL, Shop, sha
 
 from pyspec.errors import FetchError
 from pyspec.store import fetch as module

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import tiny
-import tiny_eagle
+from helpers import tiny, tiny_eagle
 
 from pyspec.errors import ModelNotFound, OptionError
 from pyspec.store.drafts import (

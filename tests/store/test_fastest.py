@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store.shop import WHEEL, Shop
+from helpers.shop import WHEEL, Shop
 
 from pyspec.store import fastest as module
 from pyspec.store.fetch import convert

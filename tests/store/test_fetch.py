@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from store.shop import WHEEL, Pip, Shop, sha
+from helpers.shop import WHEEL, Pip, Shop, sha
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module

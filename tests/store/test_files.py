@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from systems import make_fifo
+from helpers.systems import make_fifo
 
 from pyspec.errors import InputEncoding, ModelNotFound
 from pyspec.store import files

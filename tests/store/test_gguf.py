@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
+from helpers.systems import make_fifo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lc
-from store.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
-from systems import make_fifo
 
 from pyspec.errors import ModelError, ModelInvalid, ModelNotFound, ModelUnreadable
 from pyspec.store.gguf import GGML_TYPES, Array, parse_header

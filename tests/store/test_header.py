@@ -6,7 +6,19 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from store.make_gguf import ARR, F32, I32, STR, U16, U32, Gguf, Tensor, in_parts, split, tiny_llama
+from helpers.make_gguf import (
+    ARR,
+    F32,
+    I32,
+    STR,
+    U16,
+    U32,
+    Gguf,
+    Tensor,
+    in_parts,
+    split,
+    tiny_llama,
+)
 
 from pyspec.errors import ModelInvalid
 from pyspec.store.gguf import parse_header

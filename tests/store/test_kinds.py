@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama

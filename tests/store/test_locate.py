@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store.shop import SHIPPED, WHEEL, Shop, sha
+from helpers.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
 from pyspec.store.drafts import known_as, offers_for

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from systems import make_fifo
+from helpers.systems import make_fifo
 
 from pyspec.cli.server_options import _keys_in
 from pyspec.cli.streams import file_text, prompt_text

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
-from sources import modules
-from store.make_gguf import tiny_llama
+from helpers.make_gguf import tiny_llama
+from helpers.sources import modules
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
 from pyspec.store.header import check_adapter, facts_of

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store.shop import SHIPPED, Shop
+from helpers.shop import SHIPPED, Shop
 
 from pyspec.errors import FetchError, OptionError
 from pyspec.store.check import ships

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Done, Started, start
-from store.hub_server import COMMIT, serving
-from store.make_gguf import split, tiny_llama
-from store.shop import SHIPPED, Shop
-from waiting import wait
+from helpers.hub_server import COMMIT, serving
+from helpers.make_gguf import split, tiny_llama
+from helpers.running import Done, Started, start
+from helpers.shop import SHIPPED, Shop
+from helpers.waiting import wait
 
 from pyspec.cli.main import main
 from pyspec.errors import ModelError, ModelNotFound

@@ -7,10 +7,10 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
+from helpers import tiny
+from helpers.make_gguf import ARR, tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
-from store.make_gguf import ARR, tiny_llama
 
 from pyspec.engine.models import check_vocabulary
 from pyspec.errors import DraftMismatch

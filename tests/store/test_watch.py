@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from waiting import wait
+from helpers.waiting import wait
 
 from pyspec.measure import bench
 from pyspec.store import watch as module

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import sdist
+from helpers import sdist
 
 from pyspec.errors import InputError, TemplateError
 from pyspec.text.notation import Notation

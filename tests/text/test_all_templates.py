@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sdist
-import tiny
+from helpers import sdist, tiny
 
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings

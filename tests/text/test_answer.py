@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-import tiny
-from matched import may_come
-from text.called import FUNCTIONS
+from helpers import tiny
+from helpers.called import FUNCTIONS
+from helpers.matched import may_come
 
 from pyspec.engine.target import TargetLlama
 from pyspec.grammar.masks import Masks

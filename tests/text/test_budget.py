@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scripted
+from helpers import scripted
 
 from pyspec.batch import Batch, Settings
 from pyspec.errors import InputError

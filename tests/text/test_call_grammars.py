@@ -9,10 +9,9 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
-from matched import follows
-from text import called
-from text.call_examples import FAMILIES
+from helpers import called, tiny
+from helpers.call_examples import FAMILIES
+from helpers.matched import follows
 from text.test_calls import notation_of
 
 from pyspec.engine.target import TargetLlama

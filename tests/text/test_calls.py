@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.call_examples import FAMILIES
+from helpers.called import FUNCTIONS
 from hypothesis import given
 from hypothesis import strategies as st
-from text.call_examples import FAMILIES
-from text.called import FUNCTIONS
 
 from pyspec.text import notation
 from pyspec.text.notation import Notation

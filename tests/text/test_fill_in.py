@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-from asking import ask
-from server_here import opening
+from helpers import tiny
+from helpers.asking import ask
+from helpers.server_here import opening
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, records_of

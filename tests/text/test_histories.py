@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-import recorded
-import sdist
-import tiny
+from helpers import recorded, sdist, tiny
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from helpers import tiny
 
 from pyspec.engine.target import TargetLlama
 from pyspec.text.probe import probe_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from text.reasoning_examples import FAMILIES
+from helpers.reasoning_examples import FAMILIES
 
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter

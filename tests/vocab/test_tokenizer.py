@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from fuzz.bases import PRE
-from fuzz.forked import fork
+from helpers.forked import fork
+from helpers.make_gguf import tiny_words
+from helpers.waiting import DEADLINE_S
 from hypothesis import given
 from hypothesis import strategies as st
-from store.make_gguf import tiny_words
-from waiting import DEADLINE_S
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError

@@ -8,7 +8,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

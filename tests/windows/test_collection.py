@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 ABSENT = {"fcntl", "resource", "termios", "tty", "pty", "grp", "pwd"}
-OWN = {"systems.py", "windows/without.py"}
+OWN = {"helpers/systems.py", "windows/without.py"}
 
 
 def missing(path: Path) -> set[str]:
@@ -24,7 +24,7 @@ def missing(path: Path) -> set[str]:
 
 
 def test_no_file_needs_what_windows_lacks() -> None:
-    """One that cannot be imported would end the whole run there before its first test; `systems.py` skips instead."""
+    """One that cannot be imported would end the whole run there before its first test; `helpers/systems.py` skips instead."""
     files = {str(path.relative_to(TESTS).as_posix()): path for path in TESTS.rglob("*.py")}
     named = {name: missing(path) for name, path in files.items() if name not in OWN}
     assert {name: what for name, what in named.items() if what} == {}

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from running import Started, port_of, start
-from waiting import wait
+from helpers.running import Started, port_of, start
+from helpers.waiting import wait
 from windows.without import take_away
 
 SMALL = ("--trust-model", "-c", 256, "-t", 1)
@@ -52,7 +52,7 @@ def questions(tmp_path: Path) -> Path:
 @pytest.fixture
 def worded(tiny_folder: Path) -> Path:
     """A model most of whose letters are outside code page 1252."""
-    import tiny
+    from helpers import tiny
 
     tokens = [*tiny.ASCII, *map(chr, range(0x4E00, 0x4E00 + 400))]
     return tiny.write(tiny_folder / "words.gguf", tokens=tokens)

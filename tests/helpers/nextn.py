@@ -11,8 +11,9 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-import tiny
 from llama_cpp import llama_cpp_ext as ext
+
+from helpers import tiny
 
 
 @contextmanager

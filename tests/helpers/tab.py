@@ -11,7 +11,7 @@ import shutil
 import socket
 import struct
 
-from waiting import DEADLINE_S, wait
+from helpers.waiting import DEADLINE_S, wait
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

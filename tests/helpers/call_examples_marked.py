@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from text.called import CODE, CODE_JSON, DEEP, DEEP_JSON, NOW, PARIS, ROME, Example
+from helpers.called import CODE, CODE_JSON, DEEP, DEEP_JSON, NOW, PARIS, ROME, Example
 
 MISTRAL: list[Example] = [
     ("one", '[TOOL_CALLS]weather[ARGS]{"city": "Paris"}', "", [PARIS]),

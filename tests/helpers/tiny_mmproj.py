@@ -8,7 +8,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import tiny
+
+from helpers import tiny
 
 _SIDE, _PATCH, _WIDTH, _HEADS = 8, 4, 16, 2
 N_ROWS = (_SIDE // _PATCH) ** 2

@@ -12,8 +12,9 @@ from typing import Any
 
 import gguf
 import numpy as np
-import tiny
-from tiny_eagle import LAYERS, Matrix, _feed, _norm, _read, layer_inputs
+
+from helpers import tiny
+from helpers.tiny_eagle import LAYERS, Matrix, _feed, _norm, _read, layer_inputs
 
 BLOCK, MASK, RANK = 6, 1, 8
 N_LAYER = 2

@@ -10,8 +10,9 @@ from typing import Any
 
 import llama_cpp
 import pytest
-import tiny_archs
-from store.make_gguf import ARR, I32, STR, U32, Gguf
+
+from helpers import tiny_archs
+from helpers.make_gguf import ARR, I32, STR, U32, Gguf
 
 
 def write(path: Path, arch: str, n_heads: int = 1, *, words: bool = False) -> bool:

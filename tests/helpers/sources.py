@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOMES = {"pyspec": ROOT / "pyspec", "pyspec.measure": ROOT / "bench" / "measure"}
 
 

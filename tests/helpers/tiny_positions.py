@@ -7,7 +7,8 @@ from pathlib import Path
 import gguf
 import llama_cpp
 import numpy as np
-from store.make_gguf import BOOL, F32, U32, Gguf, Tensor, floats, tiny_llama
+
+from helpers.make_gguf import BOOL, F32, U32, Gguf, Tensor, floats, tiny_llama
 
 WIDTH = 32
 VECTOR = (WIDTH,)

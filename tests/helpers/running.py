@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pytest
-from fuzz import forked
-from waiting import wait
 
+from helpers import forked
+from helpers.waiting import wait
 from pyspec.cli.main import main
 
 Main = Callable[[list[str]], Any]

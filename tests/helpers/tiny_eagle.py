@@ -10,7 +10,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import tiny
+
+from helpers import tiny
 
 LAYERS = (1, 2, 3)
 N_LAYER = 4

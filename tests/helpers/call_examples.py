@@ -5,8 +5,8 @@ Each is (what it is, the answer, its content, its calls as (name, arguments)). T
 
 from __future__ import annotations
 
-from text.call_examples_marked import DEEPSEEK, GPT_OSS, KIMI, MISTRAL
-from text.called import CODE, DEEP, DEEP_JSON, NOW, PARIS, ROME, Example
+from helpers.call_examples_marked import DEEPSEEK, GPT_OSS, KIMI, MISTRAL
+from helpers.called import CODE, DEEP, DEEP_JSON, NOW, PARIS, ROME, Example
 
 HERMES: list[Example] = [
     (

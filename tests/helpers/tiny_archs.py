@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz.forked import fork
-from store.make_gguf import ARR, BOOL, F32, I32, STR, U32, U64, Gguf, Tensor, tiny_llama
 
+from helpers.forked import fork
+from helpers.make_gguf import ARR, BOOL, F32, I32, STR, U32, U64, Gguf, Tensor, tiny_llama
 from pyspec.store.kinds import _PURPOSE, PURPOSES
 
 _NAMES = """

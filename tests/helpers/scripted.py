@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from zlib import crc32
 
-import tiny
+from helpers import tiny
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

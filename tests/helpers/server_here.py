@@ -6,8 +6,7 @@ import socket
 import threading
 from contextlib import contextmanager
 
-from waiting import wait
-
+from helpers.waiting import wait
 from pyspec.batch import Batch, Settings
 from pyspec.sampling.chain import Sampling
 

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 
-from waiting import DEADLINE_S
+from helpers.waiting import DEADLINE_S
 
 POSTED = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions",
           "headers": [(b"content-type", b"application/json")], "query_string": b"", "http_version": "1.1",

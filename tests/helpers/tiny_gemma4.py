@@ -6,7 +6,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import tiny
+
+from helpers import tiny
 
 HEAD = tiny.N_EMBD // tiny.N_HEAD
 WIDTH = 16

@@ -13,9 +13,10 @@ from functools import wraps
 from pathlib import Path
 
 import pytest
-from fuzz import forked
 
-_SERVER = Path(__file__).parent / "offload" / "rpc_server.py"
+from helpers import forked
+
+_SERVER = Path(__file__).parents[1] / "offload" / "rpc_server.py"
 
 
 class RpcDevice:

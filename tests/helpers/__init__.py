@@ -1,0 +1,1 @@
+"""What several files of tests use: models of a few kilobytes, servers, commands in a fork of the test, and scripted answers."""
