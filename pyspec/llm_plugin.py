@@ -133,8 +133,8 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
 
 def _named(kind: Any, options: Any) -> dict[str, Any]:
     """The options of a dataclass that are given under the same names."""
-    given = {each.name: getattr(options, each.name, None) for each in fields(kind)}
-    return {name: value for name, value in given.items() if value is not None}
+    values = {each.name: getattr(options, each.name, None) for each in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _tool(tool: Any) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def _of_parts(role: str, parts: Any) -> Iterator[dict[str, Any]]:
         }
         for part in kinds.get("ToolCallPart", ())
     ]
-    said = (part for part in parts if type(part).__name__ != "ReasoningPart")
-    text = "".join(getattr(part, "text", "") for part in said)
+    spoken = (part for part in parts if type(part).__name__ != "ReasoningPart")
+    text = "".join(getattr(part, "text", "") for part in spoken)
     if role in _ROLES and (text or calls or not kinds.get("ToolResultPart")):
         yield {"role": role, "content": text, **({"tool_calls": calls} if calls else {})}
 

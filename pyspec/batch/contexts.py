@@ -107,7 +107,7 @@ class Models:
     ) -> None:
         self._flash = kwargs.get("flash_attn", AUTO)
         kwargs = {"verbose": False, **kwargs, "flash_attn": bool(self._flash), "n_ctx": STEP}
-        self.rows_asked = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
+        self.requested_rows = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
         kwargs["head"] = draft in ("auto", MTP, f"lookup+{MTP}")
         kwargs["snapshots"] = self._snapshots(Path(path), draft, at_once, kwargs)
         self.target = TargetLlama(path, **kwargs)
@@ -136,7 +136,9 @@ class Models:
 
     def _use(self, n_seq: int, n_ctx: int) -> Use:
         params = self.target.context_params
-        return Use(n_ctx, params.n_threads, n_seq, n_ubatch=self.rows_asked[1] or params.n_ubatch)
+        return Use(
+            n_ctx, params.n_threads, n_seq, n_ubatch=self.requested_rows[1] or params.n_ubatch
+        )
 
     @property
     def _must_flash(self) -> bool | None:
@@ -226,7 +228,7 @@ class Contexts:
         self.target = models.target
         self.drafter = models.parts.drafter
         attention = models.attention(n_slots, n_ctx, unified=not layout.each)
-        own = self._replace_context(models.rows_asked, flash=attention.flash)
+        own = self._replace_context(models.requested_rows, flash=attention.flash)
         self.n_batch = int(llama_cpp.llama_n_batch(own.ctx))
         self._n_ubatch = int(llama_cpp.llama_n_ubatch(own.ctx))
         fewer = attention.below_tile and n_slots < TILE - 1
@@ -256,10 +258,10 @@ class Contexts:
             return 0  # unequal rows of streams split into several passes
         return max(0, (self.answering_rows - filled) // max(1, n_answering) - 1)
 
-    def _replace_context(self, rows_asked: tuple[int, int], *, flash: bool) -> Any:
+    def _replace_context(self, requested_rows: tuple[int, int], *, flash: bool) -> Any:
         """Replace the small context that the target was loaded with by one for all sequences.
 
-        rows_asked: the caller's n_batch and n_ubatch, 0 for defaults.
+        requested_rows: the caller's n_batch and n_ubatch, 0 for defaults.
         """
         target = self.target
         params = target.context_params
@@ -267,7 +269,7 @@ class Contexts:
         params.kv_unified = not self.layout.each
         params.flash_attn_type = flash_type(flash)
         # llama_cpp capped them to the small context
-        n_batch, n_ubatch = rows_asked
+        n_batch, n_ubatch = requested_rows
         params.n_ubatch = n_ubatch or params.n_ubatch
         params.n_batch = max(params.n_ubatch, n_batch, _ROWS_A_SEQUENCE * self.n_slots)
         target._ctx.close()  # noqa: SLF001 - llama_cpp makes contexts for one sequence only

@@ -269,12 +269,12 @@ def _speculation(body: SpeculationBody | None, rule: Verification) -> Speculatio
     """A record's options of speculation. rule: the default rule. Raises OptionError."""
     if body is None:
         return Speculation(verification=rule)
-    named = {asked: getattr(body, asked) for asked in MARGIN_OPTIONS}
-    own = {asked: value for asked, value in named.items() if value is not None}
+    named = {option: getattr(body, option) for option in MARGIN_OPTIONS}
+    own = {option: value for option, value in named.items() if value is not None}
     if own and body.verify != "margin":
         message = f"speculation has {', '.join(own)}, which belong to the margin rule"
         raise OptionError(message, 'add "verify": "margin"')
-    numbers: dict[str, Any] = {MARGIN_OPTIONS[asked]: value for asked, value in own.items()}
+    numbers: dict[str, Any] = {MARGIN_OPTIONS[option]: value for option, value in own.items()}
     if body.verify is not None:
         rule = Margin(**numbers) if body.verify == "margin" else Strict()
     return Speculation(

@@ -168,7 +168,7 @@ class Tries:
     """Gets the response to one request from a replica, or from another one where that ends, `_TRIES` times at most."""
 
     def __init__(self, replicas: Any, scope: dict[str, Any], body: bytes) -> None:
-        self._replicas, self._asked, self._left = replicas, (scope, body), _TRIES
+        self._replicas, self._request, self._left = replicas, (scope, body), _TRIES
 
     async def begin(self) -> tuple[int, dict[str, str], bytes, AsyncIterator[bytes]]:
         """A response's status, headers, first piece and further pieces. Raises HTTPException if no replica answers.
@@ -177,7 +177,7 @@ class Tries:
         """
         while self._left:
             self._left -= 1
-            pieces = self._replicas.answer.remote(*self._asked)
+            pieces = self._replicas.answer.remote(*self._request)
             try:
                 status, raw = await anext(pieces)
                 headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}

@@ -78,9 +78,9 @@ def count_placeable(model: Any) -> int:
     return int(llama_cpp.llama_model_n_layer(model)) + 1
 
 
-def trial_layers(asked: int, devices: Sequence[Device]) -> int:
+def trial_layers(n_layers: int, devices: Sequence[Device]) -> int:
     """Layers on devices in a trial: as in the run, but none on other machines, which serve one process at a time."""
-    return 0 if any(each.kind == "RPC" for each in devices) else asked if devices else 0
+    return 0 if any(each.kind == "RPC" for each in devices) else n_layers if devices else 0
 
 
 class PlacedModel(NamedTuple):

@@ -53,7 +53,7 @@ class Session:
             raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
         kept = self._begin(run, held, least)
-        turn, said = self._turn, list[Token]()
+        turn, emitted = self._turn, list[Token]()
         try:
             answers = run.remaining > 0
             if answers:
@@ -66,7 +66,7 @@ class Session:
                     run.finish_reason = None
                     raise run.error
                 clock.emitted()
-                said += step.tokens
+                emitted += step.tokens
                 yield step
         except Cancelled:
             run.finish_reason = "cancelled"
@@ -77,7 +77,9 @@ class Session:
                 self.engine.cancel(raised=False)
                 self.loop.end(run)
                 timings = clock.timings(run.tally.tokens)
-                self.account = Account(run.tally, timings, n_prompt, kept, said, run.finish_reason)
+                self.account = Account(
+                    run.tally, timings, n_prompt, kept, emitted, run.finish_reason
+                )
 
     @contextmanager
     def _alone(self, turn: int) -> Iterator[None]:

@@ -93,8 +93,8 @@ def beyond(key: str, value: Any) -> Schema:
     return {"type": kind, other: value + step} if value + step >= 0 or not step else False
 
 
-def other_types(given: str | Sequence[str]) -> Schema:
-    kinds = [given] if isinstance(given, str) else given
+def other_types(types: str | Sequence[str]) -> Schema:
+    kinds = [types] if isinstance(types, str) else types
     if "integer" in kinds and "number" not in kinds:
         raise InputError("numbers that are no integers")
     left = [kind for kind in _TYPES if kind not in kinds]
@@ -110,19 +110,19 @@ def _kind(value: Any) -> str:
 
 def are_apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether no value satisfies two schemas, as far as their types and listed values say so."""
-    kinds, values = zip(*map(_told, (a, b)))
+    kinds, values = zip(*map(_types_and_values, (a, b)))
     if kinds[0].isdisjoint(kinds[1]):
         return True
     return None not in values and all(_kind(x) != _kind(y) or x != y for x, y in product(*values))
 
 
-def _told(schema: Mapping[str, Any]) -> tuple[set[str], Sequence[Any] | None]:
+def _types_and_values(schema: Mapping[str, Any]) -> tuple[set[str], Sequence[Any] | None]:
     """The types of a schema's values, and these if they are listed."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is not None:
         return {*map(_kind, values)}, values
-    given = schema.get("type", _TYPES)
-    kinds = [given] if isinstance(given, str) else given
+    named = schema.get("type", _TYPES)
+    kinds = [named] if isinstance(named, str) else named
     return {"number" if kind == "integer" else kind for kind in kinds}, None
 
 
@@ -204,8 +204,8 @@ def _values(part: Schema) -> list[Any]:
         raise InputError("different items of any value")
     if any(_kind(value) in ("object", "array") for value in values):
         raise InputError("different lists or objects")
-    given = found.get("type", _TYPES)
-    allowed = [given] if isinstance(given, str) else given
+    named = found.get("type", _TYPES)
+    allowed = [named] if isinstance(named, str) else named
     return [value for value in values if _kind(value) in allowed or _is_integer(value, allowed)]
 
 
@@ -236,19 +236,19 @@ def _differ(values: Sequence[Any]) -> bool:
 
 def property_count(key: str, schema: Mapping[str, Any]) -> Schema | None:
     """What a number of properties demands where all of them are listed, or one is enough; None where llguidance knows."""
-    listed, asked = schema.get("properties", {}), schema[key]
+    listed, limit = schema.get("properties", {}), schema[key]
     if all(part is False for part in listed.values()):
         return None
     closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
-    if key == "minProperties" and asked == 1 and not closed:
+    if key == "minProperties" and limit == 1 and not closed:
         none = {"type": "object", "properties": dict.fromkeys(listed, False), key: 1}
         return any_of([NO_OBJECT, *map(has, listed), none])
     if not closed:
         return None
     if key == "minProperties":
-        found: list[Schema] = [{"required": list(e)} for e in few(combinations(listed, asked))]
+        found: list[Schema] = [{"required": list(e)} for e in few(combinations(listed, limit))]
     else:
-        left = combinations(listed, max(len(listed) - asked, 0))
+        left = combinations(listed, max(len(listed) - limit, 0))
         found = [{"properties": dict.fromkeys(each, False)} for each in few(left)]
     return any_of([NO_OBJECT, *({"type": "object", **each} for each in found)])
 

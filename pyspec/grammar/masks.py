@@ -65,13 +65,13 @@ def _begun(vocabulary: ByteVocabulary, grammar: str) -> LLMatcher:
     matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LIMITS)
     mask = b"" if matcher.is_error() else matcher.compute_bitmask()
     if matcher.is_error():
-        raise InputError(f"the grammar cannot be used: {_said(matcher)}", SIMPLER)
+        raise InputError(f"the grammar cannot be used: {_reason(matcher)}", SIMPLER)
     if not vocabulary.allowed(mask).any():
         raise InputError("the grammar allows no token of this vocabulary", SIMPLER)
     return matcher
 
 
-def _said(matcher: LLMatcher) -> str:
+def _reason(matcher: LLMatcher) -> str:
     """The first lines of an error; more of them would repeat the grammar."""
     lines = [line.strip() for line in matcher.get_error().splitlines()[:4]]
     return " ".join(filter(None, lines))[:200]
@@ -138,7 +138,7 @@ class Masks:
             return
         self._due = self._due[1:] if self._due and self._due[0] == token else None
         if not self._matcher.consume_token(self._vocabulary.read(token)):
-            self._fail(_said(self._matcher))
+            self._fail(_reason(self._matcher))
             return
         known = self._foreseen
         if known is not None and known.tokens[known.at : known.at + 1] == [token]:
@@ -196,8 +196,8 @@ class Masks:
             allowed = masks[known.at]
         self._slow = pace > _SLOW_S
         if not allowed.any():
-            said = _said(matcher) if matcher.is_error() else "it allows no token here"
-            self._fail(said)
+            reason = _reason(matcher) if matcher.is_error() else "it allows no token here"
+            self._fail(reason)
         return allowed
 
     # -- drafts --------------------------------------------------------------------------------------------------------

@@ -131,15 +131,15 @@ class _Rewriting:
         if unseen := sorted(schema.keys() & _UNEVALUATED):
             rest = {key: value for key, value in schema.items() if key not in unseen}
             return self.held(self._tried(unseen[0], lambda: self._evaluated(schema), rest))
-        said = {
+        forms = {
             key: self._tried(key, partial(self._rules[key], schema), True)
             for key in sorted(self._rules.keys() & schema.keys())
         }
-        said = {key: made for key, made in said.items() if made is not None}
-        if not said:
+        forms = {key: made for key, made in forms.items() if made is not None}
+        if not forms:
             return with_parts(schema, self.held)
-        rest = {key: value for key, value in schema.items() if key not in said}
-        return self.held(all_of([rest, *said.values()]))
+        rest = {key: value for key, value in schema.items() if key not in forms}
+        return self.held(all_of([rest, *forms.values()]))
 
     def _tried(self, key: str, write: Callable[[], Schema], otherwise: Schema) -> Schema:
         """What a keyword demands, or what is left without it if it may be left out."""
@@ -208,10 +208,13 @@ class _Rewriting:
     def _joint(self, parts: Sequence[Schema]) -> list[_Way]:
         return [sum(found, _Way()) for found in product(*map(self._ways, parts))]
 
-    def _if_ways(self, asked: Schema, then: Schema, other: Schema) -> list[_Way]:
+    def _if_ways(self, condition: Schema, then: Schema, other: Schema) -> list[_Way]:
         # a condition without consequences still evaluates
-        wrong = True if then is other is True else self._opposite(asked)
-        return [*self._joint([asked, then]), *(_Way((wrong,)) + way for way in self._ways(other))]
+        wrong = True if then is other is True else self._opposite(condition)
+        return [
+            *self._joint([condition, then]),
+            *(_Way((wrong,)) + way for way in self._ways(other)),
+        ]
 
     # -- opposites -----------------------------------------------------------------------------------------------------
 
@@ -293,10 +296,10 @@ class _Rewriting:
         return schema if isinstance(schema, dict) else {}
 
     def _if(self, schema: Mapping[str, Any]) -> Schema:
-        asked, then, other = (schema.get(key, True) for key in ("if", "then", "else"))
+        condition, then, other = (schema.get(key, True) for key in ("if", "then", "else"))
         if then is other is True:
             return True
-        return any_of([all_of([asked, then]), all_of([self._opposite(asked), other])])
+        return any_of([all_of([condition, then]), all_of([self._opposite(condition), other])])
 
     def _contains(self, schema: Mapping[str, Any]) -> Schema:
         """A number of such items, in a list of bounded length unless all or none are."""

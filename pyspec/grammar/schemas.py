@@ -150,12 +150,12 @@ def _read(text: str) -> tuple[str, list[str]]:
         return LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
 
     try:
-        failed, said = call_with_stack(read, STACK)
+        failed, messages = call_with_stack(read, STACK)
     except ValueError as error:
-        failed, said = True, [str(error)]
+        failed, messages = True, [str(error)]
     if not failed:
-        return "", said
-    return " ".join(line.strip() for line in said[-1].splitlines()[:4])[:200], []
+        return "", messages
+    return " ".join(line.strip() for line in messages[-1].splitlines()[:4])[:200], []
 
 
 def _rebuilt(schema: Any, change: Change) -> Any:
@@ -228,8 +228,8 @@ def _holdable(schema: dict[str, Any]) -> dict[str, Any]:
     if why:
         made = _loosened(made)
         _, left_out = _read(_written(made, lenient=True))
-    for said in left_out:
-        log.info("left out of a tool's schema: %s", said)
+    for keyword in left_out:
+        log.info("left out of a tool's schema: %s", keyword)
     return made
 
 
@@ -255,8 +255,8 @@ def _referred(whole: Mapping[str, Any], ref: Any) -> dict[str, Any] | None:
 def _usual(schema: dict[str, Any]) -> dict[str, Any]:
     """Write a schema as the standard has it: types in capitals and `nullable` are OpenAPI's."""
     made = {key: value for key, value in _plain(schema).items() if key != "$id"}
-    given = made.get("type")
-    types = given if isinstance(given, list) else [given]
+    named = made.get("type")
+    types = named if isinstance(named, list) else [named]
     known = [str(kind).lower() for kind in types if str(kind).lower() in _TYPES]
     if known and made.get("nullable") is True:
         known = list(dict.fromkeys([*known, "null"]))

@@ -25,8 +25,8 @@ def arguments_for_llama(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def more_samplers(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
-    given = {name: arguments[name] for name in MORE_SAMPLERS}
-    return {name: each for name, each in given.items() if each != getattr(Sampling, name)}
+    values = {name: arguments[name] for name in MORE_SAMPLERS}
+    return {name: each for name, each in values.items() if each != getattr(Sampling, name)}
 
 
 def signed_like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:

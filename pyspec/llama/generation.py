@@ -215,18 +215,18 @@ class Generation(Mirror):
         return completion is not None and completion.options.keep_rows
 
     def _generate(
-        self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **asked: Any
+        self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **changes: Any
     ) -> IdStream:
         """Begin an answer: the running completion's first one is its own; a helper such as a drafter may ask for others."""
-        call, asked_before = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
+        call, from_call = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
         is_its = call is not None and call.answer is None
         if call is None or not is_its:
-            own, asked_before = None if criteria is None else self.turns.lent(criteria), ("noise",)
+            own, from_call = None if criteria is None else self.turns.lent(criteria), ("noise",)
             call = Completion(
                 AnswerOptions(Sampling(noise=self._noise_in_force), goes_on=True), own
             )
-        before = {name: getattr(call.options.sampling, name) for name in asked_before}
-        options = replace(call.options, sampling=replace(sampling, **before), **asked)
+        before = {name: getattr(call.options.sampling, name) for name in from_call}
+        options = replace(call.options, sampling=replace(sampling, **before), **changes)
         ids = self._ids(tokens, options, reset, call, is_its=is_its)
         call.answer = ref(ids)
         return ids
@@ -272,13 +272,13 @@ class Generation(Mirror):
                 self.n_tokens = min(self.n_tokens, seen)
 
     def steps(
-        self, tokens: Sequence[int], asked: Sampling | AnswerOptions | None = None, **more: Any
+        self, tokens: Sequence[int], options: Sampling | AnswerOptions | None = None, **more: Any
     ) -> Generator[Step, None, None]:
         """Answer a prompt round by round; the layer below all others. The generator may be closed early.
 
         Args:
             tokens: Ids of the prompt, at least one.
-            asked: How the target chooses tokens, or all options.
+            options: How the target chooses tokens, or all options.
             more: Fields of `AnswerOptions`, such as max_tokens and speculation.
 
         Raises:
@@ -286,9 +286,9 @@ class Generation(Mirror):
             ContextOverflow: The prompt is longer than the context.
             EngineError: llama.cpp failed, or a logit is not finite (`NumericError`).
         """
-        if not isinstance(asked, AnswerOptions):
+        if not isinstance(options, AnswerOptions):
             more["speculation"] = more.get("speculation") or self._in_force.speculation
-        return self.turns.held(self._answer(tokens, AnswerOptions.of(asked, **more)))
+        return self.turns.held(self._answer(tokens, AnswerOptions.of(options, **more)))
 
     def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
         if not len(tokens):
@@ -302,8 +302,8 @@ class Generation(Mirror):
         chain = build_chain(options.sampling, self, options.grammar, hook, tokens, budget)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)
-            asked = options.speculation.length, rule, options.sampling.draw
-            policy = options.policy or self._policies.of(*asked)
+            key = options.speculation.length, rule, options.sampling.draw
+            policy = options.policy or self._policies.of(*key)
             run = options.run(tokens, chain, self, rule)
             run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
             policy.begin_answer()
@@ -338,9 +338,9 @@ class Generation(Mirror):
 
         sampling: of the answers it is for; less is accepted above temperature 0.
         """
-        asked = speculation or Speculation()
-        rule = AnswerOptions(sampling, asked).rule(self.verification)
-        return self._policies.new(asked.length, rule, sampling.draw)
+        speculation = speculation or Speculation()
+        rule = AnswerOptions(sampling, speculation).rule(self.verification)
+        return self._policies.new(speculation.length, rule, sampling.draw)
 
     def _settle(self, policy: LengthPolicy, options: AnswerOptions) -> None:
         """After an answer, however it ended, update what the KV holds and what was done."""

@@ -236,8 +236,8 @@ class Mirror(TargetLlama):
 
     def embed(self, *args: Any, **kwargs: Any) -> Any:
         """See `llama_cpp.Llama.embed`. Raises EngineBusy as `eval` does, InputError for a text without tokens."""
-        given = kwargs["input"] if "input" in kwargs else args[0]
-        texts = [given] if isinstance(given, str) else list(given)
+        inputs = kwargs["input"] if "input" in kwargs else args[0]
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
         if not (
             texts and all(map(self._has_tokens, texts))
         ):  # llama-cpp-python writes before its batch's first

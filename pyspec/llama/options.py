@@ -80,10 +80,10 @@ _RETIRED = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps
 """Arguments of earlier llama-cpp-pythons, which libraries still pass; they are ignored, as llama-cpp-python does."""
 
 
-def refuse_unknown(kind: type, given: Iterable[str]) -> None:
+def refuse_unknown(kind: type, names: Iterable[str]) -> None:
     """Raise TypeError for a name that no constructor among a class and its bases takes; it would be ignored."""
     known = {name for each in kind.__mro__ for name in _parameters(each)}
-    for name in given:
+    for name in names:
         if name not in known | _RETIRED:
             near = get_close_matches(name, known, n=1)
             more = f"; did you mean {near[0]!r}?" if near else ""
@@ -131,11 +131,11 @@ class AnswerOptions:
             )
 
     @classmethod
-    def of(cls, asked: Sampling | AnswerOptions | None, **more: Any) -> AnswerOptions:
+    def of(cls, options: Sampling | AnswerOptions | None, **more: Any) -> AnswerOptions:
         """Combine a sampling, or options, with `more` fields of this class."""
-        if isinstance(asked, AnswerOptions):
-            return replace(asked, **more)
-        return cls(**more) if asked is None else cls(asked, **more)
+        if isinstance(options, AnswerOptions):
+            return replace(options, **more)
+        return cls(**more) if options is None else cls(options, **more)
 
     def block(
         self,
@@ -148,7 +148,7 @@ class AnswerOptions:
 
         settled: from `engine.statistics.settled`. drafts: names of draft and companion. own: the rule if the call names none.
         """
-        rule, asked = self.rule(own), self.speculation.verification or own
+        rule, requested = self.rule(own), self.speculation.verification or own
         draft, companion = drafts if self.speculation.enabled else ("none", "none")
         return {
             **tally.as_dict(),
@@ -156,16 +156,16 @@ class AnswerOptions:
             "verification": rule.name,
             "draft": draft,
             "companion": companion,
-            "rule_measured": isinstance(asked, PairRule) and isinstance(rule, Margin),
+            "rule_measured": isinstance(requested, PairRule) and isinstance(rule, Margin),
             **settled,
         }
 
     def rule(self, own: Verification = _STRICT) -> Verification:
         """The rule in force; own: the rule if the call names none."""
-        asked = self.speculation.verification or own
+        requested = self.speculation.verification or own
         if self.shaped:
             return _STRICT
-        return rule_at(asked, self.sampling.temperature)
+        return rule_at(requested, self.sampling.temperature)
 
     def run(
         self, tokens: Sequence[int], chain: Any, target: Any, own: Verification = _STRICT

@@ -16,7 +16,7 @@ from pyspec.text.parts import AnswerPart, Piece
 def stream_text(
     llm: Generation,
     prompt: Sequence[int],
-    asked: Sampling | AnswerOptions | None = None,
+    options: Sampling | AnswerOptions | None = None,
     *,
     chat: bool = False,
     functions: Mapping[str, Any] | None = None,
@@ -27,7 +27,7 @@ def stream_text(
     Args:
         llm: A `SpeculativeLlama`.
         prompt: Ids of the prompt, such as `ChatTemplate.of(llm).prompt(messages)`.
-        asked: How the target chooses tokens, or all options.
+        options: How the target chooses tokens, or all options.
         chat: Whether this is a chat prompt; reasoning is then not part of the text.
         functions: What a chat answer may call: the JSON schema of each function's parameters, by its name.
         more: Fields of `AnswerOptions`, such as max_tokens, stop, speculation and grammar.
@@ -38,13 +38,13 @@ def stream_text(
     Raises:
         PyspecError: As `SpeculativeLlama.steps` does.
     """
-    options = AnswerOptions.of(asked, **more)
-    reader = AnswerReader(llm.piece, options.stop)
+    own = AnswerOptions.of(options, **more)
+    reader = AnswerReader(llm.piece, own.stop)
     if chat:
         name = str(len(prompt))  # a different name for each turn of a conversation
-        reader = llm.speech.reader(prompt, options.stop, functions=functions, name=name)
+        reader = llm.speech.reader(prompt, own.stop, functions=functions, name=name)
     held: list[AnswerPart] = []  # of calls, which are complete at the end
-    steps = llm.steps(prompt, options)
+    steps = llm.steps(prompt, own)
     with closing(steps):
         for step in steps:
             parts = reader.push([token.id for token in step.tokens])

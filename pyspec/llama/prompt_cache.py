@@ -115,7 +115,7 @@ def settings_behind(target: Any) -> dict[str, Any]:
     logits otherwise, in the seventh digit; what goes into the state was computed before.
     """
     context, model = target.context_params, target.model_params
-    told = {
+    settings = {
         f"{kind}.{name}": _plain(getattr(params, name))
         for kind, params in (("context", context), ("model", model))
         for name, *_ in params._fields_
@@ -123,7 +123,7 @@ def settings_behind(target: Any) -> dict[str, Any]:
     }
     adapter = getattr(target, "lora_path", None)
     return {
-        **told,
+        **settings,
         "llama_cpp": llama_cpp.__version__,
         "rows": min(context.n_batch, context.n_ubatch),
         "long": _is_long(target),

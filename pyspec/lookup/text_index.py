@@ -45,8 +45,8 @@ class TextIndex:
         if self._index is None:
             return place, 0
         self._place[0] = place
-        given = ffi.new("int32_t[]", tokens)
-        check(lib.ps_index_walk(self._index, given, len(tokens), self._place, self._n))
+        ids = ffi.new("int32_t[]", tokens)
+        check(lib.ps_index_walk(self._index, ids, len(tokens), self._place, self._n))
         return self._place[0], self._n[0]
 
     def add(self, place: int, tokens: Sequence[int]) -> int:
@@ -56,8 +56,8 @@ class TextIndex:
             check(lib.ps_index_open(out), "the index of texts")
             self._index = ffi.gc(out[0], lib.ps_index_close)
         self._place[0] = place
-        given = ffi.new("int32_t[]", tokens)
-        check(lib.ps_index_add(self._index, given, len(tokens), self._place), "the index of texts")
+        ids = ffi.new("int32_t[]", tokens)
+        check(lib.ps_index_add(self._index, ids, len(tokens), self._place), "the index of texts")
         return int(self._place[0])
 
     def next(self, place: int, length: int, limit: int) -> Continuation:

@@ -194,24 +194,24 @@ class GoodputPolicy(LengthPolicy):
         self._table = self._tables[key]
 
     def _make_tables(self) -> _Tables:
-        n, price, told = self._n_seq, self._price, self.learned.calibration
+        n, price, calibration = self._n_seq, self._price, self.learned.calibration
         step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
         # Sequences count as equal: all drafts grow together, and each sequence pays its share of the rows.
         verify = [self._rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
-        nexts, drafted = told.nexts(), verify[: self._longest + 1]
+        nexts, drafted = calibration.nexts(), verify[: self._longest + 1]
 
         def drafting(price: float, table: Sequence[float]) -> tuple[list[float], float]:
             """Floors at this price, and the tokens per round that drafting to these floors gains."""
             return self.floors(drafted, step / n, price, nexts, table)
 
         # Tokens that are worth less have the effect of a higher price per ms.
-        floors, gain = drafting(price / worth, told.table)
+        floors, gain = drafting(price / worth, calibration.table)
         markup = self._markup(worth * gain)
         if markup > 1.0:
-            floors, _ = drafting(markup * price / worth, told.table)
+            floors, _ = drafting(markup * price / worth, calibration.table)
         left = worth * (_LEFT if self._looks_up else 1.0)
         if left < worth:
-            _, gain = drafting(price / left, told.table)
+            _, gain = drafting(price / left, calibration.table)
         gain *= left
         return _Tables(step, markup, worth, floors, gain, self._lookup_min(verify, price, gain))
 

@@ -54,14 +54,14 @@ class Policies:
         self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
     ) -> LengthPolicy:
         """The policy for these choices; a new one replaces the least recently used. Raises OptionError."""
-        asked = rule or self._rule, draw or self._draw
-        key = parse_length(length) if length else self._length, *asked
+        rule_and_draw = rule or self._rule, draw or self._draw
+        key = parse_length(length) if length else self._length, *rule_and_draw
         policy = self._made.pop(key, None)
         if policy is None:
             if len(self._made) == MAX_POLICIES:
                 self._made.pop(next(iter(self._made)))
-            policy = self.new(length, *asked)
-            policy.others = partial(self._learned_of, length, *asked)
+            policy = self.new(length, *rule_and_draw)
+            policy.others = partial(self._learned_of, length, *rule_and_draw)
         self._made[key] = policy
         return policy
 

@@ -21,22 +21,24 @@ def chains_of(answers: Sequence[Answer]) -> tuple[list[Chain], list[Chain]]:
     )
 
 
-def teach(told: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]) -> tuple[float, float]:
+def teach(
+    acceptance: Acceptance, model: Sequence[Chain], lookup: Sequence[Chain]
+) -> tuple[float, float]:
     """Teach the estimators every recorded chain, as a round that verified all of it.
 
     Returns the mean log-loss of the draft's tokens in nats, without the companion's view, and with it where it ran.
     """
     without, with_ = [], []
     for chain in model:
-        seen = forecast(told, chain.draft(chain.n))
+        seen = forecast(acceptance, chain.draft(chain.n))
         outcome = SeqOutcome(0, chain.n, chain.matched)
         hits = outcome.hits(chain.n)
         without += [nats_lost(p, hit) for p, hit in zip(seen.without, hits)]
         with_ += [nats_lost(p, hit) for p, hit in zip(seen.with_, hits)]
-        learn(told, seen, outcome)
+        learn(acceptance, seen, outcome)
     for chain in lookup:
         hits = [i < chain.matched for i in range(chain.seen)]
-        told.lookup.update(chain.match_length, hits, chain.choices)
+        acceptance.lookup.update(chain.match_length, hits, chain.choices)
     return (fmean(without) if without else 0.0), (fmean(with_) if with_ else 0.0)
 
 

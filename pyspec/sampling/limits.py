@@ -104,8 +104,8 @@ MAX_BREAKERS, BREAKER_BYTES = 16, 40
 def check_breakers(breakers: Any) -> None:
     """Raise OptionError for an invalid list of DRY sequence breakers."""
     if isinstance(breakers, str) or len(breakers) > MAX_BREAKERS:
-        told, usual = str(breakers)[:40], f"use a list of at most {MAX_BREAKERS} strings"
-        raise OptionError(f"dry_sequence_breakers is {told!r}", usual)
+        shown, usual = str(breakers)[:40], f"use a list of at most {MAX_BREAKERS} strings"
+        raise OptionError(f"dry_sequence_breakers is {shown!r}", usual)
     for word in breakers:
         if not isinstance(word, str) or not 1 <= len(_bytes(word)) <= BREAKER_BYTES or "\0" in word:
             raise OptionError(

@@ -146,8 +146,8 @@ class Dry:
         key = (*numbers, *breakers)
         if key not in self._made:
             words = [word.encode() for word in breakers]
-            given = (ctypes.c_char_p * len(words))(*words)
-            made = llama_cpp.llama_sampler_init_dry(vocab, *numbers, given, len(words))
+            array = (ctypes.c_char_p * len(words))(*words)
+            made = llama_cpp.llama_sampler_init_dry(vocab, *numbers, array, len(words))
             self._made[key] = made
         self._made.move_to_end(key)
         copy = llama_cpp.llama_sampler_clone(self._made[key])

@@ -124,6 +124,6 @@ SUGGESTED = tuple(each.name for each in NUMBERS.values() if each.suggested)
 """Names of those that a model may suggest, in the order in which they are told."""
 
 
-def check_numbers(given: Mapping[str, Any]) -> None:
+def check_numbers(values: Mapping[str, Any]) -> None:
     """Raise OptionError for one of the numbers outside its range; skips None and other names."""
-    check_ranges(given, {name: each.allowed for name, each in NUMBERS.items()})
+    check_ranges(values, {name: each.allowed for name, each in NUMBERS.items()})

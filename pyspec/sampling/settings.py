@@ -88,8 +88,8 @@ class Sampling(SamplerNumbers):
     @property
     def shaped(self) -> bool:
         """Whether rows are changed before sampling."""
-        told = self.penalised or self.dry or bool(self.logit_bias)
-        return told or self.excluding or self._mirostat
+        reshaped = self.penalised or self.dry or bool(self.logit_bias)
+        return reshaped or self.excluding or self._mirostat
 
     @property
     def _mirostat(self) -> bool:

@@ -38,17 +38,19 @@ class SuggestedSampling:
     values: Mapping[str, float] = field(default_factory=dict)
     left: tuple[str, ...] = ()
 
-    def sentence(self, given: Collection[str] = ()) -> str:
-        """Say what holds because the model suggests it; empty if nothing does. given: fields that the user has set."""
+    def sentence(self, set_by_user: Collection[str] = ()) -> str:
+        """Say what holds because the model suggests it; empty if nothing does. set_by_user: fields that the user has set."""
         named = [
             f"--{NUMBERS[name].word} {self.values[name]:.6g}"
             for name in SUGGESTED
-            if name in self.values and name not in given
+            if name in self.values and name not in set_by_user
         ]
-        told = f"sampling as the model suggests: {' '.join(named)}" if named else ""
+        sentence = f"sampling as the model suggests: {' '.join(named)}" if named else ""
         if not self.left:
-            return told
-        return "; ".join(filter(None, [told, f"its {' and '.join(self.left)} cannot be followed"]))
+            return sentence
+        return "; ".join(
+            filter(None, [sentence, f"its {' and '.join(self.left)} cannot be followed"])
+        )
 
 
 def suggested_by(path: Path, name: str = "") -> SuggestedSampling:

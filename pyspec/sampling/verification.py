@@ -86,7 +86,7 @@ class Margin:
     @classmethod
     def of(cls, options: Any) -> Margin:
         """Make the rule from an object with the fields of `MARGIN_OPTIONS`. Raises OptionError."""
-        return cls(**{name: getattr(options, asked) for asked, name in MARGIN_OPTIONS.items()})
+        return cls(**{name: getattr(options, option) for option, name in MARGIN_OPTIONS.items()})
 
     @property
     def limits(self) -> tuple[float, float, float]:
@@ -121,12 +121,12 @@ def rule_at(rule: Verification, temperature: float) -> Strict | Margin:
     return rule.at(temperature) if isinstance(rule, PairRule) else rule
 
 
-def as_rule(asked: object) -> Verification:
+def as_rule(value: object) -> Verification:
     """A rule, or the one that "auto" stands for until the pair is known. Raises OptionError."""
-    if asked == AUTO:
+    if value == AUTO:
         return PairRule()
-    check_rule(asked)
-    return cast("Verification", asked)
+    check_rule(value)
+    return cast("Verification", value)
 
 
 def check_rule(rule: object) -> None:

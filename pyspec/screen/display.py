@@ -272,14 +272,14 @@ def _cells(gap: str, column: int) -> int:
 @contextmanager
 def _held_back() -> Iterator[list[str]]:
     """Collect log messages, so that none appears in the middle of an answer."""
-    said: list[str] = []
+    messages: list[str] = []
     log, holder = logging.getLogger("pyspec"), logging.Handler(logging.WARNING)
-    holder.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    holder.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     before = log.propagate
     log.addHandler(holder)
     log.propagate = False
     try:
-        yield said
+        yield messages
     finally:
         log.removeHandler(holder)
         log.propagate = before
@@ -373,9 +373,9 @@ class Screen:
         with ExitStack() as stack:
 
             def write(thought: str, text: str) -> None:
-                for is_thought, said in ((True, thought if reasoning else ""), (False, text)):
-                    if said:
-                        begin(is_thought)(said)
+                for is_thought, part in ((True, thought if reasoning else ""), (False, text)):
+                    if part:
+                        begin(is_thought)(part)
 
             def begin(is_thought: bool) -> Callable[[str], None]:
                 if not shown or shown[-1] != is_thought:
@@ -384,7 +384,7 @@ class Screen:
                         self.out.file.write("\n")
                     shown.append(is_thought)
                     dims = is_thought and paint is None
-                    style = (lambda said: [(said, "dim")]) if dims else paint
+                    style = (lambda part: [(part, "dim")]) if dims else paint
                     put[:] = [stack.enter_context(self.answering(wrap=wrap, paint=style))]
                 return put[0]
 

@@ -81,13 +81,13 @@ class ResultView(_PlainDict):
     """A completion: still a dict, but it shows its text and a sentence at a prompt and in a notebook."""
 
     @property
-    def _said(self) -> str:
+    def _content(self) -> str:
         choice = self["choices"][0]
         message = choice.get("message") or {}
         return str(choice.get("text") or message.get("content") or "")
 
     def __repr__(self) -> str:
-        text = self._said if len(self._said) <= _SHOWN else f"{self._said[:_SHOWN]}..."
+        text = self._content if len(self._content) <= _SHOWN else f"{self._content[:_SHOWN]}..."
         block = self.get("speculation")
         return f"<answer {text!r}; {block.sentence if isinstance(block, SpeculationBlock) else 'decoded plainly'}>"
 
@@ -95,7 +95,7 @@ class ResultView(_PlainDict):
         block = self.get("speculation")
         if isinstance(block, SpeculationBlock) and (html := block._painted()):  # noqa: SLF001 - of this module
             return f"<div>{html}<small>{escape(block.sentence)}</small></div>"
-        return f'<pre style="white-space:pre-wrap">{escape(self._said)}</pre>'
+        return f'<pre style="white-space:pre-wrap">{escape(self._content)}</pre>'
 
 
 def _span(text: str, style: str) -> str:

@@ -55,10 +55,10 @@ def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
     A nested call shows nothing: a terminal has one such line.
     """
     console = Console(stderr=True)
-    if _said or not (console.is_terminal or console.is_jupyter):
+    if _shown or not (console.is_terminal or console.is_jupyter):
         yield
         return
-    _said.append(what)
+    _shown.append(what)
     show, hide = _line(console, safe(what))
     timer = Timer(after_s, show)
     timer.daemon = True
@@ -69,7 +69,7 @@ def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
         timer.cancel()
         timer.join()
         hide()
-        _said.clear()
+        _shown.clear()
 
 
 def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -79,5 +79,5 @@ def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[],
     return status.start, status.stop
 
 
-_said: list[str] = []
+_shown: list[str] = []
 """What the terminal shows now."""

@@ -65,8 +65,8 @@ class TokenPaint:
         if char.isspace():  # belongs to the word after it, as in the tokens
             return self._sources[0][1] if self._sources and char != "\n" else self._open
         while self._sources:  # skip what is not shown, such as a mark
-            said, source = self._sources.popleft()
-            if said == char:
+            first, source = self._sources.popleft()
+            if first == char:
                 return source
         return Source.TARGET
 
@@ -89,9 +89,9 @@ def legend(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
     for number, token in enumerate(relaxed, start=1):
         ids = token.id, token.preferred
         confirmed = f" ({token.confirmed} behind it its own)" if token.confirmed else ""
-        said, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
+        emitted, preferred = (safe(piece(i).decode("utf-8", "replace")) for i in ids)
         text.append(
-            f"({number}) {said!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{confirmed}\n"
+            f"({number}) {emitted!r}, the target preferred {preferred!r} by {token.gap:.3f} nats{confirmed}\n"
         )
     return text
 
@@ -105,8 +105,8 @@ def token_text(tokens: Sequence[Token], piece: Bytes, *, colour: bool) -> Text:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for source, group in groupby(tokens, key=lambda token: token.source):
         if source is not Source.RELAXED:  # neighbours from one source look like one text
-            said = "".join(decoder.decode(piece(token.id)) for token in group)
-            _mark(text, safe(said), source, colour=colour)
+            decoded = "".join(decoder.decode(piece(token.id)) for token in group)
+            _mark(text, safe(decoded), source, colour=colour)
             continue
         for token in group:
             number += 1

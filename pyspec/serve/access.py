@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyspec.screen.display import safe
 from pyspec.serve.pending import PendingRequest
 
-REQUEST = "pyspec.asked"
+REQUEST = "pyspec.request"
 """Key of the `PendingRequest` in a request's scope."""
 
 UNTOLD = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")

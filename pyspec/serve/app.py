@@ -166,7 +166,7 @@ class Handlers:
             self._fleet.release(service)
             raise
         request.scope[REQUEST] = pending
-        self._metrics.asked(interface.kind, pending.prompt_tokens)
+        self._metrics.request_received(interface.kind, pending.prompt_tokens)
         return pending, partial(self._end, service, pending)
 
     def _end(self, service: Service, pending: PendingRequest) -> None:

@@ -60,7 +60,7 @@ class Metrics:
         for name, (text, value) in now.items():
             Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
 
-    def asked(self, kind: str, prompt_tokens: int) -> None:
+    def request_received(self, kind: str, prompt_tokens: int) -> None:
         """Count a request that has begun."""
         self._requests.labels(kind).inc()
         self._prompt.inc(prompt_tokens)

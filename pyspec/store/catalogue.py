@@ -33,10 +33,10 @@ def find_chat(name: str) -> ChatModel | None:
 def search(words: Sequence[str]) -> list[ChatModel]:
     """Return models of the catalogue that have all of these words, in its order; all of them without any word."""
     wanted = [word.casefold() for word in words]
-    return [each for each in chat_models() if all(word in _told(each) for word in wanted)]
+    return [each for each in chat_models() if all(word in _searched_text(each) for word in wanted)]
 
 
-def _told(each: ChatModel) -> str:
+def _searched_text(each: ChatModel) -> str:
     return f"{each.full} {each.model} {each.licence} {each.note}".casefold()
 
 

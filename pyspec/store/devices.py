@@ -144,11 +144,11 @@ def lacking_devices(names: Sequence[str] = ()) -> list[str]:
         return []
     makers = cards()[:1] or [maker for maker in FLAGS if maker not in ("Apple", "RPC")]
     builds = [f"{reinstall(maker)}  # {maker}" for maker in makers]
-    said = "-ngl has no effect: this build of llama-cpp-python has no device, so everything runs on the CPU."
-    return [f"{said} To build for your card:", *builds]
+    sentence = "-ngl has no effect: this build of llama-cpp-python has no device, so everything runs on the CPU."
+    return [f"{sentence} To build for your card:", *builds]
 
 
-_TOLD = "a card that this build cannot use"
+_WARNED = "a card that this build cannot use"
 
 
 def missed_card() -> str:
@@ -163,11 +163,11 @@ def missed_card() -> str:
 def missed_card_once() -> str:
     """Like `missed_card`, but only once per machine and build."""
     here = this_machine()
-    if recall(_TOLD, here) is not None:
+    if recall(_WARNED, here) is not None:
         return ""
-    if said := missed_card():
-        remember(_TOLD, here, "said")
-    return said
+    if sentence := missed_card():
+        remember(_WARNED, here, "said")
+    return sentence
 
 
 # -- how many layers ---------------------------------------------------------------------------------------------------

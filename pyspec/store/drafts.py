@@ -226,8 +226,8 @@ def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> 
             return False
         if other.kind == ASSISTANT and facts.architecture != "gemma4":
             return False
-        said, own = sizes_of(found.path.name), sizes_of(target.name)
-        return bool(found.home) or not said or not own or bool(said & own)
+        named, own = sizes_of(found.path.name), sizes_of(target.name)
+        return bool(found.home) or not named or not own or bool(named & own)
     return other.size < facts.size and _speaks(facts, other)
 
 
@@ -272,7 +272,7 @@ def without_drafts(target: Path) -> str:
     return f"no GGUF draft is known for {families[0].name}{note}; lookup drafts repeated text without one"
 
 
-_TOLD = "told of a draft to fetch"
+_SUGGESTED = "told of a draft to fetch"
 
 
 def suggestion(target: Path) -> str:
@@ -282,11 +282,11 @@ def suggestion(target: Path) -> str:
     """
     if size_of(target) < LARGE:
         return ""
-    said = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
-    if not said or recall(_TOLD, at := stamp(target)) is not None:
+    sentence = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
+    if not sentence or recall(_SUGGESTED, at := stamp(target)) is not None:
         return ""
-    remember(_TOLD, at, said)
-    return said
+    remember(_SUGGESTED, at, sentence)
+    return sentence
 
 
 def _to_fetch(target: Path) -> str:
@@ -320,11 +320,11 @@ def draft_to_fetch(target: Path, confirm: Confirm | None) -> str:
         none = without_drafts(target) or f"no draft to fetch is known for {target.name}"
         raise ModelNotFound(none, "leave out --draft fetch")
     if fit.path is None and find_here(fit.name.removeprefix(PREFIX)) is None:
-        told = with_terms(fit.name, fit.size, fit.licence)
+        described = with_terms(fit.name, fit.size, fit.licence)
         if confirm is None:
             hint = f"run `pyspec models pull {fit.name}` first"
-            raise OptionError(f"there is no terminal to ask whether to fetch {told}", hint)
-        if not confirm(f"fetch the draft {told}?"):
+            raise OptionError(f"there is no terminal to ask whether to fetch {described}", hint)
+        if not confirm(f"fetch the draft {described}?"):
             raise OptionError(f"{fit.name} was not fetched", "leave out --draft fetch")
     return f"lookup+{fit.name}"
 

@@ -124,8 +124,8 @@ def _layers(path: Path, place: Devices) -> int:
     header = read_header(path)
     if place.layers == AUTO:
         return rough_layers(header, layer_devices(place.devices))
-    asked, most = int(place.layers), count_layers(header)
-    return asked if 0 <= asked < most else most
+    layers, most = int(place.layers), count_layers(header)
+    return layers if 0 <= layers < most else most
 
 
 def _where(path: Path, place: Devices | None) -> str:

@@ -75,13 +75,13 @@ def _check_shape(header: Header) -> None:
 def _state(header: Header) -> int:
     """Bound the numbers in a layer's recurrent state, which llama.cpp allocates and clears before it looks at any tensor."""
 
-    def said(key: str) -> int:
+    def number(key: str) -> int:
         value = header.of_arch(key)
         return value if type(value) is int else 0
 
-    inner, state = said("ssm.inner_size"), said("ssm.state_size")
-    convolved = said("ssm.conv_kernel") * (inner + 2 * said("ssm.group_count") * state)
-    others = said("embedding_length") * (said("wkv.head_size") + said("shortconv.l_cache"))
+    inner, state = number("ssm.inner_size"), number("ssm.state_size")
+    convolved = number("ssm.conv_kernel") * (inner + 2 * number("ssm.group_count") * state)
+    others = number("embedding_length") * (number("wkv.head_size") + number("shortconv.l_cache"))
     return inner * state + convolved + others
 
 
@@ -190,9 +190,9 @@ def _join_parts(header: Header) -> Header:
         if (part.metadata.get("split.no"), part.metadata.get("split.count")) != (no, count):
             raise _bad(part, f"it does not say that it is part {no + 1} of {count}")
     tensors = tuple(tensor for part in found for tensor in part.tensors)
-    n_names, said = len({t.name for t in tensors}), header.metadata.get("split.tensors.count")
-    if said not in (None, len(tensors)) or n_names != len(tensors):
-        what = f"its parts hold {len(tensors)} tensors ({n_names} names), not {_value(said)}"
+    n_names, stated = len({t.name for t in tensors}), header.metadata.get("split.tensors.count")
+    if stated not in (None, len(tensors)) or n_names != len(tensors):
+        what = f"its parts hold {len(tensors)} tensors ({n_names} names), not {_value(stated)}"
         raise _bad(header, what)
     return replace(header, tensors=tensors, parts=tuple(parts))
 
@@ -350,10 +350,10 @@ _OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])
 
 def _kind(header: Header) -> str:
     names = {tensor.name for tensor in header.tensors}
-    said = header.metadata.get("general.type")
-    if said == "adapter":
+    kind = header.metadata.get("general.type")
+    if kind == "adapter":
         return "lora"
-    if said == "mmproj" or header.architecture == "clip":
+    if kind == "mmproj" or header.architecture == "clip":
         return "mmproj"
     if header.architecture == "dflash" and _MARKOV in names:
         return "dspark"
@@ -373,6 +373,6 @@ _MARKOV = "markov_w1.weight"
 
 
 def _heads_inside(header: Header) -> int:
-    said = header.of_arch("nextn_predict_layers")
+    stated = header.of_arch("nextn_predict_layers")
     found = sum(t.name.endswith(".nextn.eh_proj.weight") for t in header.tensors)
-    return min(said, found) if type(said) is int else 0
+    return min(stated, found) if type(stated) is int else 0

@@ -150,8 +150,8 @@ def physical_cores(allowed: int, root: Path) -> int:
 
 
 def _sysctl(name: str) -> str:
-    asked = ["/usr/sbin/sysctl", "-n", name]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
+    command = ["/usr/sbin/sysctl", "-n", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     return done.stdout.strip()
 
 

@@ -120,15 +120,15 @@ def _ends(header: Header, kind: str, size: int) -> tuple[int, int]:
 
 
 def _end(header: Header, name: str, default: int | None, size: int, *, added: bool) -> int:
-    said = _key(header, f"add_{name}_token")
-    if isinstance(said, bool):
-        added = said
+    stated = _key(header, f"add_{name}_token")
+    if isinstance(stated, bool):
+        added = stated
     return _named(header, name, default, size) if added else -1
 
 
 def _named(header: Header, name: str, default: int | None, size: int) -> int:
-    said = _key(header, f"{name}_token_id")
-    own = said if type(said) is int and 0 <= said < size else default
+    stated = _key(header, f"{name}_token_id")
+    own = stated if type(stated) is int and 0 <= stated < size else default
     return own if own is not None and own < size else -2
 
 

@@ -61,8 +61,8 @@ class Attributes(Namespace):  # type: ignore[misc, unused-ignore]
     """`namespace` that refuses names with a leading underscore: those lead into the interpreter."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        self, *given = args
-        named = dict(*given, **kwargs)
+        self, *positional = args
+        named = dict(*positional, **kwargs)
         for name in named:
             _check(name)
         Namespace.__init__(self, named)
@@ -126,21 +126,21 @@ class Renderings:
         except MemoryError:
             return {"error": "it needs too much memory"}
         except Exception as error:  # noqa: BLE001 - a template may raise anything, RecursionError too
-            said = f"{type(error).__name__}: {str(error)[:300]}"
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
             broken = isinstance(error, (jinja2.TemplateSyntaxError, RecursionError))
-            return {"error" if broken else "failed": said}
+            return {"error" if broken else "failed": reason}
         if len(text) > MAX_TEXT + 8 * len(line):
             return {"error": "its text is too long"}
         return {"text": text}
 
-    def _work(self, asked: Mapping[str, Any]) -> str:
-        name = asked["name"]
-        if "source" in asked:
-            variables = dict(asked["variables"])
-            self._templates[name] = self._environment.from_string(asked["source"], variables)
+    def _work(self, request: Mapping[str, Any]) -> str:
+        name = request["name"]
+        if "source" in request:
+            variables = dict(request["variables"])
+            self._templates[name] = self._environment.from_string(request["source"], variables)
             return ""
-        self._now = asked["now"]
-        return str(self._templates[name].render(asked["arguments"]))
+        self._now = request["now"]
+        return str(self._templates[name].render(request["arguments"]))
 
 
 def _limit(room: int) -> None:

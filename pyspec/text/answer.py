@@ -163,12 +163,12 @@ class Speech:
         self._effort = known_efforts(text)
         self._budgets = "thinking_budget" in text
 
-    def arguments(self, asked: Mapping[str, Any], budget: int | None = None) -> dict[str, Any]:
+    def arguments(self, arguments: Mapping[str, Any], budget: int | None = None) -> dict[str, Any]:
         """Return the template variables; `reasoning_effort` becomes the nearest word if the template refuses others.
 
         budget: most tokens of reasoning; some templates tell the model.
         """
-        made = dict(asked)
+        made = dict(arguments)
         if budget is not None and self._budgets:
             made.setdefault("thinking_budget", budget)
         if self._effort and made.get("reasoning_effort") in EFFORTS:

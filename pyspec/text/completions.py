@@ -93,8 +93,8 @@ class _Shape:
     def __init__(
         self, tools: Sequence[Any], choice: Any, form: Mapping[str, Any] | None, grammar: Any
     ) -> None:
-        given = [tool["function"] for tool in tools]
-        left, self.name = tools_left(given, choice if given else None)
+        functions = [tool["function"] for tool in tools]
+        left, self.name = tools_left(functions, choice if functions else None)
         self.functions = {each["name"]: each.get("parameters") for each in left}
         self.form, self.grammar = form, grammar
 

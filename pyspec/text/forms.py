@@ -102,12 +102,12 @@ def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def _with_messages(
-    asked: TemplateInput, change: Callable[[dict[str, Any]], dict[str, Any]]
+    inputs: TemplateInput, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> TemplateInput:
-    return {**asked, "messages": [change(message) for message in asked["messages"]]}
+    return {**inputs, "messages": [change(message) for message in inputs["messages"]]}
 
 
-def _with_arguments(asked: TemplateInput, change: Callable[[Any], Any]) -> TemplateInput:
+def _with_arguments(inputs: TemplateInput, change: Callable[[Any], Any]) -> TemplateInput:
     """Apply `change` to the arguments of each call."""
 
     def changed(call: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _with_arguments(asked: TemplateInput, change: Callable[[Any], Any]) -> Templ
         calls = message.get("tool_calls")
         return {**message, "tool_calls": list(map(changed, calls))} if calls else message
 
-    return _with_messages(asked, each)
+    return _with_messages(inputs, each)
 
 
 _ROLES = {"developer": "system", "function": "tool"}
@@ -126,84 +126,87 @@ SYSTEM_ROLES = ("system", "developer")
 """Roles that tell the model what to do."""
 
 
-def _known_roles(asked: TemplateInput) -> TemplateInput:
+def _known_roles(inputs: TemplateInput) -> TemplateInput:
     """Rename roles to their older names."""
-    return _with_messages(asked, lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])})
+    return _with_messages(inputs, lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])})
 
 
-def _empty_contents(asked: TemplateInput) -> TemplateInput:
+def _empty_contents(inputs: TemplateInput) -> TemplateInput:
     """Replace missing content by empty text."""
-    return _with_messages(asked, lambda m: {**m, "content": m["content"] or ""})
+    return _with_messages(inputs, lambda m: {**m, "content": m["content"] or ""})
 
 
-def _no_contents(asked: TemplateInput) -> TemplateInput:
+def _no_contents(inputs: TemplateInput) -> TemplateInput:
     """Replace empty content beside calls by null."""
     return _with_messages(
-        asked, lambda m: {**m, "content": None} if m.get("tool_calls") and not m["content"] else m
+        inputs, lambda m: {**m, "content": None} if m.get("tool_calls") and not m["content"] else m
     )
 
 
-def _no_tools(asked: TemplateInput) -> TemplateInput:
+def _no_tools(inputs: TemplateInput) -> TemplateInput:
     """Pass an empty list if there are no tools, for templates that expect tools."""
-    return asked if asked.get("tools") else {**asked, "tools": []}
+    return inputs if inputs.get("tools") else {**inputs, "tools": []}
 
 
-def _tools_renamed(asked: TemplateInput) -> TemplateInput:
+def _tools_renamed(inputs: TemplateInput) -> TemplateInput:
     """Also pass the tools as `xml_tools`, which SmolLM3's template reads."""
-    return {**asked, "xml_tools": asked["tools"]} if asked.get("tools") else asked
+    return {**inputs, "xml_tools": inputs["tools"]} if inputs.get("tools") else inputs
 
 
-def _tools_described(asked: TemplateInput) -> TemplateInput:
+def _tools_described(inputs: TemplateInput) -> TemplateInput:
     """Give functions and arguments that have no description an empty one, for templates that read it unasked."""
 
-    def described(function: Mapping[str, Any]) -> dict[str, Any]:
-        given = function.get("parameters")
+    def with_descriptions(function: Mapping[str, Any]) -> dict[str, Any]:
+        described = function.get("parameters")
         parameters = {
-            **(given if isinstance(given, Mapping) else {}),
+            **(described if isinstance(described, Mapping) else {}),
             "properties": {
                 name: {"description": "", **(schema if isinstance(schema, Mapping) else {})}
-                for name, schema in properties_of(given).items()
+                for name, schema in properties_of(described).items()
             },
         }
         return {"description": "", **function, "parameters": parameters}
 
-    tools = [{**tool, "function": described(tool["function"])} for tool in asked.get("tools") or ()]
-    return {**asked, "tools": tools} if tools else asked
+    tools = [
+        {**tool, "function": with_descriptions(tool["function"])}
+        for tool in inputs.get("tools") or ()
+    ]
+    return {**inputs, "tools": tools} if tools else inputs
 
 
-def _written_arguments(asked: TemplateInput) -> TemplateInput:
+def _written_arguments(inputs: TemplateInput) -> TemplateInput:
     """Write call arguments as JSON text."""
 
     def written(arguments: Any) -> Any:
         is_text = isinstance(arguments, str)
         return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
 
-    return _with_arguments(asked, written)
+    return _with_arguments(inputs, written)
 
 
-def _held_arguments(asked: TemplateInput) -> TemplateInput:
+def _held_arguments(inputs: TemplateInput) -> TemplateInput:
     """Wrap call arguments that are not an object in one."""
 
     def held(arguments: Any) -> Any:
         return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
-    return _with_arguments(asked, held)
+    return _with_arguments(inputs, held)
 
 
-def _thought(asked: TemplateInput) -> TemplateInput:
+def _thought(inputs: TemplateInput) -> TemplateInput:
     """Move content beside calls to the end of the reasoning, for templates that accept only one of the two."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
-        thoughts, said = message.get("reasoning_content"), message["content"]
-        if not (message.get("tool_calls") and said and isinstance(thoughts, str)):
+        thoughts, content = message.get("reasoning_content"), message["content"]
+        if not (message.get("tool_calls") and content and isinstance(thoughts, str)):
             return message
-        both = f"{thoughts}\n\n{said}"
+        both = f"{thoughts}\n\n{content}"
         return {**message, "content": "", "thinking": both, "reasoning_content": both}
 
-    return _with_messages(asked, change)
+    return _with_messages(inputs, change)
 
 
-def _parts(asked: TemplateInput) -> TemplateInput:
+def _parts(inputs: TemplateInput) -> TemplateInput:
     """Write contents as lists of parts."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
@@ -211,31 +214,31 @@ def _parts(asked: TemplateInput) -> TemplateInput:
         parts = [{"type": "text", "text": text}] if isinstance(text, str) else text
         return {**message, "content": parts}
 
-    return _with_messages(asked, change)
+    return _with_messages(inputs, change)
 
 
-def _system_in_front(asked: TemplateInput) -> TemplateInput:
+def _system_in_front(inputs: TemplateInput) -> TemplateInput:
     """Put the system text in front of the first user message."""
-    first, *rest = asked["messages"] or [{}]
+    first, *rest = inputs["messages"] or [{}]
     if first.get("role") not in SYSTEM_ROLES or not isinstance(first["content"], str):
-        return asked
+        return inputs
     if not rest or rest[0]["role"] != "user" or not isinstance(rest[0]["content"], str):
-        return {**asked, "messages": [{"role": "user", "content": first["content"]}, *rest]}
+        return {**inputs, "messages": [{"role": "user", "content": first["content"]}, *rest]}
     joined = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
-    return {**asked, "messages": [joined, *rest[1:]]}
+    return {**inputs, "messages": [joined, *rest[1:]]}
 
 
-def _tools_in_words(asked: TemplateInput) -> TemplateInput:
+def _tools_in_words(inputs: TemplateInput) -> TemplateInput:
     """Describe tools in the system text and write calls and results as text, as Hermes and Qwen models were trained on."""
-    messages = [_call_in_words(message) for message in asked["messages"]]
-    if asked.get("tools"):
-        text = tools_text([tool.get("function", tool) for tool in asked["tools"]])
+    messages = [_call_in_words(message) for message in inputs["messages"]]
+    if inputs.get("tools"):
+        text = tools_text([tool.get("function", tool) for tool in inputs["tools"]])
         if messages and messages[0]["role"] == "system":
             first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
             messages = [first, *messages[1:]]
         else:
             messages = [{"role": "system", "content": text}, *messages]
-    return {**asked, "tools": None, "messages": messages}
+    return {**inputs, "tools": None, "messages": messages}
 
 
 def _call_in_words(message: dict[str, Any]) -> dict[str, Any]:
@@ -270,31 +273,31 @@ def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _late_system(asked: TemplateInput) -> TemplateInput:
+def _late_system(inputs: TemplateInput) -> TemplateInput:
     """Turn later system messages into user messages in place: moving them to the front would change the cached prefix."""
-    messages = asked["messages"]
-    told = (i for i, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES)
-    first = next(told, len(messages))
+    messages = inputs["messages"]
+    others = (i for i, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES)
+    first = next(others, len(messages))
     late = [{**m, "role": "user"} if m["role"] in SYSTEM_ROLES else m for m in messages[first:]]
-    return {**asked, "messages": [*messages[:first], *late]}
+    return {**inputs, "messages": [*messages[:first], *late]}
 
 
-def _merged(asked: TemplateInput) -> TemplateInput:
+def _merged(inputs: TemplateInput) -> TemplateInput:
     """Merge neighbouring turns of the same role."""
-    return _joined(asked, lambda before, message: before["role"] == message["role"] != "tool")
+    return _joined(inputs, lambda before, message: before["role"] == message["role"] != "tool")
 
 
-def _behind_results(asked: TemplateInput) -> TemplateInput:
+def _behind_results(inputs: TemplateInput) -> TemplateInput:
     """Append a user message to the tool result before it."""
-    return _joined(asked, lambda *pair: [m["role"] for m in pair] == ["tool", "user"])
+    return _joined(inputs, lambda *pair: [m["role"] for m in pair] == ["tool", "user"])
 
 
 def _joined(
-    asked: TemplateInput, belong: Callable[[dict[str, Any], dict[str, Any]], bool]
+    inputs: TemplateInput, belong: Callable[[dict[str, Any], dict[str, Any]], bool]
 ) -> TemplateInput:
     """Join each turn that belongs to the one before it, with a blank line between."""
     made: list[dict[str, Any]] = []
-    for message in asked["messages"]:
+    for message in inputs["messages"]:
         before = made[-1] if made else None
         # no text can follow the calls of a turn
         if before is None or before.get("tool_calls") or not belong(before, message):
@@ -305,7 +308,7 @@ def _joined(
             made[-1] = {**message, **before, "content": "\n\n".join(filter(None, texts))}
         else:
             made.append(message)
-    return {**asked, "messages": made}
+    return {**inputs, "messages": made}
 
 
 FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
@@ -364,8 +367,8 @@ WARNINGS = {
 """Warnings for forms that change what the model reads."""
 
 
-def in_forms(asked: TemplateInput, names: Sequence[str]) -> TemplateInput:
+def in_forms(inputs: TemplateInput, names: Sequence[str]) -> TemplateInput:
     """Apply forms to a conversation one after the other."""
     for name in names:
-        asked = FORMS[name](asked)
-    return asked
+        inputs = FORMS[name](inputs)
+    return inputs

@@ -152,11 +152,11 @@ class Calls:
         """Whether a call has begun and not ended."""
         return self._arguments is not None
 
-    def begin(self, name: str, given: str = "") -> None:
-        """Begin a call. given: its id, if the model wrote one."""
+    def begin(self, name: str, call_id: str = "") -> None:
+        """Begin a call. call_id: its id, if the model wrote one."""
         self._index += 1
         self._arguments = []
-        self._give(AnswerPart("call", name, self._index, given or self._id()))
+        self._give(AnswerPart("call", name, self._index, call_id or self._id()))
 
     def add(self, text: str) -> None:
         """Add to the arguments of the open call."""
@@ -192,7 +192,7 @@ class TrimmedText:
     def __init__(self, kind: PartKind, give: Callable[[AnswerPart], None], *, ends: bool) -> None:
         self.ends = ends
         self._kind, self._give = kind, give
-        self._dropping = self._said = False
+        self._dropping = self._has_text = False
         self._space: list[str] = []
 
     def skip(self) -> None:
@@ -203,7 +203,7 @@ class TrimmedText:
     def renew(self) -> None:
         """Start a new paragraph with the next text."""
         self.skip()
-        if self._said:
+        if self._has_text:
             self._space.append("\n\n")
 
     def add(self, text: str) -> None:
@@ -215,7 +215,7 @@ class TrimmedText:
         self._dropping = False
         body = text.rstrip() if self.ends else text
         if body:
-            self._said = True
+            self._has_text = True
             self._give(AnswerPart(self._kind, self.hold() + body))
         self._space.append(text[len(body) :])
 

@@ -19,11 +19,11 @@ _LONGEST = 8
 """Turns of the longest stretch that is looked for again right behind itself."""
 
 
-def probe_of(asked: TemplateInput) -> TemplateInput:
+def probe_of(inputs: TemplateInput) -> TemplateInput:
     """Return the probe of a conversation in its standard form. Stretches of equal structure beyond the second are left out."""
-    turns = _shortened([_turn(message) for message in asked["messages"]])
-    tools = [_tool(tool) for tool in asked.get("tools") or ()]
-    return {**asked, "messages": turns, "tools": tools or None}
+    turns = _shortened([_turn(message) for message in inputs["messages"]])
+    tools = [_tool(tool) for tool in inputs.get("tools") or ()]
+    return {**inputs, "messages": turns, "tools": tools or None}
 
 
 def filled(probe: TemplateInput) -> TemplateInput:
@@ -109,21 +109,21 @@ _SWITCH = re.compile(r"/(?:no_?)?think\b")
 # templates read these switches and remove them
 
 
-def missing(text: str, asked: TemplateInput) -> int:
+def missing(text: str, inputs: TemplateInput) -> int:
     """Count what a rendering lacks or distorts of its conversation: 0 if it is complete.
 
     This is exact for a conversation with a word of its own in each place; in others, words may stand elsewhere too.
     """
-    messages = asked["messages"]
+    messages = inputs["messages"]
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    tools = [tool.get("function", tool) for tool in asked.get("tools") or ()]
+    tools = [tool.get("function", tool) for tool in inputs.get("tools") or ()]
     # some templates have models write calls in a notation that only they know, and leave out those of a history
     wanted = [] if tools else [function["name"] for function in calls]
     wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
     wanted += [message["content"] for message in messages if message["role"] in _INPUT_ROLES]
-    given = [function["arguments"] for function in calls]
+    arguments = [function["arguments"] for function in calls]
     lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
-    lost += sum(str(each) in text for each in given if each and isinstance(each, dict))
+    lost += sum(str(each) in text for each in arguments if each and isinstance(each, dict))
     # the last two find values that the template wrote as Python does
     return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
 

@@ -128,13 +128,13 @@ class PromptTokenizer:
 
     def without_end(self, ids: Iterable[int], *, space: bool = False) -> list[int]:
         """Return the tokens without end-of-generation tokens at the end, and with `space` without white space there."""
-        said = list(ids)
-        while said and (
-            llama_cpp.llama_vocab_is_eog(self._vocab, said[-1])
-            or (space and not self.vocabulary.piece(said[-1]).strip())
+        kept = list(ids)
+        while kept and (
+            llama_cpp.llama_vocab_is_eog(self._vocab, kept[-1])
+            or (space and not self.vocabulary.piece(kept[-1]).strip())
         ):
-            said.pop()
-        return said
+            kept.pop()
+        return kept
 
     # -- stretches -----------------------------------------------------------------------------------
 

@@ -127,9 +127,9 @@ def known_efforts(template: str) -> tuple[str, list[str]] | None:
     return (found[1], words) if found and words else None
 
 
-def nearest_effort(asked: str, words: Sequence[str]) -> str:
+def nearest_effort(effort: str, words: Sequence[str]) -> str:
     """Return the one of `words` nearest to an effort; of two equally near, the higher."""
-    place = EFFORTS.index(asked)
+    place = EFFORTS.index(effort)
     return min(words, key=lambda word: (abs(EFFORTS.index(word) - place), -EFFORTS.index(word)))
 
 

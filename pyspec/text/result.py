@@ -61,9 +61,9 @@ class Result(msgspec.Struct, kw_only=True):
             parts: Content, reasoning and calls, in any pieces.
             known: The other fields.
         """
-        said = WholeAnswer.of(parts)
-        calls = [call.as_openai() for call in said.calls]
-        return cls(text=said.content, reasoning=said.reasoning, calls=calls, **known)
+        answer = WholeAnswer.of(parts)
+        calls = [call.as_openai() for call in answer.calls]
+        return cls(text=answer.content, reasoning=answer.reasoning, calls=calls, **known)
 
     @property
     def rate(self) -> float:

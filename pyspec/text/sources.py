@@ -83,9 +83,9 @@ def variables_of(llm: Any) -> dict[str, str]:
     """Return the texts of special tokens by the names that templates use."""
     found, text = {}, llm._model.token_get_text
     for name, key in _SPECIAL.items():
-        given = llm.metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if given is not None and 0 <= int(given) < llm.n_vocab():
-            found[name] = text(int(given))
+        id_ = llm.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if id_ is not None and 0 <= int(id_) < llm.n_vocab():
+            found[name] = text(int(id_))
     for name, token in (("bos_token", llm.token_bos()), ("eos_token", llm.token_eos())):
         found.setdefault(name, text(token) if token >= 0 else "")
     return found

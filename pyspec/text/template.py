@@ -78,7 +78,7 @@ class ChatTemplate:
         self._forms: dict[bytes, tuple[str, ...] | None] = {}
         self._turn_marks: dict[str, frozenset[str]] = {}
         self._openings: dict[str, str | None] = {}
-        self._said: set[str] = set()
+        self._noted_once: set[str] = set()
 
     def limit(self, most: int) -> None:
         """Refuse prompts that surely exceed `most` tokens (ContextOverflow) before they are tokenized."""
@@ -134,17 +134,17 @@ class ChatTemplate:
             self._say(PLAINLY)
         turns = [_with_content(tokens, message) for message in messages]
         try:
-            name, asked = self._asked(turns, answer and not goes_on, tools, arguments)
-            end = unused_digits(written(asked)) if goes_on else ""
+            name, inputs = self._input_of(turns, answer and not goes_on, tools, arguments)
+            end = unused_digits(written(inputs)) if goes_on else ""
             if end:  # what the template writes behind it is cut
-                asked["messages"][-1]["content"] = (asked["messages"][-1]["content"] or "") + end
-            text, asked = self._rendered(name, asked, now)
-            rendering = self._veiled(name, asked, text, now)
+                inputs["messages"][-1]["content"] = (inputs["messages"][-1]["content"] or "") + end
+            text, inputs = self._rendered(name, inputs, now)
+            rendering = self._veiled(name, inputs, text, now)
             rendering = rendering.before(end) if end else rendering
         except RecursionError:
             raise InputError("the conversation is nested too deep") from None
         answers = [list(turn["tokens"]) for turn in turns if turn.get("tokens")]
-        opening = self._opening(name, asked, now) if answers else None
+        opening = self._opening(name, inputs, now) if answers else None
         kept = [] if opening is None else tokens.kept(rendering, opening, answers)
         return tokens.prompt(rendering, kept)
 
@@ -157,7 +157,7 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the text that `prompt` tokenizes. Raises InputError or TemplateError."""
-        return self._rendered(*self._asked(messages, answer, tools, arguments), None)[0]
+        return self._rendered(*self._input_of(messages, answer, tools, arguments), None)[0]
 
     def bare(self, text: str) -> list[int]:
         """Return token ids of a text without the template; at least one."""
@@ -175,7 +175,7 @@ class ChatTemplate:
 
     # -- rendering ---------------------------------------------------------------------------------
 
-    def _asked(
+    def _input_of(
         self,
         messages: Sequence[Mapping[str, Any]],
         answer: bool,
@@ -184,17 +184,17 @@ class ChatTemplate:
     ) -> tuple[str, TemplateInput]:
         """Return the name of the template to use, and its input."""
         name = TOOL_USE if tools and TOOL_USE in self.sources else next(iter(self.sources))
-        asked = {
+        inputs = {
             "messages": standard(messages), "tools": list(tools) if tools else None, "documents": None,
             "add_generation_prompt": answer, **self.arguments, **_variables(arguments),
         }  # fmt: skip
-        return name, asked
+        return name, inputs
 
     def _rendered(
-        self, name: str, asked: TemplateInput, now: float | None
+        self, name: str, inputs: TemplateInput, now: float | None
     ) -> tuple[str, TemplateInput]:
         """Return the text, and the conversation in the form that the template accepted."""
-        probe = probe_of(asked)
+        probe = probe_of(inputs)
         key = sha256(repr((name, probe)).encode("utf-8", "replace")).digest()
         if key not in self._forms:
             if len(self._forms) >= _MAX_SHAPES:
@@ -203,22 +203,22 @@ class ChatTemplate:
         forms = self._forms[key]
         if forms is not None:
             with suppress(InputError):  # it refuses some of the words
-                return self._noted(forms, asked, name, now)
-        return self._noted(self._first_complete(name, asked, now) or (), asked, name, now)
+                return self._noted(forms, inputs, name, now)
+        return self._noted(self._first_complete(name, inputs, now) or (), inputs, name, now)
 
     def _first_complete(
-        self, name: str, asked: TemplateInput, now: float | None
+        self, name: str, inputs: TemplateInput, now: float | None
     ) -> tuple[str, ...] | None:
         """Return the first forms in which the template writes all of a conversation, else most of it; None if it refuses all."""
         best: tuple[int, tuple[str, ...]] | None = None
         seen: list[TemplateInput] = []
         for names in CHOICES:
-            tried = in_forms(asked, names)
+            tried = in_forms(inputs, names)
             if tried in seen:
                 continue
             seen.append(tried)
             try:
-                lost = missing(self._renderer.render(name, tried, now), asked)
+                lost = missing(self._renderer.render(name, tried, now), inputs)
             except InputError:
                 continue
             if best is None or lost < best[0]:
@@ -228,22 +228,22 @@ class ChatTemplate:
         return best[1] if best else None
 
     def _noted(
-        self, forms: Sequence[str], asked: TemplateInput, name: str, now: float | None
+        self, forms: Sequence[str], inputs: TemplateInput, name: str, now: float | None
     ) -> tuple[str, TemplateInput]:
         """Render a conversation in these forms, and say what they change. Returns the text and the changed conversation."""
-        changed = in_forms(asked, forms)
+        changed = in_forms(inputs, forms)
         text = self._renderer.render(name, changed, now)
         for each in forms:
             if each in WARNINGS and not self.is_plain:
                 self._say(WARNINGS[each])
         return text, changed
 
-    def _veiled(self, name: str, asked: TemplateInput, text: str, now: float | None) -> Rendering:
+    def _veiled(self, name: str, inputs: TemplateInput, text: str, now: float | None) -> Rendering:
         """Return the rendering with signs in all words that must stay text. Raises InputError if there is none."""
         vocabulary, source = self._opened().vocabulary, self.sources[name]
         defined = [word for word in vocabulary.defined if word in source]
-        veil = Veil(vocabulary.control, defined, self._around(name), text, source, written(asked))
-        veil.hide(asked)
+        veil = Veil(vocabulary.control, defined, self._around(name), text, source, written(inputs))
+        veil.hide(inputs)
         if not veil.hid:
             return Rendering(text, text, ("", ""))
 
@@ -253,9 +253,9 @@ class ChatTemplate:
             except InputError:
                 return None
 
-        found = veiled(veil, asked, text, self._read(name, asked), render)
+        found = veiled(veil, inputs, text, self._read(name, inputs), render)
         shown = veil.read(found) if found is not None else None
-        if shown is None or missing(shown.text, asked) > missing(text, asked):
+        if shown is None or missing(shown.text, inputs) > missing(text, inputs):
             raise InputError(
                 "the model's chat template takes words of this conversation for its own marks, and leaves out texts without them",
                 "leave out what looks like control words",
@@ -264,11 +264,11 @@ class ChatTemplate:
             self._say(READ)
         return shown
 
-    def _read(self, name: str, asked: TemplateInput) -> list[str]:
+    def _read(self, name: str, inputs: TemplateInput) -> list[str]:
         """Return words that the template may read in what the model said: those it names, but none that mark a turn."""
-        said = written({"messages": [m for m in asked["messages"] if m["role"] == "assistant"]})
+        spoken = written({"messages": [m for m in inputs["messages"] if m["role"] == "assistant"]})
         source, control = self.sources[name], self._opened().vocabulary.control
-        named = [word for word in {*_MARK.findall(source), *control} if word in source and word in said]  # fmt: skip
+        named = [word for word in {*_MARK.findall(source), *control} if word in source and word in spoken]  # fmt: skip
         if not named:
             return []
         left = [word for word in named if word not in self._around(name)]
@@ -278,28 +278,30 @@ class ChatTemplate:
         """Return the words around a user's turn, and those that end an answer; all single-token words if that is unknown."""
         if name not in self._turn_marks:
             words = self._opened().vocabulary
-            _, asked = self._asked([{"role": "user", "content": "x"}], False, None, None)
+            _, inputs = self._input_of([{"role": "user", "content": "x"}], False, None, None)
             known = {*words.control, *words.defined}
             with suppress(InputError):
-                text, _ = self._rendered(name, asked, None)
+                text, _ = self._rendered(name, inputs, None)
                 known = {word for word in known if word in text}
             self._turn_marks[name] = frozenset(known) | self._opened().ends
         return self._turn_marks[name]
 
     def _say(self, note: str) -> None:
-        if note not in self._said:
-            self._said.add(note)
+        if note not in self._noted_once:
+            self._noted_once.add(note)
             log.warning("%s", note)
 
-    def _opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
+    def _opening(self, name: str, inputs: TemplateInput, now: float | None) -> str | None:
         """Return what the template writes in front of an answer; None if unknown."""
-        key = repr((name, [(key, asked[key]) for key in asked if key not in ("messages", "tools")]))
+        key = repr(
+            (name, [(key, inputs[key]) for key in inputs if key not in ("messages", "tools")])
+        )
         if key not in self._openings:
-            self._openings[key] = self._tried_opening(name, asked, now)
+            self._openings[key] = self._tried_opening(name, inputs, now)
         return self._openings[key]
 
-    def _tried_opening(self, name: str, asked: TemplateInput, now: float | None) -> str | None:
-        first = {**asked, "messages": [{"role": "user", "content": "x"}], "tools": None}
+    def _tried_opening(self, name: str, inputs: TemplateInput, now: float | None) -> str | None:
+        first = {**inputs, "messages": [{"role": "user", "content": "x"}], "tools": None}
         try:
             opened, first = self._rendered(name, {**first, "add_generation_prompt": True}, now)
             closed = self._renderer.render(name, {**first, "add_generation_prompt": False}, now)
@@ -308,11 +310,11 @@ class ChatTemplate:
         return opened[len(closed) :] if opened.startswith(closed) else None
 
 
-def _variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a copy of a template's variables. Raises OptionError."""
-    if not isinstance(given, (Mapping, type(None))):
-        raise OptionError(f"the template variables are {str(given)[:40]!r}", "give a dict")
-    made = dict(given or {})
+    if not isinstance(variables, (Mapping, type(None))):
+        raise OptionError(f"the template variables are {str(variables)[:40]!r}", "give a dict")
+    made = dict(variables or {})
     for name in made.keys() & _CONVERSATION:
         raise OptionError(f"{name} cannot be a template variable", "it comes from the conversation")
     return made

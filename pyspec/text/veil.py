@@ -92,7 +92,7 @@ class Veil:
 
     def hide(
         self,
-        asked: Mapping[str, Any],
+        inputs: Mapping[str, Any],
         spared: Collection[str] = (),
         *,
         but: str | None = None,
@@ -101,7 +101,7 @@ class Veil:
         """Return a template's input with stand-ins.
 
         Args:
-            asked: The input.
+            inputs: The template's input.
             spared: Words to leave whole in what the assistant said.
             but: A role whose messages are left as they are.
             seams: Whether texts that could be the inside of a control word are broken too.
@@ -113,7 +113,7 @@ class Veil:
             key: [turn if turn["role"] == but else walk.turn(turn) for turn in part]
             if key == "messages"
             else walk.part(part, "")
-            for key, part in asked.items()
+            for key, part in inputs.items()
         }
 
     def text(self, text: str, role: str, spared: re.Pattern[str], *, seams: bool) -> str:
@@ -193,29 +193,29 @@ class _Walk:
         role = turn["role"]
         return {key: self._field(key, each, role, turn=True) for key, each in turn.items()}
 
-    def part(self, part: Any, role: str, *, says: bool = False, given: bool = False) -> Any:
-        """Return a part with stand-ins. says: whether it is what a turn says. given: whether its keys are a caller's."""
+    def part(self, part: Any, role: str, *, says: bool = False, own_keys: bool = False) -> Any:
+        """Return a part with stand-ins. says: whether it is what a turn says. own_keys: whether its keys are a caller's."""
         if isinstance(part, str):
             return self._text(part, role, spares=says and role == "assistant")
         if isinstance(part, Mapping):
             return {
-                self._name(key, role, given=given): self._field(key, each, role, says=says, given=given)
+                self._name(key, role, own_keys=own_keys): self._field(key, each, role, says=says, own_keys=own_keys)
                 for key, each in part.items()
             }  # fmt: skip
         if isinstance(part, (list, tuple)):
-            return [self.part(each, role, says=says, given=given) for each in part]
+            return [self.part(each, role, says=says, own_keys=own_keys) for each in part]
         return part
 
     def _field(
-        self, key: str, value: Any, role: str, *, turn: bool = False, says: bool = False, given: bool = False
+        self, key: str, value: Any, role: str, *, turn: bool = False, says: bool = False, own_keys: bool = False
     ) -> Any:  # fmt: skip
-        if key in _KINDS and isinstance(value, str) and value in _KINDS[key] and not given:
+        if key in _KINDS and isinstance(value, str) and value in _KINDS[key] and not own_keys:
             return value
         says = key in _SAYS and (turn or says)
-        return self.part(value, role, says=says, given=given or key == "arguments")
+        return self.part(value, role, says=says, own_keys=own_keys or key == "arguments")
 
-    def _name(self, key: Any, role: str, *, given: bool) -> Any:
-        return self._text(key, role, seams=given) if isinstance(key, str) else key
+    def _name(self, key: Any, role: str, *, own_keys: bool) -> Any:
+        return self._text(key, role, seams=own_keys) if isinstance(key, str) else key
 
     def _text(self, text: str, role: str, *, spares: bool = False, seams: bool = True) -> str:
         spared = self._spared if spares else _NOTHING
@@ -228,7 +228,7 @@ Render = Callable[[Mapping[str, Any]], "str | None"]
 """Renders a template's input; None if the template refuses it."""
 
 
-def veiled(veil: Veil, asked: Mapping[str, Any], plain: str, read: Collection[str], render: Render) -> str | None:  # fmt: skip
+def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[str], render: Render) -> str | None:  # fmt: skip
     """Render a request behind a veil, as like its plain rendering as is safe.
 
     A template may read marks in what the model said, such as the end of reasoning: as few of the words `read` as this takes are
@@ -236,7 +236,7 @@ def veiled(veil: Veil, asked: Mapping[str, Any], plain: str, read: Collection[st
 
     Args:
         veil: The veil.
-        asked: The template's input.
+        inputs: The template's input.
         plain: Its rendering without a veil.
         read: Words that a template may read in the assistant's messages.
         render: Renders an input.
@@ -246,7 +246,7 @@ def veiled(veil: Veil, asked: Mapping[str, Any], plain: str, read: Collection[st
     """
 
     def shown(spared: Collection[str] = (), *, seams: bool = True, but: str | None = None) -> str | None:  # fmt: skip
-        return render(veil.hide(asked, spared, seams=seams, but=but))
+        return render(veil.hide(inputs, spared, seams=seams, but=but))
 
     def bare(rendering: str | None) -> str | None:
         return None if rendering is None else veil.bare(rendering)
@@ -274,6 +274,6 @@ def _words(veil: Veil, shown: str | None) -> list[str] | None:
     return None if shown is None else veil.frame(shown)
 
 
-def written(asked: Mapping[str, Any]) -> str:
+def written(inputs: Mapping[str, Any]) -> str:
     """Return all that a request has, for looking things up in it."""
-    return json.dumps(asked, ensure_ascii=False, default=str)
+    return json.dumps(inputs, ensure_ascii=False, default=str)

@@ -105,8 +105,11 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         self._special = piece_reader(self._vocab, special=True)
         self._finder = WordFinder(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
-        said = {**getattr(llama, "metadata", {}), **(getattr(llama, "kv_overrides", None) or {})}
-        self._words = Pretokenizer(self._vocab, str(said.get("tokenizer.ggml.pre", "")))
+        metadata = {
+            **getattr(llama, "metadata", {}),
+            **(getattr(llama, "kv_overrides", None) or {}),
+        }
+        self._words = Pretokenizer(self._vocab, str(metadata.get("tokenizer.ggml.pre", "")))
 
     def fewest(self, text: bytes) -> int:
         """Return a lower bound of a text's token count without tokenizing it, from the bytes of the longest token."""

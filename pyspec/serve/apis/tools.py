@@ -94,31 +94,31 @@ SERVERS = (
 
 @dataclass(frozen=True)
 class ClientTool:
-    """A tool that the client runs. given: its definition in the request. namespace: the name of the namespace that holds it."""
+    """A tool that the client runs. definition: as in the request. namespace: the name of the namespace that holds it."""
 
-    given: Mapping[str, Any]
+    definition: Mapping[str, Any]
     namespace: str | None = None
 
     @property
     def kind(self) -> str:
-        return str(self.given.get("type", "function"))
+        return str(self.definition.get("type", "function"))
 
     @property
     def name(self) -> str:
         """Its name for the model."""
-        own = self.kind if self.kind in _KNOWN else self.given.get("name")
+        own = self.kind if self.kind in _KNOWN else self.definition.get("name")
         return flat_name(own, self.namespace)
 
     def function(self) -> dict[str, Any]:
         """The tool as a chat's function."""
         if known := _KNOWN.get(self.kind):
             about = {"description": known.description, "parameters": known.parameters}
-            own = {key: self.given[key] for key in about if self.given.get(key)}
+            own = {key: self.definition[key] for key in about if self.definition.get(key)}
             return {"name": self.name, **about, **own}
         if self.kind == "function":
-            fields = {key: value for key, value in self.given.items() if key != "type"}
+            fields = {key: value for key, value in self.definition.items() if key != "type"}
             return {**fields, "name": self.name}
-        return text_function(self.name, self.given)
+        return text_function(self.name, self.definition)
 
     def item(self, call: str, text: str) -> dict[str, Any]:
         """A call of the tool as an item. call: its id. text: its arguments so far."""
@@ -127,7 +127,7 @@ class ClientTool:
             item = {"type": f"{self.kind}_call", "call_id": call, **known.beside}
             return {**item, known.place: arguments}
         where = {} if self.namespace is None else {"namespace": self.namespace}
-        named = {"call_id": call, "name": self.given.get("name"), **where}
+        named = {"call_id": call, "name": self.definition.get("name"), **where}
         if self.kind == "custom":
             return {"type": "custom_tool_call", **named, "input": text_of_call(text)}
         return {"type": "function_call", **named, "arguments": text}
@@ -166,7 +166,7 @@ def _is_remote(tool: Mapping[str, Any]) -> bool:
 
 def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
     """A `tool_choice` with tools' names for the model."""
-    names = {tool.given.get("name", tool.kind): tool.name for tool in tools}
+    names = {tool.definition.get("name", tool.kind): tool.name for tool in tools}
 
     def flat(named: Any) -> Any:
         name = names.get(named.get("name", named.get("type"))) if isinstance(named, dict) else None

@@ -65,12 +65,12 @@ class NamedCalls(CallForm):
             return False
         found = match.groupdict()
         name = (found.get("name") or found.get("other") or "").strip()
-        given = found.get("id") or ""
+        call_id = found.get("id") or ""
         if end == "{":
-            if not (yield from read_arguments(s, calls, name, given)):
+            if not (yield from read_arguments(s, calls, name, call_id)):
                 return False
         else:
-            calls.begin(name, given)
+            calls.begin(name, call_id)
             calls.add("{}")
         yield from s.space()
         if self.behind and (yield from s.accept(self.behind)):

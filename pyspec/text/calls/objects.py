@@ -219,11 +219,11 @@ def _read_text(s: Scanner) -> Scan[str]:
         return ""
 
 
-def read_arguments(s: Scanner, calls: Calls, name: str, given: str = "") -> Scan[bool]:
+def read_arguments(s: Scanner, calls: Calls, name: str, call_id: str = "") -> Scan[bool]:
     """Begin a call and emit its arguments: an object, an object as a string, or null for none."""
     char = yield from s.peek()
     if char == "{":
-        calls.begin(name, given)
+        calls.begin(name, call_id)
         return (yield from s.json(calls.add))
     if char not in ('"', "n"):
         return False
@@ -235,6 +235,6 @@ def read_arguments(s: Scanner, calls: Calls, name: str, given: str = "") -> Scan
         text = "{}" if parts == ["null"] or "".join(parts) == "null" else ""
     if not text:
         return False
-    calls.begin(name, given)
+    calls.begin(name, call_id)
     calls.add(text)
     return True
