@@ -20,6 +20,7 @@ from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Role
 from pyspec.engine.models import Placement, longest_draft
 from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
+from pyspec.engine.pictures import Projector
 from pyspec.engine.profiles import Side, beginnings, gpu_layers
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
@@ -92,7 +93,8 @@ _ROWS_A_SEQUENCE = 72
 class Models:
     """The target as a `llama_cpp.Llama`, with its draft and companion, before contexts are created.
 
-    at_once: largest number of sequences. kwargs: those of `TargetLlama`. Raises ModelInvalid, ModelNotFound or UnsupportedModel.
+    at_once: largest number of sequences. mmproj: the target's projector, for pictures. kwargs: those of `TargetLlama`. Raises
+    ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Models:
         memory: MemoryChoice = False,
         *,
         at_once: int = 1,
+        mmproj: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         self._flash = kwargs.get("flash_attn", AUTO)
@@ -115,6 +118,9 @@ class Models:
             self._automatic = draft == "auto" and longest_draft(self.target) > 0
             self.parts: Parts = choose_parts(self.target, draft, companion)
             self.parts.remember(memory, self.target)
+            self.projector: Projector | None = None
+            if mmproj is not None:
+                self.projector = Projector(Path(mmproj), self.target, trust=self.target.trust)
         except BaseException:
             self.target.close()
             raise
@@ -206,6 +212,8 @@ class Models:
 
     def close(self) -> None:
         self.parts.close()
+        if self.projector is not None:
+            self.projector.close()
         self.target.close()
 
 

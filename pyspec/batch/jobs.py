@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import Tally, settled, times_among
 from pyspec.errors import PyspecError
@@ -29,7 +30,7 @@ class Job:
     each position; None for none at all. cancelled: may be set from any thread; the job ends before the next round. alone: no
     other job may run beside it. begun: its answer so far, after a failed decode. timeout: in seconds. owner: only texts of the
     same owner are drafted for it. echo: the prompt's text if the answer begins with it. predicted: tokens of a predicted
-    answer, to draft from. drafts: names of draft and companion.
+    answer, to draft from. drafts: names of draft and companion. pictures: those of the prompt.
     """
 
     index: int
@@ -48,6 +49,7 @@ class Job:
     echo: str = ""
     predicted: Sequence[int] = ()
     drafts: tuple[str, str] = ("none", "none")
+    pictures: PromptPictures | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -122,6 +124,11 @@ class ActiveJob:
         scores, self.scored = self.scored or [], None
         tokens = targets_own(self.job.tokens if scores else ())
         self._tell([AnswerPart("content", self.job.echo)], tokens, scores)
+
+    @property
+    def shares(self) -> bool:
+        """Whether others may begin with its text: while it is scored, the engine has only a part, and pictures are its own."""
+        return self.scored is None and self.job.pictures is None
 
     @property
     def ready(self) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace as record_with
+
 from pyspec.batch.jobs import Job
+from pyspec.engine.pictures import Picture, Projector, PromptPictures
 from pyspec.engine.profiles import Side
 from pyspec.engine.verdicts import followed
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
@@ -23,6 +27,7 @@ from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.fill_in import FillIn, OtherFile
 from pyspec.text.forms import SYSTEM_ROLES, from_outside
+from pyspec.text.pictures import has_pictures, taken_out, text_around
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
@@ -73,7 +78,7 @@ class Settings:
     def guess(self, record: Record) -> int:
         """An upper estimate of a record's tokens, prompt and answer."""
         texts = [record.prompt or "", record.system or self.system or ""]
-        texts += [str(turn) for turn in record.messages or ()]
+        texts += map(text_around, record.messages or ())
         wanted = self.max_tokens if record.max_tokens is None else record.max_tokens
         size = sum(len(text.encode()) for text in texts)
         return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
@@ -84,7 +89,10 @@ class Settings:
 
 
 class JobMaker:
-    """Makes jobs for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion."""
+    """Makes jobs for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion.
+
+    projector: what turns pictures into rows; None for a model that sees none.
+    """
 
     def __init__(
         self,
@@ -92,8 +100,9 @@ class JobMaker:
         settings: Settings,
         n_ctx: int,
         drafts: tuple[str, str] = ("none", "none"),
+        projector: Projector | None = None,
     ) -> None:
-        self._target, self._drafts = target, drafts
+        self._target, self._drafts, self._projector = target, drafts, projector
         self._settings = settings
         self._n_ctx = n_ctx
         self._template = ChatTemplate.of(target)
@@ -121,10 +130,13 @@ class JobMaker:
 
     def job(self, index: int, record: Record) -> Job:
         """The job of a record. Raises InputError, OptionError or ContextOverflow."""
-        record.check()
-        tokens = self._tokens(record)
-        if len(tokens) > self._n_ctx:
-            raise ContextOverflow(self._n_ctx, len(tokens))
+        read, words = self._seen(record)
+        read.check()
+        tokens = self._tokens(read, words)
+        seen = PromptPictures(self._projector, [*words.values()]) if self._projector else None
+        beyond = seen.beyond if seen else 0
+        if len(tokens) + beyond > self._n_ctx:
+            raise ContextOverflow(self._n_ctx, len(tokens) + beyond)
         settings = self._settings
         wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
         functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
@@ -162,21 +174,31 @@ class JobMaker:
                 reasoning=limit,
             ),
             reader,
-            min(len(tokens) + wanted, self._n_ctx),
+            min(len(tokens) + wanted, self._n_ctx) + beyond,
             timeout=settings.timeout,
             echo=self._echo(record, tokens) if record.echo else "",
             predicted=self._predicted(record.prediction),
             drafts=self._drafts,
+            pictures=seen if words else None,
         )
+
+    def _seen(self, record: Record) -> tuple[Record, dict[str, Picture]]:
+        """A record with words in the places of its pictures, and the pictures by these words; unchanged without a projector."""
+        if self._projector is None or not has_pictures(record.messages or ()):
+            return record, {}
+        turns, found = taken_out(record.messages or ())
+        seen = {word: self._projector.picture(data) for word, data in found.items()}
+        return record_with(record, messages=turns), seen
 
     def count(self, record: Record) -> int:
         """Count a prompt's tokens, even if it exceeds the context; a lower bound if it does so by far.
 
         Raises InputError or OptionError.
         """
+        record, words = self._seen(record)
         record.check()
         try:
-            return len(self._tokens(record))
+            return len(self._tokens(record, words))
         except ContextOverflow as error:
             return error.need
 
@@ -227,7 +249,10 @@ class JobMaker:
         seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
         return replace(base, seed=seed, noise=noise, **own).seeded()
 
-    def _tokens(self, record: Record) -> list[int]:
+    def _tokens(
+        self, record: Record, pictures: Mapping[str, Picture] = MappingProxyType({})
+    ) -> list[int]:
+        """A record's prompt. pictures: by the words that stand for them."""
         if record.tokens is not None:
             check_tokens(record.tokens, self._target.n_vocab())
             return list(record.tokens)
@@ -249,8 +274,9 @@ class JobMaker:
         if record.reasons is False or budget == 0:
             arguments = {**self._speech.quiet, **arguments}
         return self._template.prompt(
-            from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on
-        )
+            from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on,
+            pictures={word: picture.ids for word, picture in pictures.items()},
+        )  # fmt: skip
 
     def _filling(self, record: Record, suffix: str) -> list[int]:
         """The prompt of an infill. It leaves room for the answer, at most a quarter of the context."""

@@ -33,7 +33,7 @@ from pyspec.llama.prompt_cache import PromptFile
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import Policies
-from pyspec.requests.records import Record
+from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.text.result import RecordResult
 
@@ -76,6 +76,7 @@ class Batch:
             None for an eighth of the free memory.
         prompt_cache: A file that keeps the longest prefix that prompts share, for the next `Batch`.
         memory: Whether lookup drafts from texts of other records; a folder keeps them for the next `Batch`.
+        mmproj: The file of the target's projector, with which it sees pictures in messages.
 
     Attributes:
         on_placed: Called with `placed` each time that contexts are created.
@@ -110,6 +111,7 @@ class Batch:
         cache_ram: int | None = None,
         prompt_cache: str | Path | None = None,
         memory: MemoryChoice = True,
+        mmproj: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max)
@@ -117,17 +119,17 @@ class Batch:
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
         self._placement = Placement.of(*beside, draft_n_cpu_moe, draft_override_tensor)
-        own = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
+        own, kwargs["mmproj"] = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}, mmproj
         self._options = own | changing_texts(kwargs)
-        self._exact, self._interactive, self._prompt_cache = exact, interactive, prompt_cache
-        self._gap, self._cache_ram = token_gap, cache_ram
+        self._exact, self._interactive = exact, interactive
+        self._prompt_cache, self._gap, self._cache_ram = prompt_cache, token_gap, cache_ram
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # without `parallel`, memory decides later how many sequences there are
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MAX_DEFAULT}  # fmt: skip
-        self._models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
+        self._models = models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings = settings = settings.following(self._models.target, self._models.sides)
-        self.jobs = JobMaker(self._models.target, settings, n_ctx, self._models.parts.names)
+        self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names, models.projector)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         curve, learned = self._models.known()
@@ -170,7 +172,7 @@ class Batch:
         """
         if isinstance(records, str):
             raise InputError("the records are a single text", "give a list of texts or Records")
-        indexed = ((i, _as_record(record, i)) for i, record in enumerate(records))
+        indexed = ((i, as_record(record, i)) for i, record in enumerate(records))
         return self._pump(partial(next, indexed, None))
 
     def run_indexed(self, records: Sequence[tuple[int, Record]]) -> Iterator[RecordResult]:
@@ -204,6 +206,11 @@ class Batch:
     def vocab(self) -> Any:
         """llama.cpp's handle of the target's vocabulary."""
         return self.target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
+
+    @property
+    def sees(self) -> bool:
+        """Whether messages may have pictures."""
+        return self._models.projector is not None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -389,11 +396,3 @@ def _check(parallel: int | None, n_ctx: int, draft_max: int | None) -> None:
     check_ranges({"n_ctx": n_ctx, "draft_max": draft_max})
     if n_ctx < 1:
         raise OptionError(f"n_ctx is {n_ctx}", "use 1 or more")
-
-
-def _as_record(record: Record | str, index: int) -> Record:
-    if isinstance(record, str):
-        return Record(id=str(index), prompt=record)
-    if not isinstance(record, Record):
-        raise InputError(f"record {index} is a {type(record).__name__}", "give texts or Records")
-    return record

@@ -30,7 +30,9 @@ from pyspec.batch.kept import KeptTexts, common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.scoring import PIECE, score_piece
 from pyspec.engine.parked import ParkedText, ParkedTexts
+from pyspec.engine.pictures import PromptPictures, cannot_go_back
 from pyspec.engine.rows import PREFILL_CHUNK
+from pyspec.engine.runs import Run
 from pyspec.engine.statistics import Tally, plain_decode_ms, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.lookup.text_index import TAIL
@@ -120,14 +122,13 @@ class Scheduler:
         return self._layout.cells - sum(answer.job.need for answer in self.active.values())
 
     def _texts(self) -> dict[int, list[int]]:
-        read = {seq: answer for seq, answer in self.active.items() if answer.scored is None}
-        return {seq: answer.run.tokens for seq, answer in read.items()}
+        return {seq: answer.run.tokens for seq, answer in self.active.items() if answer.shares}
 
     def _being_read(self, job: Job) -> bool:
         """Whether a prefilling sequence will hold a longer prefix of the prompt than any sequence holds now."""
         prompt = job.tokens, job.owner
-        reading = [(seq, a.run.tokens) for seq, a in self.active.items() if a.run.missing]
-        if not reading:
+        reading = [(s, a.run.tokens) for s, a in self.active.items() if a.run.missing and a.shares]
+        if not reading or job.pictures is not None:
             return False
         _, held = self.kept.source(*prompt, self._texts())
         most = max(self.kept.common(*each, *prompt) for each in reading)
@@ -141,7 +142,9 @@ class Scheduler:
         left = self.kept.left(seq, text, job.owner)
         if left >= n:  # no copy needed
             source, n = seq, left
-        if answer.scored is not None:  # scoring needs every row of the prompt
+        if (
+            not answer.shares
+        ):  # scoring needs every row of the prompt, and pictures are read by themselves
             source, n = None, 0
         parked = self._parked(answer, n)
         if parked is not None:
@@ -159,17 +162,30 @@ class Scheduler:
         answer.run.seq = seq
         if parked is not None and self.kept.parked is not None:
             self.kept.parked.restore(parked, seq, text)
-        if answer.scored is None:
-            self._loop.begin(answer.run)
-            answer.kept = answer.kept or len(text) - 1 - answer.run.missing
-        else:
-            answer.scored = [None]
+        self._begin(answer)
         self.active[seq] = answer
         self._forget(seq)
 
+    def _begin(self, answer: ActiveJob) -> None:
+        run, pictures = answer.run, answer.job.pictures
+        if answer.scored is not None:
+            answer.scored = [None]
+        elif pictures is not None:
+            self._read_pictures(run, pictures)
+        else:
+            self._loop.begin(run)
+            answer.kept = answer.kept or len(run.tokens) - 1 - run.missing
+
+    def _read_pictures(self, run: Run, pictures: PromptPictures) -> None:
+        """Begin a run whose prompt has pictures. All answers wait for these: the projector works in this thread."""
+        self._engine.set_tokens(run.seq, ())
+        held = pictures.read(run.tokens, run.seq)
+        if self._loop.begin(run, held) < held:
+            raise cannot_go_back()
+
     def _parked(self, answer: ActiveJob, n: int) -> ParkedText | None:
         """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""
-        if answer.scored is not None:
+        if not answer.shares:
             return None
         return self.kept.fetch(answer.run.tokens, answer.job.owner, n + self.kept.least)
 
@@ -347,7 +363,7 @@ class Scheduler:
         del self.active[seq]
         self._loop.end(answer.run)
         n = len(text) - 1 if self._keep_texts else max(common(text, each) for each in prompts)
-        n = 0 if answer.run.error is not None or answer.scored is not None else n
+        n = 0 if answer.run.error is not None or not answer.shares else n
         self.kept.keep(seq, text, n if n >= self.kept.least else 0)
 
     def _isolate(self, error: EngineError) -> list[RecordResult]:

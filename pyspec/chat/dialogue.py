@@ -12,6 +12,7 @@ from pyspec.errors import ContextOverflow
 from pyspec.llama.options import AnswerOptions
 from pyspec.screen.display import counted
 from pyspec.text.messages import Message
+from pyspec.text.pictures import part_of
 from pyspec.text.result import Result
 from pyspec.text.tokens import Token
 
@@ -37,14 +38,23 @@ FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, 
 class Exchange:
     """A question, and its answer once there is one.
 
-    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. options: those
-    of the answer; None if unknown, as in a loaded chat. seed: the sampler's seed.
+    pictures: names and data URLs of pictures before the question; files of chats keep only the names. answer.tokens: without the
+    one that ended it; empty if unknown, for example if another model made them. options: those of the answer; None if unknown,
+    as in a loaded chat. seed: the sampler's seed.
     """
 
     user: str
     answer: Result | None = None
     options: AnswerOptions | None = None
     seed: int = 0
+    pictures: Sequence[tuple[str, str]] = ()
+
+    def asked(self) -> Message:
+        """The question as a turn."""
+        if not self.pictures:
+            return Message(role="user", content=self.user)
+        seen = [part_of(url) for _, url in self.pictures]
+        return Message(role="user", content=[*seen, {"type": "text", "text": self.user}])
 
 
 @dataclass
@@ -68,7 +78,7 @@ class Conversation:
         """The turns from exchange `first` on, after the system turn."""
         turns = [Message(role="system", content=self.system)] if self.system is not None else []
         for exchange in self.exchanges[first:]:
-            turns.append(Message(role="user", content=exchange.user))
+            turns.append(exchange.asked())
             if exchange.answer is not None:
                 turns.append(_turn(exchange.answer))
         return turns

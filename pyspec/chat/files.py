@@ -16,6 +16,8 @@ from pyspec._version import __version__
 from pyspec.chat.dialogue import Conversation, Exchange, SavedModel
 from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import show, utf8, write_whole
+from pyspec.store.picture import MAX_BYTES, size_of_picture
+from pyspec.text.pictures import data_url
 from pyspec.text.result import Result
 from pyspec.text.tokens import Source, Token
 
@@ -103,7 +105,10 @@ def is_there(path: Path) -> bool:
 def _messages(conversation: Conversation) -> list[SavedMessage]:
     turns = [] if conversation.system is None else [SavedMessage("system", conversation.system)]
     for exchange in conversation.exchanges:
-        turns.append(SavedMessage("user", exchange.user))
+        gone = "".join(
+            f"(the picture {name}, which is not kept)\n" for name, _ in exchange.pictures
+        )
+        turns.append(SavedMessage("user", gone + exchange.user))
         if (answer := exchange.answer) is not None:
             tokens = [
                 SavedToken(t.id, int(t.source), t.gap, t.preferred, t.confirmed)
@@ -195,7 +200,15 @@ def _tokens(message: SavedMessage, model: ChatModelView) -> tuple[Token, ...]:
 def refuse_picture(name: str) -> None:
     """Raise InputError for a file with a picture's extension."""
     if _PICTURE.search(name):
-        raise InputError("images cannot be read", "describe the image in words")
+        hint = "/image FILE does, with the model's projector (--mmproj FILE)"
+        raise InputError("a picture cannot be read as text", hint)
+
+
+def read_picture(path: Path) -> tuple[str, str]:
+    """Read a picture; returns its name, and itself as a data URL. Raises InputError or InputTooLong."""
+    data = _read(path, MAX_BYTES)
+    size_of_picture(data)
+    return path.name, data_url(data)
 
 
 def read_text(path: Path) -> str:

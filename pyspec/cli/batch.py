@@ -26,6 +26,7 @@ from pyspec.cli.options import (
     CacheOptions,
     DraftOptions,
     ModelOptions,
+    ProjectorOptions,
     SystemOptions,
 )
 from pyspec.cli.sampler_options import SamplerOptions
@@ -70,7 +71,7 @@ class InputOptions(Reading):
 
 
 @dataclass(frozen=True)
-class BatchOptions(CacheOptions, SystemOptions):
+class BatchOptions(CacheOptions, SystemOptions, ProjectorOptions):
     """How to answer, and where to run."""
 
     # fmt: off
@@ -120,6 +121,7 @@ class BatchOptions(CacheOptions, SystemOptions):
         arguments = {
             **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact, "memory": self.memory,
+            "mmproj": self.mmproj,
         }  # fmt: skip
         if self.engine == "ray":
             if not local and models.threads is None:  # the actors use the cluster's cores

@@ -28,6 +28,7 @@ from pyspec.cli.options import (
     DraftOptions,
     KeptOptions,
     ModelOptions,
+    ProjectorOptions,
     ShownOptions,
     open_model,
 )
@@ -45,7 +46,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class TalkOptions(KeptOptions, DialogueOptions):
+class TalkOptions(KeptOptions, DialogueOptions, ProjectorOptions):
     """The conversation and how to show it."""
 
     # fmt: off
@@ -59,6 +60,11 @@ class TalkOptions(KeptOptions, DialogueOptions):
     max_tokens: int | None = option("Chat", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
         type=click.IntRange(min=-1), help="Longest answer, tokens; if not given, or -1, as many as fit.")
     # fmt: on
+
+    @property
+    def local_only(self) -> list[str]:
+        """Those of the options that are given and need the model in this process."""
+        return [*super().local_only, *(["--mmproj"] if self.mmproj else [])]
 
     def settings(
         self, drafts: DraftOptions, sampler: SamplerOptions, shown: ShownOptions
@@ -110,6 +116,7 @@ def chat(
             lambda **other: replace(models, **other).find(),
             models.model,
             asked.cache_ram,
+            asked.mmproj,
         )
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspec.chat.dialogue import Exchange, unended
-from pyspec.chat.files import last_model
+from pyspec.chat.files import last_model, read_picture
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.servers import RunningServer
 from pyspec.chat.settings import UNASKED
@@ -33,6 +33,7 @@ from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
     ModelOptions,
+    ProjectorOptions,
     open_model,
 )
 from pyspec.cli.sampler_options import SamplerOptions
@@ -72,13 +73,16 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class PromptOptions(CacheOptions, DialogueOptions):
+class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
     """Where the prompt comes from, and which conversation it continues."""
 
     # fmt: off
     more: str | None = option("Prompt", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt; same as PROMPT.")
     file: Path | None = option("Prompt", "-f", "--file", type=click.Path(path_type=Path),
         help="Read the prompt, or text to add to it, from a file; - is stdin.")
+    images: tuple[Path, ...] = option("Prompt", "--image", multiple=True, metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A picture before the prompt, for a model with --mmproj; may be repeated.")
     raw: bool = option("Prompt", "--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
     max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
         help="Largest prompt, bytes.")
@@ -87,7 +91,14 @@ class PromptOptions(CacheOptions, DialogueOptions):
     @property
     def local_only(self) -> list[str]:
         """Those of the options that are given and need the model in this process."""
-        return [*super().local_only, *(["--raw"] if self.raw else [])]
+        given = {"--raw": self.raw, "--mmproj": self.mmproj is not None}
+        return [*super().local_only, *(name for name, there in given.items() if there)]
+
+    def question(self, text: str) -> Exchange:
+        """Return the question with its pictures. Raises InputError for one that cannot be read."""
+        if self.raw and self.images:
+            raise OptionError("a raw prompt has no place for a picture", "leave out --raw")
+        return Exchange(text, pictures=[read_picture(path) for path in self.images])
 
     def text(self, prompt: str | None, taken: str = "") -> str:
         """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice.
@@ -166,7 +177,7 @@ def _opened(
     from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - not needed where a server answers
 
     opener = partial(open_model, models, drafts, engine, asked.memory)
-    return LlamaChat(opener, called=models.model)
+    return LlamaChat(opener, called=models.model, mmproj=asked.mmproj)
 
 
 @command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
@@ -183,21 +194,22 @@ def generate(
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
     text, screen = asked.text(_one(prompt), _sized(models.ctx)), screen_of(output.color)
-    speculation, content = drafts.speculation, shape.language()
+    speculation, content, question = drafts.speculation, shape.language(), asked.question(text)
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     if asked.going_on and models.model is None:
         models = replace(models, model=last_model())
     own = [*asked.local_only, *shape.local_only, *output.local_only]
     if (there := chosen_server(asked.server, models, engine, own)) is not None:
-        return _by_server(there, text, asked, shape, drafts, sampler, output, screen)
+        return _by_server(there, question, asked, shape, drafts, sampler, output, screen)
     with closing(_opened(asked, models, drafts, engine)) as model:
         if told := model.suggested.sentence(sampler.given):
             screen.note(told)
         sampling = sampler.sampling(suggested=model.suggested.values)
         _set_reasoning(model, output, screen)
-        raw = asked.raw or (model.template.is_plain and asked.system is None)
+        alone = asked.system is None and not asked.images
+        raw = asked.raw or (model.template.is_plain and alone)
         conversation, path = conversation_of(model, asked, raw)
-        conversation.exchanges.append(Exchange(text))
+        conversation.exchanges.append(question)
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
         shaped = _shape(model, tokens, content, raw=raw)
@@ -241,7 +253,7 @@ def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> N
 
 def _by_server(
     there: RunningServer,
-    text: str,
+    question: Exchange,
     asked: PromptOptions,
     shape: ShapeOptions,
     drafts: DraftOptions,
@@ -259,7 +271,7 @@ def _by_server(
         sampling, drafts.speculation, shape.max_tokens, shape.stop, reasoning=limit
     )
     conversation, path = conversation_of(model, asked, raw=False)
-    conversation.exchanges.append(Exchange(text))
+    conversation.exchanges.append(question)
     answer = model.answer(model.prompt(conversation.messages()), options)
     with answer_writer(screen, output, model.piece) as write:
         pieces, signals = shown_answer(answer, model.cancel, screen.progress.stop, write)

@@ -22,6 +22,7 @@ from pyspec.cli.options import (
     DraftOptions,
     KeptOptions,
     ModelOptions,
+    ProjectorOptions,
     SystemOptions,
     files_among,
 )
@@ -57,7 +58,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class ServedModels(ModelOptions):
+class ServedModels(ModelOptions, ProjectorOptions):
     """The models of a server, one per -m. Clients call a model given as a file by the file's name."""
 
     # fmt: off
@@ -111,9 +112,9 @@ class Loader:
                     "name several with -m, or set --models-max",
                 )
             return False
-        if server.alias is not None or self.cache.prompt_cache is not None:
+        if server.alias is not None or self.cache.prompt_cache is not None or self.models.mmproj:
             raise OptionError(
-                "--alias and --prompt-cache work with one model only", "leave them out"
+                "--alias, --prompt-cache and --mmproj work with one model only", "leave them out"
             )
         return True
 
@@ -176,6 +177,7 @@ class Loader:
             cache_ram=self.cache.cache_ram,
             prompt_cache=self.cache.prompt_cache,
             memory=memory,
+            mmproj=self.models.mmproj,
             **{**arguments, **self.engine.arguments},
         )
         try:

@@ -9,10 +9,11 @@ from time import perf_counter
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
+from pyspec.engine.pictures import cannot_go_back
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import Account, Timings
-from pyspec.errors import Cancelled, ContextOverflow, EngineBusy, UnsupportedModel
+from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.text.tokens import Step, Token
 
@@ -103,10 +104,7 @@ class Session:
             kept = self.loop.begin(run, held)
             self.tokens, self.account = run.tokens, None
             if kept < least:
-                raise UnsupportedModel(
-                    "this model's memory cannot go back by a token without losing the image before it",
-                    "end the prompt with text, or use a model that is neither recurrent nor hybrid",
-                )
+                raise cannot_go_back()
             self.engine.cancel(raised=False)
             self._in_flight = True
             self._turn += 1

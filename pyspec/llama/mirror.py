@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.engine.pictures import stand_ins
 from pyspec.engine.target import TargetLlama
 from pyspec.engine.turns import Turns
 from pyspec.errors import EngineError, InputError
@@ -67,8 +67,6 @@ class ScoreRows:
         """One row of zeros: a saved state keeps no logits, and one row fits a `llama_cpp.Llama` with any number of them."""
         return np.zeros((1, self._n_vocab), dtype=np.float32)
 
-
-_NUMBERS = count(1)
 
 _NEVER_DECODED = (1, 1)
 """llama.cpp's counters before the first decode, and after they were reset."""
@@ -136,21 +134,30 @@ class Mirror(TargetLlama):
             self._stand_in(self._n_tokens, n)
         self._n_tokens = n
 
-    def hold(self, tokens: Sequence[int]) -> None:
-        """Take note that another put these tokens into the context, in place of what it held."""
+    def hold(self, tokens: Sequence[int], foreign: Sequence[tuple[int, int]] = ()) -> None:
+        """Take note that another put these tokens into the context, in place of what it held.
+
+        foreign: from where to where they only stand for other rows.
+        """
         self.input_ids[: len(tokens)] = tokens
-        self._n_tokens, self._foreign = len(tokens), []
+        self._n_tokens, self._foreign, self._left = len(tokens), list(foreign), []
+
+    def held_of(self, tokens: Sequence[int]) -> int:
+        """Return how many positions of the context a text can go on from: those of their common beginning, images whole."""
+        common = common_prefix(self.input_ids[: self.n_tokens].tolist(), tokens)
+        return self._whole(common)
+
+    def _whole(self, common: int) -> int:
+        return next((first for first, end in self._foreign if first < common < end), common)
 
     def _stand_in(self, first: int, end: int) -> None:
         """Give positions that hold no tokens ids that no other such rows have, so that a text never takes them for its own."""
-        self.input_ids[first:end], number = 0, next(_NUMBERS)
-        for at in range(end - 1, first - 1, -1):
-            number, self.input_ids[at] = divmod(number, self._n_vocab)
+        self.input_ids[first:end] = stand_ins(end - first, self._n_vocab)
         self._foreign.append((first, end))
 
     def _keep_whole(self, common: int) -> int:
         """Return how many of the first `common` positions can stay, an image only as a whole; the others' rows are forgotten."""
-        kept = next((first for first, end in self._foreign if first < common < end), common)
+        kept = self._whole(common)
         self._foreign = [(first, end) for first, end in self._foreign if end <= kept]
         return kept
 

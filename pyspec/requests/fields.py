@@ -76,7 +76,6 @@ UNDONE = {
     "return_tokens": Undone(hint="send the content to /tokenize"),
     # ollama's
     "template": Undone(hint="leave it out, or set another when the server starts (--chat-template)"),
-    "images": Undone(hint="describe the image in words"),
     "context": Undone(hint="send the conversation to /api/chat"),
     "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip

@@ -197,6 +197,15 @@ def failed(index: int, record: Record, error: BaseException | Failure) -> Record
     return RecordResult(index=index, id=record.id, prompt_sha256=record.sha256, error=failure)
 
 
+def as_record(record: Record | str, index: int) -> Record:
+    """The record itself, or one for a prompt. Raises InputError for anything else."""
+    if isinstance(record, str):
+        return Record(id=str(index), prompt=record)
+    if not isinstance(record, Record):
+        raise InputError(f"record {index} is a {type(record).__name__}", "give texts or Records")
+    return record
+
+
 def unique(records: Iterable[Record]) -> Iterator[Record]:
     """The same records. A duplicate of an id gets an error, and its place as a new id."""
     seen: set[str] = set()

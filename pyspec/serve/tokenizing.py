@@ -116,7 +116,7 @@ def props(batch: Batch, serving: ServerSettings, path: str) -> dict[str, Any]:
         "total_slots": batch.parallel,
         "model_alias": serving.model,
         "model_path": path.replace("\\", "/").rpartition("/")[2],
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": batch.sees, "audio": False},
         "build_info": f"pyspec {__version__}",
         **{name: about[name] for name in names},
     }

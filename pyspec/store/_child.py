@@ -48,12 +48,12 @@ def errors_of(lc: ModuleType, on_line: Callable[[str], None] = lambda _line: Non
             errors.append(line)
 
     callback = lc.llama_log_callback(log)
-    _KEPT.append(callback)
+    KEPT.append(callback)
     lc.llama_log_set(callback, ctypes.c_void_p(0))
     return errors
 
 
-_KEPT: list[object] = []
+KEPT: list[object] = []
 """What llama.cpp may use as long as the process lives: callbacks, and what parameters point to."""
 
 
@@ -115,7 +115,7 @@ def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
     if loading["tensor_split"]:
         shares = (ctypes.c_float * max(128, lc.llama_max_devices()))(*loading["tensor_split"])
         params.tensor_split = shares
-        _KEPT.append(shares)
+        KEPT.append(shares)
     if loading["n_gpu_layers"] and loading["tensors"]:
         _place_tensors(lc, params, loading["tensors"])
     if loading["devices"]:
@@ -123,7 +123,7 @@ def place(lc: ModuleType, params: Any, loading: Mapping[str, Any]) -> None:
         found = [by_name(name.encode()) for name in loading["devices"]]
         chosen = (ctypes.c_void_p * (len(found) + 1))(*found)
         params.devices = ctypes.cast(chosen, ctypes.c_void_p)
-        _KEPT.append(chosen)
+        KEPT.append(chosen)
 
 
 def _place_tensors(lc: ModuleType, params: Any, pairs: Sequence[tuple[str, str]]) -> None:
@@ -132,11 +132,11 @@ def _place_tensors(lc: ModuleType, params: Any, pairs: Sequence[tuple[str, str]]
     of_device = ggml_function(lc, "ggml_backend_dev_buffer_type", pointer, pointer)
     flat = (pointer * (2 * len(pairs) + 2))()  # pattern and type of buffers; zeros end it
     for i, (pattern, name) in enumerate(pairs):
-        _KEPT.append(word := text(pattern.encode()))
+        KEPT.append(word := text(pattern.encode()))
         flat[2 * i] = ctypes.cast(word, pointer)
         flat[2 * i + 1] = of_device(by_name(name.encode()))
     params.tensor_buft_overrides = ctypes.cast(flat, pointer)
-    _KEPT.append(flat)
+    KEPT.append(flat)
 
 
 def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
@@ -152,7 +152,7 @@ def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
         kind, field = kinds[type(value)]
         entry.key, entry.tag = key.encode(), getattr(lc, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")
         setattr(entry.value, field, value.encode() if isinstance(value, str) else value)
-    _KEPT.append(array)
+    KEPT.append(array)
     return array
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from pyspec.errors import EngineError
 
 _SCRIPT = Path(__file__).with_name("_child.py")
+PICTURE_SCRIPT = Path(__file__).with_name("_picture.py")
 
 # The child sees the parent's import path as it is now and never the working directory's files.
 _START = (

@@ -64,11 +64,13 @@ def content_text(content: Any, *, result: bool = False) -> str | None:
         return content
     parts = content if isinstance(content, list) else [content]
     parts = without_pictures(parts) if result else parts
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+    if any(map(_is_picture, parts)):
         raise InputError(
-            "a message has content that is not text",
-            "images need a chat_handler of llama-cpp-python, and audio is not read",
+            "a message has a picture, and this model has no projector to see it",
+            "give --mmproj FILE, in Python mmproj= or a chat_handler; pictures are seen in users' messages only",
         )
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        raise InputError("a message has content that is not text", "files and audio are not read")
     return "".join(part["text"] for part in parts)
 
 
@@ -76,8 +78,11 @@ def without_pictures(content: Any) -> Any:
     """Return a call's result with a line of text in place of each picture."""
     if not isinstance(content, list):
         return content
-    kinds, line = ("image", "image_url", "input_image"), {"type": "text", "text": NO_PICTURE}
-    return [line if isinstance(p, dict) and p.get("type") in kinds else p for p in content]
+    return [{"type": "text", "text": NO_PICTURE} if _is_picture(part) else part for part in content]
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in ("image", "image_url", "input_image")
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class Message(TypedDict, total=False):
@@ -11,12 +11,12 @@ class Message(TypedDict, total=False):
 
     Attributes:
         role: "system", "user", "assistant" or "tool".
-        content: The text of the turn.
+        content: The text of the turn, or parts of text and pictures.
         reasoning_content: The model's reasoning before the content.
         tokens: Ids of an answer as it was generated, in place of its content. Never pass ids from an untrusted source.
     """
 
     role: str
-    content: str
+    content: str | list[dict[str, Any]]
     reasoning_content: str
     tokens: Sequence[int]

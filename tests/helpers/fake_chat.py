@@ -72,7 +72,9 @@ class FakeModel:
         self.turns.append([*messages])
         for message in messages:
             ids += [ord(message["role"][0].upper()), ord(":")]
-            ids += message.get("tokens") or [ord(c) for c in message["content"]]
+            content = message["content"]
+            text = content if isinstance(content, str) else content[-1]["text"]
+            ids += message.get("tokens") or [ord(c) for c in text]
             ids.append(END)
         return ids[:-1] if goes_on else [*ids, ord("A"), ord(":")]
 

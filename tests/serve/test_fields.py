@@ -196,7 +196,6 @@ def test_a_refused_field_is_named_on_the_page():
 
 WANTED = dict.fromkeys(UNDONE, True) | {
     "context": [1],
-    "images": ["x"],
     "modalities": ["text", "audio"],
     "n_probs": 3,
     "template": "{{ .Prompt }}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspec.errors import AnswerFailed, InputError
@@ -18,6 +18,7 @@ from pyspec.serve.apis.interface import (
     PING,
     Interface,
     as_chat,
+    content_of,
     event,
     reader,
     status_of,
@@ -168,22 +169,30 @@ def _without_session(user: str) -> str:
 
 def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A user's turn as messages: one for each result of a call, and one for each text between them."""
-    texts: list[str] = []
+    own: list[dict[str, Any]] = []
     for block in blocks:
         if block.get("type") != "tool_result":
-            texts.append(_text(block))
+            own.append(block)
             continue
-        if texts:
-            yield {"role": role, "content": "\n".join(texts)}
-            texts = []
+        if own:
+            yield {"role": role, "content": _content(role, own)}
+            own = []
         result = block.get("content") or ""
         parts = [result] if isinstance(result, str) else list(map(_text, without_pictures(result)))
         if block.get("is_error"):
             parts = ["The call failed:", *parts]
         text = "\n".join(parts)
         yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
-    if texts:
-        yield {"role": role, "content": "\n".join(texts)}
+    if own:
+        yield {"role": role, "content": _content(role, own)}
+
+
+def _content(role: str, blocks: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A turn's text, or in a user's turn with pictures its parts."""
+    if role != "user" or not any(block.get("type") == "image" for block in blocks):
+        return "\n".join(map(_text, blocks))
+    read = [b if b.get("type") == "image" else {"type": "text", "text": _text(b)} for b in blocks]
+    return content_of(read, ("text",))
 
 
 def _found(content: Any) -> Iterator[str]:

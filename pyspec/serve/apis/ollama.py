@@ -14,12 +14,13 @@ import msgspec
 
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.requests.bodies import Body
-from pyspec.requests.fields import REFUSED, UNDONE
+from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record
 from pyspec.sampling.options import OFFERED
 from pyspec.serve.apis.interface import Interface, as_chat, reader
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.parts import object_of
+from pyspec.text.pictures import base64_url, part_of
 
 LINES = "application/x-ndjson"
 
@@ -93,7 +94,7 @@ class OllamaChat(OllamaBody):
 class OllamaText(OllamaBody):
     """A prompt. raw: without the template. suffix: the text after the answer. Without a prompt it only loads the model."""
 
-    refused = (*OllamaBody.refused, "template", "images", "context")
+    refused = (*OllamaBody.refused, "template", "context")
 
     prompt: str = ""
     system: str | None = None
@@ -111,7 +112,7 @@ class OllamaText(OllamaBody):
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
         turns = [{"role": "system", "content": self.system}] if self.system else []
-        turns.append({"role": "user", "content": self.prompt})
+        turns.append(_turn({"role": "user", "content": self.prompt, "images": self.images}))
         (record,) = as_chat(self, "text", messages=turns, **self._chat_fields()).records(name)
         if self.raw or self.suffix:
             record.messages, record.prompt, record.form = None, self.prompt, COMPLETION
@@ -121,9 +122,11 @@ class OllamaText(OllamaBody):
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:
     """A message in OpenAI's format. Raises InputError."""
-    if message.get("images"):
-        raise InputError("images cannot be read", UNDONE["images"].hint)
-    made = {"role": message.get("role"), "content": message.get("content") or ""}
+    text = message.get("content") or ""
+    made = {"role": message.get("role"), "content": text}
+    if images := message.get("images"):
+        seen = [part_of(base64_url(str(each))) for each in images]
+        made["content"] = [*seen, {"type": "text", "text": text}]
     if message.get("thinking"):
         made["reasoning_content"] = message["thinking"]
     if calls := message.get("tool_calls"):
