@@ -66,10 +66,43 @@ static void test_going_on_from_a_draft_longer_than_a_batch(void) {
     end(&w);
 }
 
+static void test_rows_of_a_prompt(void) {
+    fixture w = make(200);
+    begin(&w);
+    int32_t text[N_TEXT + PS_MAX_DRAFT];
+    float said[N_VOCAB];
+    const float *row;
+    ps_verdict verdict;
+    ps_gate_state state = {0};
+    write_prompt(text, 0);
+    for (int32_t from = 0; from < N_PROMPT; from += 3) {
+        const int32_t n = from + 3;
+        CHECK(ps_seq_set(w.engine, 0, text, n, from, NULL) == PS_OK);
+        CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, -3}) == PS_E_ARG);
+        CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, -2}) == PS_OK);
+        for (int32_t i = 0; i < n - from; i++) {
+            fake_row(&w.target, text, from + i + 1, said);
+            CHECK(ps_target_row(w.engine, 0, i, &row) == PS_OK && !memcmp(row, said, sizeof said));
+        }
+        CHECK(ps_target_row(w.engine, 0, n - from, &row) == PS_E_STATE);
+        CHECK(ps_accept(w.engine, 0, NULL, NULL, &state, &verdict) == PS_E_STATE);
+    }
+    /* the text goes on as if its prompt had been read without */
+    CHECK(ps_seq_set(w.engine, 0, text, N_PROMPT, N_PROMPT - 1, NULL) == PS_OK);
+    CHECK(ps_verify(w.engine, 1, &(ps_work){0, 0, 0}) == PS_OK);
+    CHECK(ps_accept(w.engine, 0, NULL, NULL, &state, &verdict) == PS_OK);
+    fake_row(&w.target, text, N_PROMPT, said);
+    int32_t best = 0;
+    for (int32_t v = 1; v < N_VOCAB; v++) best = said[v] > said[best] ? v : best;
+    CHECK(verdict.n == 1 && verdict.token[0] == best);
+    end(&w);
+}
+
 int main(void) {
     fake_bind();
     RUN(test_more_sequences_than_rows);
     RUN(test_drafts_longer_than_a_batch);
     RUN(test_going_on_from_a_draft_longer_than_a_batch);
+    RUN(test_rows_of_a_prompt);
     return REPORT();
 }
