@@ -169,7 +169,7 @@ def composed(load: Load, gap: float) -> None:
     active: Any = load.active
     composer = Composer(contexts, active, curve, interactive=True, exact=False, gap=gap)
     while load.going_on:
-        while load.waiting and len(load.active) < load.n and not composer.in_turn:
+        while load.waiting and len(load.active) < load.n and not composer.holds_admission:
             load.start()
         chosen: Any = composer.next()
         answers, reading = chosen

@@ -17,7 +17,7 @@ from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import MODELS
 from pyspec.cli.streams import run_progress, stdout_console
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.engine.verdicts import PairVerdict, keep_verdict, settings_of
 from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question
@@ -125,13 +125,13 @@ def _side_by_side(
         alike | {name: found[name] for name in ("n_cpu_moe", "override_tensor")} | engine.arguments
     )
     kinds = given.pop("draft_type_k", None), given.pop("draft_type_v", None)
-    placement = Placement.of(
+    side_options = SideOptions.of(
         found["draft_n_gpu_layers"], found["draft_devices"], kinds,
         found["draft_n_cpu_moe"], found["draft_override_tensor"],
     )  # fmt: skip
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
-        placement=placement, engine=engine_words(engine), judge=_judge(judged_by, path, alike), **given,
+        side_options=side_options, engine=engine_words(engine), judge=_judge(judged_by, path, alike), **given,
     )  # fmt: skip
 
 

@@ -32,10 +32,10 @@ import numpy.typing as npt
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
 from pyspec.engine.handle import Role
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
-from pyspec.engine.parts import choose_parts, states_of
 from pyspec.engine.runs import Run
+from pyspec.engine.selection import choose_parts, states_of
 from pyspec.engine.timing import ready
 from pyspec.errors import MeasureError, OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
@@ -52,7 +52,7 @@ from .judging import TextJudge
 from .records import RunLog, RunRecord, TimedAnswer, describe
 from .tasks import Mode, Options, each_once, first_check, parse_mode, passes
 
-_AS_TARGET = Placement()
+_AS_TARGET = SideOptions()
 _EXTRAS = ("random", "thin", "temp")
 _HINT = "variants look like plain, strict+fixed:4, margin+thin+fixed:4, margin+random, plain+temp:0.3@80"
 
@@ -155,13 +155,13 @@ class _Answer:
 class SideBySide:
     """One target with a sequence for each variant and seed. drafting: as for `SpeculativeLlama`.
 
-    n_ctx: positions per sequence; seeds: per variant; placement: of the draft; engine: llama.cpp's options among `kwargs`, as a
-    page prints them; judge: reads the answers, and is closed with this. One thread at a time.
+    n_ctx: positions per sequence; seeds: per variant; engine: llama.cpp's options among `kwargs`, as a page prints them; judge:
+    reads the answers, and is closed with this. One thread at a time.
     """
 
     def __init__(
         self, model: str, drafting: str, variants: Sequence[Variant], *, n_ctx: int,
-        max_tokens: int, seeds: int = 1, placement: Placement = _AS_TARGET, engine: str = "",
+        max_tokens: int, seeds: int = 1, side_options: SideOptions = _AS_TARGET, engine: str = "",
         judge: TextJudge | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
@@ -175,7 +175,7 @@ class SideBySide:
         # a draft that reads states reads the prompt in each sequence; others share it
         each = n_ctx if states_of(parts, self.target) is not None else max_tokens + 80
         layout = Layout(padded(n_ctx + n * each))
-        self._contexts = Contexts(self.models, n + 1, n_ctx, layout, placement)
+        self._contexts = Contexts(self.models, n + 1, n_ctx, layout, side_options)
         self._engine, self._loop = self._contexts.engine, self._contexts.loop
 
     @property

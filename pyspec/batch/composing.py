@@ -8,7 +8,7 @@ from functools import partial
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob
 from pyspec.engine.handle import Role
-from pyspec.engine.rows import read_one, read_piece, share_rows
+from pyspec.engine.rows import next_chunk, share_in_streams, share_rows
 from pyspec.policy.cost import CostCurve
 
 GAP_MS = 250.0
@@ -45,10 +45,10 @@ class Composer:
         self._streams = contexts.layout.each > 0
         self._many = False
         self._answers = dict[int, float]()  # ms of decodes without prefill, by number of answers
-        self._reading_time = ReadingTime()
+        self._prefill_time = PrefillTime()
 
     @property
-    def in_turn(self) -> bool:
+    def holds_admission(self) -> bool:
         """Whether the next request has to wait until the present prefill ends.
 
         In streams beside answers, each prefilling sequence has a row in every decode, and a prompt's row alone is expensive.
@@ -61,12 +61,12 @@ class Composer:
 
         An answer whose prompt is prefilled to its last token is among the former: the same decode yields its first token.
         """
-        answers = self._answering()
-        reading = self._reading(len(answers))
+        answers = self._decoding()
+        reading = self._prefill_chunks(len(answers))
         answers += [answer for answer, n in reading if n > answer.run.missing]
         return answers, [(answer, n) for answer, n in reading if n <= answer.run.missing]
 
-    def _answering(self) -> list[ActiveJob]:
+    def _decoding(self) -> list[ActiveJob]:
         read = [answer for answer in self._active.values() if not answer.run.missing]
         answers = [answer for answer in read if answer.ready]
         reading = len(self._active) - len(read)
@@ -76,29 +76,31 @@ class Composer:
         self._many = self._streams and not self._interactive and reading > most
         return [] if self._many else answers
 
-    def _reading(self, n_answering: int) -> list[tuple[ActiveJob, int]]:
+    def _prefill_chunks(self, n_decoding: int) -> list[tuple[ActiveJob, int]]:
         """The answers in prefill, and the tokens of each one's next chunk, the prompt's last token included."""
         # the dict keeps the order of admission: the first one in prefill has waited longest
         reading = [(seq, a.run.missing) for seq, a in self._active.items() if a.run.missing]
         if self._exact:
             held = self._contexts.engine.held(Role.TARGET, reading[0][0]) if reading else 0
-            shares = read_piece(reading, held)
+            shares = next_chunk(reading, held)
         else:
             rows = [(seq, missing + self._active[seq].ready) for seq, missing in reading]
-            shared = partial(read_one, beside=n_answering) if self._streams else share_rows
-            shares = shared(rows, self._room(n_answering))
+            shared = partial(share_in_streams, beside=n_decoding) if self._streams else share_rows
+            shares = shared(rows, self._room(n_decoding))
         return [(self._active[seq], n) for seq, n in shares]
 
-    def _room(self, n_answering: int) -> int:
+    def _room(self, n_decoding: int) -> int:
         """Limit on the prompt tokens of the next decode."""
         running = self._interactive and self._running
-        return self.piece(self._contexts.fill_rows(max(1, n_answering) if running else n_answering))
+        return self.chunk_size(
+            self._contexts.fill_rows(max(1, n_decoding) if running else n_decoding)
+        )
 
     @property
     def _running(self) -> int:
         return sum(not a.run.missing and a.scored is None for a in self._active.values())
 
-    def piece(self, most: int) -> int:
+    def chunk_size(self, most: int) -> int:
         """The size of a prefill chunk, at most `most` tokens, beside the running answers.
 
         If interactive, as large as the gap allows, with the decode's size among those where a row is cheapest.
@@ -109,7 +111,7 @@ class Composer:
         base, row = self._base(n)
         gap = self._gap or max(GAP_MS, _BASES * base)
         left = max(gap - base, base)  # half of a decode's time is for prompts in any case
-        return self._reading_time.best(n, most, left, row)
+        return self._prefill_time.best(n, most, left, row)
 
     def _base(self, n: int) -> tuple[float, float]:
         """Milliseconds of a decode of n answers alone, and a first estimate for a prompt's row, by the curve."""
@@ -120,13 +122,13 @@ class Composer:
     def took(self, filled: int, n_answers: int, ms: float) -> None:
         """Learn from the time of a decode. filled: its prompt tokens."""
         if filled and n_answers:
-            self._reading_time.learn(n_answers, filled, ms - self._base(n_answers)[0])
+            self._prefill_time.learn(n_answers, filled, ms - self._base(n_answers)[0])
         elif n_answers:
             before = self._answers.get(n_answers, ms)
             self._answers[n_answers] = before + _NEWEST * (min(ms, _MAX_TIMES * before) - before)
 
 
-class ReadingTime:
+class PrefillTime:
     """Milliseconds of a prompt's row beside answers, by the octave of the decode's rows.
 
     Kernels work in tiles of rows, so that 64 may take less time than 48.

@@ -18,10 +18,10 @@ from llama_cpp import _internals as internals
 from pyspec.batch.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Role
-from pyspec.engine.models import Placement, longest_draft
-from pyspec.engine.parts import MemoryChoice, Parts, choose_parts, states_of
+from pyspec.engine.models import SideOptions, longest_draft
 from pyspec.engine.pictures import Projector
-from pyspec.engine.profiles import Side, beginnings, gpu_layers
+from pyspec.engine.profiles import SideFile, beginnings, gpu_layers
+from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
@@ -173,31 +173,31 @@ class Models:
         return [path for path in (self.parts.draft, self.parts.companion) if path is not None]
 
     @property
-    def sides(self) -> list[Side]:
+    def sides(self) -> list[SideFile]:
         """Draft and companion, with the bytes that a step of each reads."""
         paths = self._beside
-        sides = [Side(path, size_of(path)) for path in paths]
+        sides = [SideFile(path, size_of(path)) for path in paths]
         if sides:
             reads = states_of(self.parts, self.target) is not None
             size = head_size(paths[0]) if self.parts.head else sides[0].size
-            sides[0] = Side(paths[0], size, reads)
+            sides[0] = SideFile(paths[0], size, reads)
         return sides
 
     def known(self) -> tuple[CostCurve, Acceptance]:
         """The pair's measured profile, or a prior."""
         return beginnings(self.target, self.sides)
 
-    def beside(self, placement: Placement) -> float:
+    def beside(self, options: SideOptions) -> float:
         """Bytes of a token in the KV caches of draft and companion."""
-        found = [cell_bytes(path, placement) for path in self._beside]
+        found = [cell_bytes(path, options) for path in self._beside]
         if self.parts.head:  # one layer of the target's file
             found[0] /= int(llama_cpp.llama_model_n_layer(self.target.model))
         return sum(found)
 
-    def held(self, cells: int, n_seq: int, placement: Placement) -> int:
+    def held(self, cells: int, n_seq: int, options: SideOptions) -> int:
         """Bytes of all weights and KV caches. cells: of each cache, for n_seq sequences."""
         sides = sum(side.size for side in self.sides)
-        return sides + held_bytes(self.target, cells, n_seq, self.beside(placement))
+        return sides + held_bytes(self.target, cells, n_seq, self.beside(options))
 
     @property
     def on_cpu(self) -> bool:
@@ -230,7 +230,7 @@ class Contexts:
         n_slots: int,
         n_ctx: int,
         layout: Layout,
-        placement: Placement = Placement(),  # noqa: B008 - frozen
+        options: SideOptions = SideOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
         self.target = models.target
@@ -241,7 +241,7 @@ class Contexts:
         self._n_ubatch = int(llama_cpp.llama_n_ubatch(own.ctx))
         fewer = attention.below_tile and n_slots < TILE - 1
         self.answering_rows = min(TILE - 1, self.n_batch) if fewer else self.n_batch
-        self.assembly = Assembly(self.target, models.parts, placement, n_seq=n_slots, n_ctx=n_ctx)
+        self.assembly = Assembly(self.target, models.parts, options, n_seq=n_slots, n_ctx=n_ctx)
         self.engine, self.loop = self.assembly.engine, self.assembly.loop
 
     @property
@@ -316,7 +316,7 @@ def open_contexts(
     n_slots: int,
     n_ctx: int,
     needs: Sequence[int],
-    placement: Placement,
+    options: SideOptions,
     *,
     most: int | None,
     pass_ms: float,
@@ -335,7 +335,7 @@ def open_contexts(
         last = most is None or n_slots == 1
         try:
             if last or layout.cells <= (most or 0):
-                return Contexts(models, n_slots, n_ctx, layout, placement)
+                return Contexts(models, n_slots, n_ctx, layout, options)
         except NoMemory:
             if last:
                 raise

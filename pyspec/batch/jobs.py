@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.runs import Run
-from pyspec.engine.statistics import Tally, settled, times_among
+from pyspec.engine.statistics import Tally, speculation_report, times_among
 from pyspec.errors import PyspecError
 from pyspec.llama.options import AnswerOptions
 from pyspec.requests.custom import openai_calls
@@ -70,7 +70,7 @@ class Job:
     ) -> RecordResult:
         """The result with these parts. kept: prompt tokens from the prefix cache. more: further fields of the result."""
         n = len(self.tokens)
-        about = settled(tally, (n, min(kept, n)), timings)
+        about = speculation_report(tally, (n, min(kept, n)), timings)
         result = RecordResult.of(
             parts,
             index=self.index,

@@ -12,7 +12,7 @@ from msgspec.structs import replace as record_with
 
 from pyspec.batch.jobs import Job
 from pyspec.engine.pictures import Picture, Projector, PromptPictures
-from pyspec.engine.profiles import Side
+from pyspec.engine.profiles import SideFile
 from pyspec.engine.verdicts import followed
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.gbnf import of_grammar
@@ -83,7 +83,7 @@ class Settings:
         size = sum(len(text.encode()) for text in texts)
         return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
 
-    def following(self, target: Any, sides: Sequence[Side]) -> Settings:
+    def following(self, target: Any, sides: Sequence[SideFile]) -> Settings:
         """Settings in which an automatic rule is replaced by the one known to suit a target and its draft."""
         return replace(self, rule=followed(self.rule, target.model_path, sides))
 

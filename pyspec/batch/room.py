@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import gpu_layers
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.store.devices import layer_devices
@@ -102,8 +102,8 @@ def longest_context(
     """
     trained = read_header(path, weights=False).of_arch("context_length")
     most = trained if type(trained) is int and trained > 0 else STEP
-    beside = sum(cell_bytes(other, Placement()) for other in others)
-    a_cell = n_seq * (cell_bytes(path, Placement()) + beside)
+    beside = sum(cell_bytes(other, SideOptions()) for other in others)
+    a_cell = n_seq * (cell_bytes(path, SideOptions()) + beside)
     room = _room_beside(size_of(path), layers, devices)
     fits = most if not a_cell else min(float(most), room // a_cell)
     if fits >= most:
@@ -113,9 +113,9 @@ def longest_context(
     return held
 
 
-def cell_bytes(path: Path, placement: Placement) -> float:
+def cell_bytes(path: Path, options: SideOptions) -> float:
     """Bytes of a token in a model's KV cache, by the shapes of its projections."""
-    types = {"attn_k.weight": placement.type_k, "attn_v.weight": placement.type_v}
+    types = {"attn_k.weight": options.type_k, "attn_v.weight": options.type_v}
     kinds = {name: _F16 if kind is None else kind for name, kind in types.items()}
     total = 0.0
     for tensor in read_header(path, weights=False).tensors:
@@ -151,9 +151,9 @@ def held_bytes(target: Any, cells: int, n_seq: int, beside: float = 0.0) -> int:
     return int(llama_cpp.llama_model_size(target.model) + caches)
 
 
-def expected_bytes(target: Path, others: Sequence[Path], cells: int, placement: Placement) -> int:
-    """An estimate of the bytes of models that are not loaded. others: draft, companion. placement: types of the target's KV."""
-    caches = cell_bytes(target, placement) + sum(cell_bytes(path, Placement()) for path in others)
+def expected_bytes(target: Path, others: Sequence[Path], cells: int, options: SideOptions) -> int:
+    """An estimate of the bytes of models that are not loaded. others: draft, companion. options: types of the target's KV."""
+    caches = cell_bytes(target, options) + sum(cell_bytes(path, SideOptions()) for path in others)
     return int(size_of(target) + sum(map(size_of, others)) + cells * caches)
 
 

@@ -21,10 +21,10 @@ from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import Role
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
-from pyspec.engine.parts import MemoryChoice
+from pyspec.engine.selection import MemoryChoice
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
@@ -118,7 +118,7 @@ class Batch:
         policy = parse_length(length)
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
-        self._placement = Placement.of(*beside, draft_n_cpu_moe, draft_override_tensor)
+        self._side_options = SideOptions.of(*beside, draft_n_cpu_moe, draft_override_tensor)
         own, kwargs["mmproj"] = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}, mmproj
         self._options = own | changing_texts(kwargs)
         self._exact, self._interactive = exact, interactive
@@ -154,7 +154,7 @@ class Batch:
         if not self._interactive:
             return best
         # fewer may be as fast, but a request should not wait for the end of another's answer
-        room = memory_for(self._models.target, self._n_ctx, self._models.beside(self._placement))
+        room = memory_for(self._models.target, self._n_ctx, self._models.beside(self._side_options))
         return max(1, min(max(best, MIN_INTERACTIVE), room))
 
     def run(self, records: Iterable[Record | str]) -> Iterator[RecordResult]:
@@ -230,7 +230,7 @@ class Batch:
     def nbytes(self) -> int:
         """Bytes of all weights and KV caches."""
         cells = self._contexts.layout.cells if self._contexts else 0
-        return self._models.held(cells, self.parallel, self._placement)
+        return self._models.held(cells, self.parallel, self._side_options)
 
     @property
     def placed(self) -> str:
@@ -308,7 +308,7 @@ class Batch:
         needs = [self._cells] if self._cells else needs
         must_pool = bool(self._cells) or self._models.must_draft
         self._contexts = made = open_contexts(
-            self._models, self.parallel, self._n_ctx, needs, self._placement,
+            self._models, self.parallel, self._n_ctx, needs, self._side_options,
             most=None if self._fixed else self._room, pass_ms=self._policies.curve.target.table()[1],
             must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
@@ -325,13 +325,13 @@ class Batch:
         )  # fmt: skip
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))
-            self._scheduler.kept.restore(file, made.layout.each or made.layout.cells)
+            self._scheduler.prefixes.restore(file, made.layout.each or made.layout.cells)
         return self._scheduler
 
     @cached_property
     def _room(self) -> int:
         """KV cells that memory holds for the default of `parallel`, measured before the first contexts are created."""
-        return STEP * memory_for(self.target, STEP, self._models.beside(self._placement))
+        return STEP * memory_for(self.target, STEP, self._models.beside(self._side_options))
 
     def _outgrow(self, jobs: Sequence[Job]) -> None:
         """Create larger contexts for the waiting jobs, none of which fits the present ones."""
@@ -344,7 +344,7 @@ class Batch:
         if self._contexts is not None:
             self._decode_us = self._decoding()
             if self._prompt_cache is not None and self._scheduler is not None:
-                self._scheduler.kept.save(PromptFile(self.target, Path(self._prompt_cache)))
+                self._scheduler.prefixes.save(PromptFile(self.target, Path(self._prompt_cache)))
             self._contexts.close()
         self._contexts = self._scheduler = None
 
@@ -368,7 +368,7 @@ class Batch:
             "tokens_per_second": round(total.tokens / seconds, 2) if seconds else 0.0,
             "kv_cells": contexts.layout.cells if contexts else 0,
             "streams": bool(contexts and contexts.layout.each),
-            "prefix_tokens": len(scheduler.kept.shared) if scheduler else 0,
+            "prefix_tokens": len(scheduler.prefixes.shared) if scheduler else 0,
             "decode_s": {role.name.lower(): round(s, 3) for role, s in zip(Role, times)},
             "outside_decodes": round(1 - sum(times) / seconds, 4) if seconds else 0.0,
         }

@@ -26,9 +26,9 @@ from time import perf_counter
 from pyspec.batch.composing import Composer
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job
-from pyspec.batch.kept import KeptTexts, common
+from pyspec.batch.prefix_cache import PrefixCache, common
 from pyspec.batch.queue import JobQueue
-from pyspec.batch.scoring import PIECE, score_piece
+from pyspec.batch.scoring import SCORED_CHUNK, score_chunk
 from pyspec.engine.parked import ParkedText, ParkedTexts
 from pyspec.engine.pictures import PromptPictures, cannot_go_back
 from pyspec.engine.rows import PREFILL_CHUNK
@@ -50,9 +50,9 @@ class Scheduler:
     window: number of waiting jobs to choose from. total: collects the statistics of all answers. interactive: the first come is
     served first, and free sequences keep their whole text for later prompts; else the longest job goes first, and free sequences
     keep only prefixes of waiting prompts. exact: texts do not depend on neighbours. gap: see `Composer`. cache: bytes of memory
-    for texts of evicted sequences, if interactive. public: see `KeptTexts`.
+    for texts of evicted sequences, if interactive. public: see `PrefixCache`.
 
-    outgrown: no job runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. kept: the
+    outgrown: no job runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. prefixes: the
     prefix cache in free sequences.
     """
 
@@ -74,13 +74,12 @@ class Scheduler:
         self._engine, self._loop = contexts.engine, contexts.loop
         self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
         self.active: dict[int, ActiveJob] = {}
-        parked = (
-            ParkedTexts(self._engine, contexts.copied, cache) if interactive and cache else None
-        )
-        self.kept = KeptTexts(self._engine, contexts.n_slots, contexts.layout.each, public, parked)
+        parks, each = interactive and cache > 0, contexts.layout.each
+        parked = ParkedTexts(self._engine, contexts.copied, cache) if parks else None
+        self.prefixes = PrefixCache(self._engine, contexts.n_slots, each, public, parked)
         self._keep_texts, self._exact, self._total = interactive, exact, total
         self._pad = [max(contexts.target.token_bos(), 0)]
-        self._layout, self._streams = contexts.layout, contexts.layout.each > 0
+        self._layout, self._streams = contexts.layout, each > 0
         self._slots = set(range(contexts.n_slots))
         self.outgrown = False
         self._composer = Composer(
@@ -89,7 +88,7 @@ class Scheduler:
 
     def _start_all(self) -> list[RecordResult]:
         ended = []
-        while self.kept.texts and self.waiting and not self._composer.in_turn:
+        while self.prefixes.texts and self.waiting and not self._composer.holds_admission:
             alone = self.waiting.jobs[-1].alone or any(s.job.alone for s in self.active.values())
             job = None if self.active and alone else self._take()
             if job is None:
@@ -100,9 +99,9 @@ class Scheduler:
                 raise
             except Exception as error:  # noqa: BLE001 - a faulty job must not end the others
                 ended.append(self._fail(job, error))
-                lost = self._slots - self.active.keys() - self.kept.texts.keys()
+                lost = self._slots - self.active.keys() - self.prefixes.texts.keys()
                 for seq in lost:
-                    self.kept.keep(seq, (), 0)
+                    self.prefixes.keep(seq, (), 0)
         return ended
 
     def _take(self) -> Job | None:
@@ -114,7 +113,7 @@ class Scheduler:
 
     def _fits(self, job: Job) -> bool:
         room = self._layout.each if self._streams else self._unused
-        return job.need <= room and not self._being_read(job)
+        return job.need <= room and not self._being_prefilled(job)
 
     @property
     def _unused(self) -> int:
@@ -124,22 +123,22 @@ class Scheduler:
     def _texts(self) -> dict[int, list[int]]:
         return {seq: answer.run.tokens for seq, answer in self.active.items() if answer.shares}
 
-    def _being_read(self, job: Job) -> bool:
+    def _being_prefilled(self, job: Job) -> bool:
         """Whether a prefilling sequence will hold a longer prefix of the prompt than any sequence holds now."""
         prompt = job.tokens, job.owner
         reading = [(s, a.run.tokens) for s, a in self.active.items() if a.run.missing and a.shares]
         if not reading or job.pictures is not None:
             return False
-        _, held = self.kept.source(*prompt, self._texts())
-        most = max(self.kept.common(*each, *prompt) for each in reading)
-        return most >= held + self.kept.least
+        _, held = self.prefixes.source(*prompt, self._texts())
+        most = max(self.prefixes.common(*each, *prompt) for each in reading)
+        return most >= held + self.prefixes.least
 
     def _start(self, job: Job) -> None:
         answer = job.begun or ActiveJob.begin(job, self._contexts.target)
         text = answer.run.tokens
-        source, n = self.kept.source(text, job.owner, self._texts())
+        source, n = self.prefixes.source(text, job.owner, self._texts())
         seq = self._place(source, n, job.owner)
-        left = self.kept.left(seq, text, job.owner)
+        left = self.prefixes.left(seq, text, job.owner)
         if left >= n:  # no copy needed
             source, n = seq, left
         if (
@@ -152,16 +151,16 @@ class Scheduler:
         if self._exact:
             n -= n % PREFILL_CHUNK  # chunks have to begin where they would alone
         if not self._streams:  # in a pool, cached texts of free sequences are evicted for it
-            self.kept.drop(self._unused - job.need, spare=source)
-        if n == 0 or (source not in self.active and not self.kept.texts[source or 0]):
+            self.prefixes.drop(self._unused - job.need, spare=source)
+        if n == 0 or (source not in self.active and not self.prefixes.texts[source or 0]):
             source, n = None, 0
         if self._exact and source in (None, seq):
-            self.kept.keep(seq, self.kept.texts[seq], n)
+            self.prefixes.keep(seq, self.prefixes.texts[seq], n)
         job.begun = None
-        self.kept.take(seq, text, job.owner, source, n)
+        self.prefixes.take(seq, text, job.owner, source, n)
         answer.run.seq = seq
-        if parked is not None and self.kept.parked is not None:
-            self.kept.parked.restore(parked, seq, text)
+        if parked is not None and self.prefixes.parked is not None:
+            self.prefixes.parked.restore(parked, seq, text)
         self._begin(answer)
         self.active[seq] = answer
         self._forget(seq)
@@ -187,7 +186,7 @@ class Scheduler:
         """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""
         if not answer.shares:
             return None
-        return self.kept.fetch(answer.run.tokens, answer.job.owner, n + self.kept.least)
+        return self.prefixes.fetch(answer.run.tokens, answer.job.owner, n + self.prefixes.least)
 
     def _place(self, source: int | None, n: int, owner: str) -> int:
         """A free sequence: the source if its owner's prompt continues it, or the one free for longest. In streams, a neighbour.
@@ -195,12 +194,12 @@ class Scheduler:
         The source is kept where the prompt shares less than half of it, n tokens: agents make short requests between the turns of
         a conversation.
         """
-        free = self.kept.texts
+        free = self.prefixes.texts
         if self._streams and self.active:
             low, high = min(self.active), max(self.active)
             near = [seq for seq in range(low, high + 2) if seq in free]
             return near[0] if near else max(seq for seq in free if seq < low)
-        own = source is not None and source in free and self.kept.is_of(source, owner)
+        own = source is not None and source in free and self.prefixes.is_of(source, owner)
         if source is not None and own and 2 * n >= len(free[source]):
             return source
         others = {seq: text for seq, text in free.items() if seq != source} or free
@@ -258,11 +257,11 @@ class Scheduler:
             return  # the engine has only a part of their tokens
         while self._streams and self.active and not self._exact:
             low, high = min(self.active), max(self.active)
-            gap = next((seq for seq in range(low, high) if seq in self.kept.texts), None)
+            gap = next((seq for seq in range(low, high) if seq in self.prefixes.texts), None)
             if gap is None:
                 return
             answer = self.active.pop(high)
-            self.kept.move(high, gap, len(answer.run.tokens))
+            self.prefixes.move(high, gap, len(answer.run.tokens))
             answer.run.seq = gap
             self.active[gap] = answer
             self._forget(gap)
@@ -270,7 +269,8 @@ class Scheduler:
     def _score_prompts(self) -> list[RecordResult]:
         """Score a chunk of the oldest prompt that needs it. After the last chunk its answer begins."""
         answer = next((a for a in self.active.values() if a.scored is not None), None)
-        if answer is None or not score_piece(self._engine, answer, self._composer.piece(PIECE)):
+        most = self._composer.chunk_size(SCORED_CHUNK)
+        if answer is None or not score_chunk(self._engine, answer, most):
             return []
         self._loop.begin(answer.run)
         answer.echo()
@@ -305,7 +305,7 @@ class Scheduler:
         for answer in answers:
             own = answer.job.options.speculation.longest
             answer.run.draft_max = min(self._draft_max, own, room)
-        padding = self.kept.pad(self._pad) if answers and self._exact else ()
+        padding = self.prefixes.pad(self._pad) if answers and self._exact else ()
         start, before = perf_counter(), self._engine.decode_us()[0]
         steps = self._loop.round(
             [answer.run for answer in answers],
@@ -359,12 +359,12 @@ class Scheduler:
         """Free the sequence. The prefix cache keeps as much of its text as later prompts may use."""
         seq, text = answer.run.seq, answer.run.tokens
         # waiting prompts, and the longest prefix shared so far
-        prompts = [*(job.tokens for job in self.waiting.jobs), [*self.kept.shared, 0]]
+        prompts = [*(job.tokens for job in self.waiting.jobs), [*self.prefixes.shared, 0]]
         del self.active[seq]
         self._loop.end(answer.run)
         n = len(text) - 1 if self._keep_texts else max(common(text, each) for each in prompts)
         n = 0 if answer.run.error is not None or not answer.shares else n
-        self.kept.keep(seq, text, n if n >= self.kept.least else 0)
+        self.prefixes.keep(seq, text, n if n >= self.prefixes.least else 0)
 
     def _isolate(self, error: EngineError) -> list[RecordResult]:
         """After a failed decode, queue its answers to run one by one: only the faulty one fails again."""
@@ -372,9 +372,9 @@ class Scheduler:
         ended = []
         for answer in answers:
             del self.active[answer.run.seq]
-            self.kept.keep(answer.run.seq, (), 0)
+            self.prefixes.keep(answer.run.seq, (), 0)
             answer.catch_up()
-        self.kept.drop(0)
+        self.prefixes.drop(0)
         if len(answers) == 1:
             answers[0].close()
             return [self._fail(answers[0].job, error)]

@@ -231,7 +231,7 @@ class LlamaChat:
         if held < self.llm.n_tokens and not can_roll_back(self.llm.model):
             held = 0
         if held < places[-1].end:
-            with self.llm.turns.alone():
+            with self.llm.answer_lock.alone():
                 n = self._projector.read(prompt, places, held=held)
             self.llm.hold(prompt[:n], [(place.at, place.end) for place in places])
 

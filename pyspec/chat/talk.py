@@ -28,7 +28,7 @@ from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.noise import chance_seed
 from pyspec.sampling.verification import Strict, Verification
-from pyspec.screen.display import Screen, counted, stats_line, verdict
+from pyspec.screen.display import Screen, counted, speed_sentence, stats_line
 from pyspec.screen.token_view import TokenPaint, has_colour
 from pyspec.store.drafts import Confirm
 from pyspec.text.budget import ReasoningLimit
@@ -291,7 +291,7 @@ class Chat:
         how, block = self.settings.stats, answer.speculation
         if how == SILENT or not block:
             return
-        self.screen.note(verdict(block, answer.rate))
+        self.screen.note(speed_sentence(block, answer.rate))
         if how != BRIEF:
             self.screen.note(stats_line(block, answer.rate))
 

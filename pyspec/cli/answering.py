@@ -20,7 +20,7 @@ from pyspec.cli.command import option, tell
 from pyspec.cli.options import DialogueOptions, ShownOptions
 from pyspec.cli.streams import interruptible
 from pyspec.errors import InputError, PyspecError
-from pyspec.screen.display import Screen, stats_line, verdict
+from pyspec.screen.display import Screen, speed_sentence, stats_line
 from pyspec.screen.token_view import TokenPaint, has_colour, print_legend
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
@@ -138,7 +138,7 @@ def say_answer(
         screen.note(cut)
     if output.stats is False or not answer.speculation:
         return
-    screen.note(verdict(answer.speculation, answer.rate))
+    screen.note(speed_sentence(answer.speculation, answer.rate))
     if output.stats:
         screen.note(stats_line(answer.speculation, answer.rate))
 

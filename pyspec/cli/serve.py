@@ -28,7 +28,7 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.server_options import ServerOptions
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import MAX_TOKENS
 from pyspec.screen.progress import store_progress
@@ -138,7 +138,7 @@ class Loader:
         """Estimate the bytes that a model takes. Raises NoMemory if that exceeds --models-memory."""
         path, options = self._find(name)
         others = files_among(options["draft"], options["companion"])
-        kinds = Placement(type_k=self.engine.type_k, type_v=self.engine.type_v)
+        kinds = SideOptions(type_k=self.engine.type_k, type_v=self.engine.type_v)
         cells = (self.server.parallel or MIN_INTERACTIVE) * options["n_ctx"]
         return self._allowed(name, expected_bytes(path, others, cells, kinds))
 

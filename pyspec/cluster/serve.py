@@ -1,6 +1,6 @@
 """`pyspec serve` over several processes or machines, by Ray Serve (extra `[ray-serve]`).
 
-A door receives requests and routes each to a replica, which has its own model and application. A conversation stays at the
+A router receives requests and routes each to a replica, which has its own model and application. A conversation stays at the
 replica whose prefix cache holds its beginning. Ray does placement, scaling, rolling updates and restarts.
 
     from pyspec.cluster.serve import app
@@ -52,7 +52,7 @@ _SILENT = re.compile(rb"(?::[^\n]*\n\n|event: ping\n[^\n]*\n\n)*")
 # pings alone
 _PING_S = ServerSettings.ping
 _LAST_WORDS_S = 10.0
-# a door outlives its replicas by so much, to report answers that were cut
+# a router outlives its replicas by so much, to report answers that were cut
 _LOST = "the replica that answered ended; ask again"
 
 
@@ -307,7 +307,7 @@ def app(
     model: str,
     *,
     replicas: int | tuple[int, int] = 1,
-    doors: int = 1,
+    routers: int = 1,
     num_cpus: float | None = None,
     num_gpus: float = 0.0,
     queue: int = 64,
@@ -318,7 +318,7 @@ def app(
     """An application for `ray.serve.run` or `serve run`.
 
     model: a file, or a name that each node resolves for itself. replicas: their number, or the fewest and the most: Ray then
-    adds replicas when each has more requests than it answers at once. doors: processes that receive requests. num_cpus,
+    adds replicas when each has more requests than it answers at once. routers: processes that receive requests. num_cpus,
     num_gpus: of each replica, which uses as many threads. queue: answers that may wait at a replica. drain: seconds for running
     answers when Ray ends a replica for a new version or for less load. server: fields of `ServerSettings`, such as api_key.
     arguments: those of `Batch`. Raises OptionError.
@@ -346,8 +346,8 @@ def app(
     ).bind(model, {"queue": queue, **(server or {})}, arguments)
     taking = serve.deployment(
         Ingress,
-        name="door",
-        num_replicas=doors,
+        name="router",
+        num_replicas=routers,
         max_ongoing_requests=1024,
         graceful_shutdown_timeout_s=drain + _LAST_WORDS_S,
         ray_actor_options={"num_cpus": 0},

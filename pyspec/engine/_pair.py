@@ -15,8 +15,8 @@ import sys
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Gate
-from pyspec.engine.parts import choose_parts
 from pyspec.engine.runs import Run
+from pyspec.engine.selection import choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, PyspecError

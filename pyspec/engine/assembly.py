@@ -9,11 +9,11 @@ import llama_cpp
 
 from pyspec._lib import address
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.models import Placement, SideModel, longest_draft
+from pyspec.engine.models import SideModel, SideOptions, longest_draft
 from pyspec.engine.offload import PlacedModel
-from pyspec.engine.parts import Parts, states_of
-from pyspec.engine.profiles import Side
+from pyspec.engine.profiles import SideFile
 from pyspec.engine.round import Loop
+from pyspec.engine.selection import Parts, states_of
 from pyspec.engine.threads import Threads
 from pyspec.errors import PyspecError
 from pyspec.sampling.limits import MAX_DRAFT
@@ -21,7 +21,7 @@ from pyspec.store.drafts import suggestion
 from pyspec.store.heads import States
 from pyspec.store.watch import Watch
 
-_AS_TARGET = Placement()
+_AS_TARGET = SideOptions()
 
 
 class Assembly:
@@ -45,12 +45,12 @@ class Assembly:
         self,
         target: Any,
         parts: Parts,
-        placement: Placement = _AS_TARGET,
+        options: SideOptions = _AS_TARGET,
         *,
         n_seq: int = 1,
         n_ctx: int | None = None,
     ) -> None:
-        self._target, self._parts, self._placement = target, parts, placement
+        self._target, self._parts, self._options = target, parts, options
         self._n_seq, self.n_ctx = n_seq, target.n_ctx() if n_ctx is None else n_ctx
         self.models: list[SideModel] = []
         while not self._loads():
@@ -78,7 +78,7 @@ class Assembly:
     def _add(self, path: Path | None, states: States | None = None) -> None:
         if path is not None:
             side = SideModel(
-                path, self._target, self._placement, self._n_seq, states, n_ctx=self.n_ctx
+                path, self._target, self._options, self._n_seq, states, n_ctx=self.n_ctx
             )
             self.models.append(side)
 
@@ -140,9 +140,9 @@ class Assembly:
         return suggestion(Path(self._target.model_path)) if alone else ""
 
     @property
-    def sides(self) -> list[Side]:
+    def sides(self) -> list[SideFile]:
         """The files of the models, and the bytes that a step of each reads."""
-        return [Side(model.path, model.size, model.reads_states) for model in self.models]
+        return [SideFile(model.path, model.size, model.reads_states) for model in self.models]
 
     @property
     def placed(self) -> list[PlacedModel]:

@@ -50,7 +50,7 @@ STATE_ROWS = 64
 
 
 @dataclass(frozen=True)
-class Placement:
+class SideOptions:
     """Where a draft or companion runs; None follows the target. n_gpu_layers: a number or "auto".
 
     type_k, type_v: types of the KV cache. None means F16: this cache is small, and quantised types need heads of 32 entries.
@@ -71,7 +71,7 @@ class Placement:
         kinds: tuple[int | None, int | None],
         experts: int,
         overrides: Overrides | None,
-    ) -> Placement:
+    ) -> SideOptions:
         """Read the options of a call that are named `draft_...`. Raises OptionError."""
         check_ranges({"draft_n_gpu_layers": requested_layers(n_gpu_layers)})
         check_ranges(dict(zip(("draft_type_k", "draft_type_v"), kinds)))
@@ -100,7 +100,7 @@ class SideModel:
         self,
         path: Path,
         target: Any,
-        placement: Placement = Placement(),
+        options: SideOptions = SideOptions(),
         n_seq: int = 1,
         states: States | None = None,
         *,
@@ -112,13 +112,11 @@ class SideModel:
         self._owned = states is None or not states.inside
         self._n_gpu_layers = target.model_params.n_gpu_layers
         self._places = target.places
-        params = context_params(target, placement, n_seq)
+        params = context_params(target, options, n_seq)
         if states is not None:
             check_pair(path, target, states)
             _read_states(params, target, states)
-        self._model = (
-            self._load(target, placement, params, states) if self._owned else target._model
-        )
+        self._model = self._load(target, options, params, states) if self._owned else target._model
         try:
             if self._owned and not self._same_tokens:
                 check_vocabulary(target._model.model, self._model.model, file_name_of(self.path))
@@ -131,12 +129,12 @@ class SideModel:
             self._free()
             raise
 
-    def _load(self, target: Any, placement: Placement, params: Any, states: States | None) -> Any:
+    def _load(self, target: Any, options: SideOptions, params: Any, states: States | None) -> Any:
         if states is None:
             refuse_other_kinds(self.path)
             self._check_positions(self._n_ctx)
         head = states is not None and states.kind == MTP
-        loading = _Loading(self.path, target, placement, params, head=head)
+        loading = _Loading(self.path, target, options, params, head=head)
         self._n_gpu_layers, self._places = loading.params.n_gpu_layers, loading.places
         facts = None
         if not target.loading.overrides:  # overrides may have changed the target's tokens
@@ -179,7 +177,7 @@ class SideModel:
 
     @property
     def placed(self) -> PlacedModel:
-        """Where its layers were meant to go; the target's placement for the target's own next-token head."""
+        """Where its layers were meant to go; the target's own placement for its next-token head."""
         most = count_placeable(self._model.model)
         return PlacedModel(name_of(self.path), int(self._n_gpu_layers), most, self._places)
 
@@ -218,27 +216,27 @@ class _Loading:
     """
 
     def __init__(
-        self, path: Path, target: Any, placement: Placement, context: Any, *, head: bool
+        self, path: Path, target: Any, options: SideOptions, context: Any, *, head: bool
     ) -> None:
-        own, layers = target.model_params, placement.n_gpu_layers
+        own, layers = target.model_params, options.n_gpu_layers
         self.params = params = llama_cpp.llama_model_default_params()
         fits = layers == AUTO or (layers is None and target.fits_itself)
         params.n_gpu_layers = own.n_gpu_layers if layers in (None, AUTO) else layers
         for name in ("split_mode", "main_gpu", "tensor_split", "load_mode"):
             setattr(params, name, getattr(own, name))
-        names = target.devices if placement.devices is None else placement.devices
+        names = target.devices if options.devices is None else options.devices
         found = layer_devices(names) if names or params.n_gpu_layers or fits else []
-        self._devices, self.places = device_array(found), placement.places
-        if placement.places.experts:
+        self._devices, self.places = device_array(found), options.places
+        if options.places.experts:
             refuse_lacking_experts(read_header(path))
         if names:
             params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
-        loading = _trial_of(target, placement, names, head=head)
+        loading = _trial_of(target, options, names, head=head)
         if names != target.devices:  # the target's split is for other devices
             params.tensor_split, params.main_gpu = None, 0
             loading = replace(loading, tensor_split=(), main_gpu=0)
         wanted = rough_layers(read_header(path), found) if fits and found else params.n_gpu_layers
-        tensors = placement.places.all if found else ()
+        tensors = options.places.all if found else ()
         loading = replace(loading, n_gpu_layers=trial_layers(wanted, found), tensors=tensors)
         params.load_mtp = head
         if fits:
@@ -254,15 +252,15 @@ class _Loading:
 
 
 def _trial_of(
-    target: Any, placement: Placement, devices: tuple[str, ...], *, head: bool
+    target: Any, options: SideOptions, devices: tuple[str, ...], *, head: bool
 ) -> Loading:
     """The target's trial settings, as far as they hold for a second model."""
     kept: Loading = replace(
         target.loading,
         devices=devices,
         head=head,
-        type_k=placement.type_k,
-        type_v=placement.type_v,
+        type_k=options.type_k,
+        type_v=options.type_v,
         overrides=(),
         lora=None,
     )
@@ -276,7 +274,7 @@ _ROPE = (
 """Settings that scale positions; by default each file has its own."""
 
 
-def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
+def context_params(target: Any, options: SideOptions, n_seq: int) -> Any:
     """Context parameters of a side model: the target's window, threads and rope, but its own KV types."""
     params = llama_cpp.llama_context_default_params()
     own = target.context_params
@@ -290,11 +288,11 @@ def context_params(target: Any, placement: Placement, n_seq: int) -> Any:
     for name in _ROPE:  # if the target's positions are scaled, its drafts must follow
         setattr(params, name, getattr(own, name))
     flash = own.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    check_cache_type(placement.type_v, flash, "draft_type_v")
-    if placement.type_k is not None:
-        params.type_k = placement.type_k
-    if placement.type_v is not None:
-        params.type_v = placement.type_v
+    check_cache_type(options.type_v, flash, "draft_type_v")
+    if options.type_k is not None:
+        params.type_k = options.type_k
+    if options.type_v is not None:
+        params.type_v = options.type_v
     return params
 
 

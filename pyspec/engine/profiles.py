@@ -156,7 +156,7 @@ def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
 # -- of loaded models --------------------------------------------------------------------------------------------------
 
 
-class Side(NamedTuple):
+class SideFile(NamedTuple):
     """A draft or companion: its file, the bytes that one of its steps reads, and whether it reads the target's states."""
 
     path: Path
@@ -164,7 +164,7 @@ class Side(NamedTuple):
     reads_states: bool = False
 
 
-def profile_key(llm: Any, sides: Sequence[Side]) -> ProfileKey:
+def profile_key(llm: Any, sides: Sequence[SideFile]) -> ProfileKey:
     """The key for a loaded target with its draft and companion, if any, in this order."""
     draft, companion = _hashes(sides)
     return ProfileKey(
@@ -193,12 +193,12 @@ def device_names(llm: Any) -> str:
     return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
 
 
-def _hashes(sides: Sequence[Side]) -> tuple[str, str]:
+def _hashes(sides: Sequence[SideFile]) -> tuple[str, str]:
     draft, companion = [*(file_sha256(side.path) for side in sides), "", ""][:2]
     return draft, companion
 
 
-def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance] | None:
+def load_profile(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptance] | None:
     """The measured curve and learned acceptance for these models on this machine, or None.
 
     A damaged or foreign file gives a warning and None; everything is then learned from the start.
@@ -213,7 +213,7 @@ def load_profile(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance
     return (CostCurve.restore(profile.curve), profile.learned) if profile is not None else None
 
 
-def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
+def beginnings(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptance]:
     """The curve and acceptance that a policy for these models begins with and then changes: their profile, or priors.
 
     Cost priors are corrected by times that decodes took here before. If no acceptance prior came with the draft, what an earlier
@@ -230,7 +230,7 @@ def beginnings(llm: Any, sides: Sequence[Side]) -> tuple[CostCurve, Acceptance]:
     return curve, kept_learned(llm, sides) or prior_learned(sides)
 
 
-def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -> None:
+def keep_seen(llm: Any, sides: Sequence[SideFile], curve: CostCurve, watch: Watch) -> None:
     """Store decode times for the next process, unless other programs used the machine meanwhile.
 
     watch: covers the time of these decodes.
@@ -243,7 +243,7 @@ def keep_seen(llm: Any, sides: Sequence[Side], curve: CostCurve, watch: Watch) -
         keep_times(sides[0].path, run, steps)
 
 
-def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) -> None:
+def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None) -> None:
     """Store what answers taught about a draft's acceptance for the next process, unless a prior came with the draft.
 
     A prior was learned from many texts, and the last few add nothing to it. For a draft without one, what the last process
@@ -256,7 +256,7 @@ def keep_learned(llm: Any, sides: Sequence[Side], learned: Acceptance | None) ->
             remember(_pair(sides), stamp(Path(llm.model_path)), fact)
 
 
-def kept_learned(llm: Any, sides: Sequence[Side]) -> Acceptance | None:
+def kept_learned(llm: Any, sides: Sequence[SideFile]) -> Acceptance | None:
     """What an earlier process stored about a draft's acceptance with this target, None if nothing."""
     with suppress(PyspecError, msgspec.MsgspecError):
         fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
@@ -266,7 +266,7 @@ def kept_learned(llm: Any, sides: Sequence[Side]) -> Acceptance | None:
     return None
 
 
-def _pair(sides: Sequence[Side]) -> str:
+def _pair(sides: Sequence[SideFile]) -> str:
     return f"acceptance of {stamp(sides[0].path)}"
 
 
@@ -305,7 +305,7 @@ def disagreement(new: CurveState, old: CurveState) -> float:
     return max(max(ratio, 1.0 / ratio) for ratio in ratios)
 
 
-def prior_learned(sides: Sequence[Side]) -> Acceptance:
+def prior_learned(sides: Sequence[SideFile]) -> Acceptance:
     """A draft's acceptance before the first round: the prior beside its file, or nothing."""
     try:
         prior = read_prior(sides[0].path) if sides else None
@@ -315,7 +315,7 @@ def prior_learned(sides: Sequence[Side]) -> Acceptance:
         return Acceptance()
 
 
-def save_prior(sides: Sequence[Side], learned: Acceptance) -> Path:
+def save_prior(sides: Sequence[SideFile], learned: Acceptance) -> Path:
     """Write what was learned beside the draft, to be shipped with it; returns the path. Raises ProfileError."""
     draft, companion = _hashes(sides)
     if not draft:
@@ -337,7 +337,7 @@ def gpu_layers(llm: Any) -> int:
     return layers if layers and layer_devices(getattr(llm, "devices", ())) else 0
 
 
-def prior_curve(llm: Any, sides: Sequence[Side], one_row_ms: float = 0.0) -> CostCurve:
+def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) -> CostCurve:
     """The initial cost curve: the shape of the target's file type, with shares of a step by file size.
 
     The first rounds correct it; until then only ratios matter. one_row_ms: what a row took on this machine before, 0 for unknown;

@@ -8,14 +8,16 @@ PREFILL_CHUNK = 256
 """Prompt tokens per decode: few enough for progress and cancelling, enough for the matrix kernels."""
 
 
-def read_piece(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
+def next_chunk(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
     """The next piece of the first prompt, of which `held` tokens were read; pieces end at multiples of the chunk."""
     return [
         (seq, min(missing, PREFILL_CHUNK - held % PREFILL_CHUNK)) for seq, missing in reading[:1]
     ]
 
 
-def read_one(reading: Sequence[tuple[int, int]], budget: int, beside: int) -> list[tuple[int, int]]:
+def share_in_streams(
+    reading: Sequence[tuple[int, int]], budget: int, beside: int
+) -> list[tuple[int, int]]:
     """`share_rows` for streams: reads one prompt at a time; beside answers, the other prompts get a row each.
 
     Equal rows of consecutively numbered sequences are decoded together, so no number may be missing.

@@ -12,7 +12,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.pictures import cannot_go_back
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
-from pyspec.engine.statistics import Account, Timings
+from pyspec.engine.statistics import AnswerStatistics, Timings
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.text.tokens import Step, Token
@@ -29,10 +29,10 @@ class Session:
         self.engine, self.loop, self.n_ctx = assembly.engine, assembly.loop, assembly.n_ctx
         self._lock = Lock()
         self._closed = False
-        self._turn = 0  # counts answers: a suspended one must not go on with a newer one's tokens
+        self._answer_id = 0  # a suspended answer must not go on with a newer one's tokens
         self._in_flight = False
         self.tokens: list[int] = []
-        self.account: Account | None = None
+        self.statistics: AnswerStatistics | None = None
 
     def steps(
         self,
@@ -42,7 +42,7 @@ class Session:
         progress: Callable[[int, int], None] | None = None,
         least: int = 0,
     ) -> Iterator[Step]:
-        """Answer the prompt in `run.tokens`, one step per round; `account` then holds what was done.
+        """Answer the prompt in `run.tokens`, one step per round; `statistics` then holds what was done.
 
         held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt. A cancel ends the answer
         with finish_reason "cancelled" and keeps the tokens so far. least: positions that cannot be read again, since some hold
@@ -54,14 +54,14 @@ class Session:
             raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
         kept = self._begin(run, held, least)
-        turn, emitted = self._turn, list[Token]()
+        answer_id, emitted = self._answer_id, list[Token]()
         try:
             answers = run.remaining > 0
             if answers:
-                self._read(turn, run, policy, progress)
+                self._read(answer_id, run, policy, progress)
                 clock.prompt_read()
             while answers and run.finish_reason is None:
-                with self._alone(turn):
+                with self._alone(answer_id):
                     (step,) = self.loop.round((run,), policy)
                 if run.error is not None:
                     run.finish_reason = None
@@ -73,24 +73,24 @@ class Session:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
         finally:
-            if turn == self._turn:
+            if answer_id == self._answer_id:
                 self._in_flight = False
                 self.engine.cancel(raised=False)
                 self.loop.end(run)
                 timings = clock.timings(run.tally.tokens)
-                self.account = Account(
+                self.statistics = AnswerStatistics(
                     run.tally, timings, n_prompt, kept, emitted, run.finish_reason
                 )
 
     @contextmanager
-    def _alone(self, turn: int) -> Iterator[None]:
+    def _alone(self, answer_id: int) -> Iterator[None]:
         """Keep other threads out while C is called, and refuse an answer that a newer one has replaced."""
         if not self._lock.acquire(blocking=False):
             raise EngineBusy(
                 "another thread is using this model", "use one object per thread, or a lock"
             )
         try:
-            if turn != self._turn:
+            if answer_id != self._answer_id:
                 raise EngineBusy(
                     "another answer was begun on this model, or it was closed",
                     "finish one answer before the next",
@@ -100,18 +100,18 @@ class Session:
             self._lock.release()
 
     def _begin(self, run: Run, held: int, least: int) -> int:
-        with self._alone(self._turn):
+        with self._alone(self._answer_id):
             kept = self.loop.begin(run, held)
-            self.tokens, self.account = run.tokens, None
+            self.tokens, self.statistics = run.tokens, None
             if kept < least:
                 raise cannot_go_back()
             self.engine.cancel(raised=False)
             self._in_flight = True
-            self._turn += 1
+            self._answer_id += 1
             return kept
 
     def _read(
-        self, turn: int, run: Run, policy: Policy, progress: Callable[[int, int], None] | None
+        self, answer_id: int, run: Run, policy: Policy, progress: Callable[[int, int], None] | None
     ) -> None:
         """Read the prompt in chunks; `progress` is called before the first of several, and after each."""
         total = len(run.tokens) - 1
@@ -120,7 +120,7 @@ class Session:
             progress(total - run.missing, total)
         while True:
             if run.missing:
-                with self._alone(turn):
+                with self._alone(answer_id):
                     self.loop.round((), policy, [(run, min(run.missing, most))])
             if progress is not None:
                 progress(total - run.missing, total)
@@ -141,7 +141,7 @@ class Session:
         """Free the assembly; cancels an answer that another thread has in flight first."""
         self.engine.cancel()
         with self._lock:
-            self._turn += 1
+            self._answer_id += 1
             self._closed = True
             self.assembly.close()
 

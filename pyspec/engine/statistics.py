@@ -136,7 +136,7 @@ class PlainSpeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class AnswerStatistics:
     """What one answer did. tokens: its own; finish_reason: why it ended, None after an error or if its reader left."""
 
     tally: Tally
@@ -146,16 +146,16 @@ class Account:
     tokens: Sequence[Token] = ()
     finish_reason: str | None = None
 
-    def settle(self, policy: LengthPolicy) -> dict[str, Any]:
-        """Compare the answer with plain decoding, and return what is `settled`. policy: the one that chose draft lengths."""
+    def report(self, policy: LengthPolicy) -> dict[str, Any]:
+        """Compare with plain decoding, and return the `speculation_report`. policy: the one that chose draft lengths."""
         plain, timings = plain_speed(self, policy), self.timings
         if plain is not None and timings.tokens:
             self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)
         read = self.prompt_tokens, self.prompt_kept
-        return settled(self.tally, read, timings.as_dict(), policy.stats(), plain)
+        return speculation_report(self.tally, read, timings.as_dict(), policy.stats(), plain)
 
 
-def settled(
+def speculation_report(
     tally: Tally,
     read: tuple[int, int],
     timings: Mapping[str, float],
@@ -211,13 +211,13 @@ def plain_decode_ms(
     return cost(n) * (spent_ms / expected if expected and spent_ms else 1.0)
 
 
-def plain_speed(account: Account, policy: LengthPolicy) -> PlainSpeed | None:
+def plain_speed(answer: AnswerStatistics, policy: LengthPolicy) -> PlainSpeed | None:
     """How fast plain decoding would have been for an answer; None if nothing was measured.
 
     It would have taken one row per token, at that token's depth. Its time outside decodes is known from rounds without drafts.
     """
     choice = policy.stats()
-    ends = account.prompt_tokens, account.prompt_tokens + account.timings.tokens
+    ends = answer.prompt_tokens, answer.prompt_tokens + answer.timings.tokens
     verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
     ms = plain_decode_ms(policy.curve.target, 1, ends, verifies, choice["ms_target"])
     if ms is not None:

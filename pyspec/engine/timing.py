@@ -11,7 +11,7 @@ from pyspec.engine.handle import Engine, Role
 from pyspec.engine.models import can_roll_back
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.session import Session
-from pyspec.engine.statistics import Account, plain_speed
+from pyspec.engine.statistics import AnswerStatistics, plain_speed
 from pyspec.errors import EngineError
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.row_times import SURE
@@ -87,16 +87,16 @@ def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
     return min(found)
 
 
-def time_plain(llm: Any, session: Session, account: Account, policy: LengthPolicy) -> bool:
+def time_plain(llm: Any, session: Session, answer: AnswerStatistics, policy: LengthPolicy) -> bool:
     """Time a one-row decode after an answer of which no round shows plain decoding's time; returns whether it was tried.
 
     The KV then holds the same tokens as before. Skipped where the answer could not go on: after the last token there may be no
     position that the model knows, and a recurrent model would have to read everything again.
     """
     text, target = session.tokens, policy.curve.target
-    goes_on = account.finish_reason in ("stop", "length") and len(text) < llm.n_ctx()
-    drafted = goes_on and account.tally.verified and can_roll_back(llm.model)
-    if not drafted or plain_speed(account, policy) is not None:
+    goes_on = answer.finish_reason in ("stop", "length") and len(text) < llm.n_ctx()
+    drafted = goes_on and answer.tally.verified and can_roll_back(llm.model)
+    if not drafted or plain_speed(answer, policy) is not None:
         return False
     with suppress(EngineError):
         for _ in range(SURE):

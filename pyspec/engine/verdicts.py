@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pyspec.engine.profiles import Side, profiles_dir, read_struct, write_struct
+from pyspec.engine.profiles import SideFile, profiles_dir, read_struct, write_struct
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification
 from pyspec.store.files import file_sha256
@@ -84,12 +84,12 @@ def keep_verdict(verdict: PairVerdict) -> Path:
     return write_struct(path, PairVerdicts([*others, verdict]), "verdict")
 
 
-def followed(rule: Verification, target: str, sides: Sequence[Side]) -> Verification:
+def followed(rule: Verification, target: str, sides: Sequence[SideFile]) -> Verification:
     """The rule asked for; a `PairRule` is filled with what is known of the target file and the draft among `sides`."""
     return pair_rule(Path(target), sides) if isinstance(rule, PairRule) else rule
 
 
-def pair_rule(target: Path, sides: Sequence[Side]) -> PairRule:
+def pair_rule(target: Path, sides: Sequence[SideFile]) -> PairRule:
     """The rules allowed by a pair's stored verdicts, or by those shipped with its draft; strict if nothing is known."""
     if not sides:
         return PairRule()

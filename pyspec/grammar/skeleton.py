@@ -15,7 +15,7 @@ from pyspec.grammar.vocabulary import ByteVocabulary
 _MAX_BYTES = 96
 _FEW = 6
 # bytes that may come next where little more than spaces is in doubt
-_PATIENCE = 4
+_MISSES_ALLOWED = 4
 _MARK = re.compile(rb"\[(\d+)\]")
 # how llguidance writes a token that is no text, behind a byte 0xff
 _SHOWN = 24
@@ -54,7 +54,7 @@ class Skeleton:
     def tokens(self, matcher: LLMatcher, *, spaces: bool) -> list[int]:
         """Return the tokens of what is foretold. spaces: False to foretell only what is forced."""
         # some models write them in no regular way
-        regular = self._misses <= self._hits + _PATIENCE
+        regular = self._misses <= self._hits + _MISSES_ALLOWED
         text, mark, digit = self._foretold(matcher, spaces=spaces and regular)
         found = self._as_tokens(text + digit)
         if digit:  # a space that is a token of its own before digits

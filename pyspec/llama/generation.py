@@ -14,9 +14,9 @@ from weakref import ref
 import numpy as np
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.models import Placement
-from pyspec.engine.parts import MemoryChoice, Parts, choose_parts
+from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import beginnings
+from pyspec.engine.selection import MemoryChoice, Parts, choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.engine.tensor_places import Overrides
@@ -80,7 +80,7 @@ class Generation(Mirror):
         start = perf_counter()
         # refuse invalid options before loading the model
         check_ranges({"wait": wait})
-        placement = Placement.of(
+        side_options = SideOptions.of(
             draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v),
             draft_n_cpu_moe, draft_override_tensor,
         )  # fmt: skip
@@ -101,16 +101,16 @@ class Generation(Mirror):
         self.last_timings: dict[str, float] = {}
         if not self._plain:
             try:
-                self._assemble(choose_parts(self, draft, companion), memory, placement)
+                self._assemble(choose_parts(self, draft, companion), memory, side_options)
             except BaseException:
                 self.close()  # the exception's traceback keeps this object, and with it the target's memory
                 raise
         self.load_ms = 1e3 * (perf_counter() - start)
 
-    def _assemble(self, parts: Parts, memory: MemoryChoice, placement: Placement) -> None:
+    def _assemble(self, parts: Parts, memory: MemoryChoice, side_options: SideOptions) -> None:
         parts.remember(memory, self)
         self._parts = parts
-        assembly = Assembly(self, parts, placement)
+        assembly = Assembly(self, parts, side_options)
         self._session = Session(assembly)
         self.verification = followed(self.verification, self.model_path, assembly.sides)
         self.curve, learned = beginnings(self, assembly.sides)
@@ -151,7 +151,7 @@ class Generation(Mirror):
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         for name in ("stopping_criteria", "logits_processor")[: 2 if self._plain else 1]:
             if kwargs.get(name) is not None:
-                kwargs[name] = self.turns.lent(kwargs[name])
+                kwargs[name] = self.answer_lock.lent(kwargs[name])
         if self._plain:
             refuse(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
@@ -190,11 +190,11 @@ class Generation(Mirror):
     def _chunks(
         self, completion: Completion | None, chunks: Generator[Any, None, None]
     ) -> Generator[Any, None, None]:
-        """Run llama-cpp-python's generator in its turn, with `completion` in force; it has ended before the turn passes on."""
+        """Run llama-cpp-python's generator to its end under the lock, with `completion` in force."""
         ended = nullcontext() if completion is None else closing(completion)
-        with self.turns.taken() as me, ended, closing(chunks):
+        with self.answer_lock.taken() as me, ended, closing(chunks):
             while True:
-                with self.turns.step(me):
+                with self.answer_lock.step(me):
                     self._in_force.completion = completion
                     try:
                         chunk = next(chunks)
@@ -221,7 +221,8 @@ class Generation(Mirror):
         call, from_call = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
         is_its = call is not None and call.answer is None
         if call is None or not is_its:
-            own, from_call = None if criteria is None else self.turns.lent(criteria), ("noise",)
+            own = None if criteria is None else self.answer_lock.lent(criteria)
+            from_call = ("noise",)
             call = Completion(
                 AnswerOptions(Sampling(noise=self._noise_in_force), goes_on=True), own
             )
@@ -251,7 +252,7 @@ class Generation(Mirror):
         goes_on = True
         while goes_on:
             answer = self._answer(text, options)
-            steps = answer if is_its else self.turns.held(answer)
+            steps = answer if is_its else self.answer_lock.held(answer)
             seen, goes_on = len(text) - 1, False
             try:
                 for step in steps:
@@ -288,13 +289,13 @@ class Generation(Mirror):
         """
         if not isinstance(options, AnswerOptions):
             more["speculation"] = more.get("speculation") or self._in_force.speculation
-        return self.turns.held(self._answer(tokens, AnswerOptions.of(options, **more)))
+        return self.answer_lock.held(self._answer(tokens, AnswerOptions.of(options, **more)))
 
     def _answer(self, tokens: Sequence[int], options: AnswerOptions) -> Generator[Step, None, None]:
         if not len(tokens):
             raise InputError("the prompt has no tokens", "give at least one, such as token_bos()")
         check_tokens(tokens, self._n_vocab)
-        lent = self.turns.lent
+        lent = self.answer_lock.lent
         processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())
@@ -317,7 +318,7 @@ class Generation(Mirror):
                         raise hook.error
                     yield step
             finally:
-                self._settle(policy, options)
+                self._record_speculation(policy, options)
 
     @property
     def session(self) -> Session:
@@ -342,22 +343,22 @@ class Generation(Mirror):
         rule = AnswerOptions(sampling, speculation).rule(self.verification)
         return self._policies.new(speculation.length, rule, sampling.draw)
 
-    def _settle(self, policy: LengthPolicy, options: AnswerOptions) -> None:
+    def _record_speculation(self, policy: LengthPolicy, options: AnswerOptions) -> None:
         """After an answer, however it ended, update what the KV holds and what was done."""
         session = self._session
         if session is None:
             return
-        account = session.account
+        statistics = session.statistics
         with session.if_open() as is_open:
             if is_open:
-                if account is not None and not self._timed_plain:
-                    self._timed_plain = time_plain(self, session, account, policy)
+                if statistics is not None and not self._timed_plain:
+                    self._timed_plain = time_plain(self, session, statistics, policy)
                 self._adopt(session.tokens, session.held)
-        if account is not None:
+        if statistics is not None:
             names = session.assembly.draft, session.assembly.companion
-            settled = account.settle(policy)
-            block = options.block(account.tally, settled, names, self.verification)
-            self.last_speculation = SpeculationBlock(block, account.tokens, self)
+            report = statistics.report(policy)
+            block = options.block(statistics.tally, report, names, self.verification)
+            self.last_speculation = SpeculationBlock(block, statistics.tokens, self)
             self._note(session.assembly.hint())
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 
@@ -372,7 +373,7 @@ class Generation(Mirror):
         session = self._session  # another thread may close this object meanwhile
         if session is not None:
             session.cancel()
-            self.turns.drop()
+            self.answer_lock.drop()
 
     def _note(self, note: str) -> None:
         if note and note not in self._noted:
@@ -381,8 +382,8 @@ class Generation(Mirror):
 
     def close(self) -> None:
         """Free the models; may be called twice. Raises EngineBusy inside an answer of its own."""
-        if hasattr(self, "turns"):
-            self.turns.check_outside()
+        if hasattr(self, "answer_lock"):
+            self.answer_lock.check_outside()
         session, self._session = getattr(self, "_session", None), None
         if session is not None:
             session.close()

@@ -11,9 +11,9 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from pyspec.engine.answer_lock import AnswerLock
 from pyspec.engine.pictures import stand_ins
 from pyspec.engine.target import TargetLlama
-from pyspec.engine.turns import Turns
 from pyspec.errors import EngineError, InputError
 from pyspec.store.devices import layer_devices
 from pyspec.text.tokens import common_prefix
@@ -105,7 +105,7 @@ class Mirror(TargetLlama):
         super().__init__(model_path, **kwargs)
         # a child process has none of the other threads, and cannot use the parent's devices
         alone = max(self.n_threads, self.n_threads_batch) == 1 and not layer_devices(self.devices)
-        self.turns = Turns(wait, forks=alone)
+        self.answer_lock = AnswerLock(wait, forks=alone)
         # with its own score buffer, or as an embedder or mere tokenizer, llama-cpp-python's plain path is enough
         self._plain = any(kwargs.get(mode) for mode in ("logits_all", "embedding", "vocab_only"))
         self._widen()
@@ -238,7 +238,7 @@ class Mirror(TargetLlama):
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Decode tokens after those that the context holds. Raises EngineBusy while an answer is in flight."""
-        with self.turns.alone():
+        with self.answer_lock.alone():
             self._eval(tokens)
 
     def embed(self, *args: Any, **kwargs: Any) -> Any:
@@ -249,7 +249,7 @@ class Mirror(TargetLlama):
             texts and all(map(self._has_tokens, texts))
         ):  # llama-cpp-python writes before its batch's first
             raise InputError("a text to embed has no tokens", "leave out empty texts")
-        with self.turns.alone():
+        with self.answer_lock.alone():
             return super().embed(*args, **kwargs)
 
     def _has_tokens(self, text: str) -> bool:
@@ -257,13 +257,13 @@ class Mirror(TargetLlama):
 
     def reset(self) -> None:
         """See `llama_cpp.Llama.reset`. Raises EngineBusy as `eval` does."""
-        with self.turns.alone():
+        with self.answer_lock.alone():
             super().reset()
             self._foreign = []
 
     def sample(self, *args: Any, **kwargs: Any) -> int:
         """See `llama_cpp.Llama.sample`. Raises EngineBusy as `eval` does."""
-        with self.turns.alone():
+        with self.answer_lock.alone():
             return int(super().sample(*args, **kwargs))
 
     def _eval(self, tokens: Sequence[int]) -> None:
@@ -323,12 +323,12 @@ class Mirror(TargetLlama):
 
         Raises EngineBusy as `eval` does.
         """
-        with self.turns.alone():
+        with self.answer_lock.alone():
             self._load_state(state)
 
     def save_state(self) -> Any:
         """See `llama_cpp.Llama.save_state`. Raises EngineBusy as `eval` does."""
-        with self.turns.alone():
+        with self.answer_lock.alone():
             return super().save_state()
 
     def _load_state(self, state: Any) -> None:

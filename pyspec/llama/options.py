@@ -140,13 +140,13 @@ class AnswerOptions:
     def block(
         self,
         tally: Tally,
-        settled: Mapping[str, Any],
+        report: Mapping[str, Any],
         drafts: tuple[str, str],
         own: Verification = _STRICT,
     ) -> dict[str, Any]:
         """The `speculation` block of a result, the same in every interface.
 
-        settled: from `engine.statistics.settled`. drafts: names of draft and companion. own: the rule if the call names none.
+        report: a `speculation_report`. drafts: names of draft and companion. own: the rule if the call names none.
         """
         rule, requested = self.rule(own), self.speculation.verification or own
         draft, companion = drafts if self.speculation.enabled else ("none", "none")
@@ -157,7 +157,7 @@ class AnswerOptions:
             "draft": draft,
             "companion": companion,
             "rule_measured": isinstance(requested, PairRule) and isinstance(rule, Margin),
-            **settled,
+            **report,
         }
 
     def rule(self, own: Verification = _STRICT) -> Verification:

@@ -15,7 +15,7 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
-from pyspec.engine.parts import MemoryChoice
+from pyspec.engine.selection import MemoryChoice
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError
 from pyspec.llama.arguments import arguments_for_llama, file_of, more_samplers, signed_like

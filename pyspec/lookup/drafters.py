@@ -112,7 +112,7 @@ class _GrowingText:
     """A text as it grows, and its place in its owner's index."""
 
     def __init__(self, own: OwnTexts) -> None:
-        self.own, self._turn = own, own.turn
+        self.own, self._generation = own, own.generation
         self.text: Sequence[int] = ()
         """Its first `size` tokens are known. This is the caller's own object, not a copy."""
         self.size, self._place = 0, TextIndex.EMPTY
@@ -124,8 +124,8 @@ class _GrowingText:
 
     def follow(self, text: Sequence[int]) -> None:
         """Add the new tokens of a text that continues."""
-        if self._turn != self.own.turn:
-            self._turn, self.size, self._place = self.own.turn, 0, TextIndex.EMPTY
+        if self._generation != self.own.generation:
+            self._generation, self.size, self._place = self.own.generation, 0, TextIndex.EMPTY
         self.text = text
         if self.size < len(text):
             self._place = self.own.add(self._place, text[self.size :])

@@ -46,7 +46,7 @@ class OwnTexts:
     """One owner's texts in two generations: recent ones, and older ones, which go when the recent ones are full or old.
 
     most: tokens per generation. age: seconds until a generation is too old. path: the file that keeps them; None for no file.
-    total: also counts their tokens. size: tokens of all texts. turn: counts turnovers; a place is valid for one turn.
+    total: also counts their tokens. size: tokens of all texts. generation: its number; a place is valid in one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class OwnTexts:
     ) -> None:
         self._most, self._age, self._total = most, age, total
         self._late, self._before = TextIndex(), TextIndex()
-        self.turn = self.size = 0
+        self.generation = self.size = 0
         self._born = self._born_before = time.time()
         self._file = None if path is None else TextFile(path)
         self._file_before = None if path is None else TextFile(path.with_suffix(".before"))
@@ -87,17 +87,17 @@ class OwnTexts:
         """Drop what is too much or too old; called between texts. now: in seconds since 1970."""
         now = time.time() if now is None else now
         if self._late.size >= self._most or (self._late.size and now >= self._born + self._age):
-            self._turn_over(now)
+            self._start_generation(now)
         if self._before.size and now >= self._born_before + 2 * self._age:
             self._before = TextIndex()
             if self._file_before is not None:
                 self._file_before.remove()
         self._count()
 
-    def _turn_over(self, now: float) -> None:
+    def _start_generation(self, now: float) -> None:
         self._before, self._born_before = self._late, self._born
         self._late, self._born = TextIndex(), now
-        self.turn += 1
+        self.generation += 1
         if self._file is not None and self._file_before is not None:
             self._file.move(self._file_before, now)
 

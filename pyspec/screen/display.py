@@ -47,7 +47,7 @@ STATS_HELP = (
 """Explains the terms of the line of statistics."""
 
 
-def verdict(block: Mapping[str, Any], tokens_per_second: float) -> str:
+def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
     """One sentence: how fast an answer came compared with plain decoding, and why drafts did not help if they did not.
 
     block: the `speculation` block of a result.

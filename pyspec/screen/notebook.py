@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from pyspec.screen.display import verdict
+from pyspec.screen.display import speed_sentence
 from pyspec.screen.token_view import TokenPaint
 from pyspec.text.tokens import Source, Token
 
@@ -48,7 +48,9 @@ class SpeculationBlock(_PlainDict):
     def sentence(self) -> str:
         """How fast the answer came, compared with plain decoding."""
         timings = self.get("timings")
-        return verdict(self, timings["tokens_per_second"]) if timings else "nothing was decoded"
+        return (
+            speed_sentence(self, timings["tokens_per_second"]) if timings else "nothing was decoded"
+        )
 
     def __repr__(self) -> str:
         counts = [f"{self[name]} {name}" for name in _COUNTS if name in self]

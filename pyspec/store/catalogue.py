@@ -12,7 +12,7 @@ from pyspec.store.sources import ChatModel, hub_errors, hub_library, load_manife
 MAX_FOUND = 10
 """Repositories of the hub that a search lists."""
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 def chat_models() -> tuple[ChatModel, ...]:
@@ -56,7 +56,7 @@ def search_hub(words: Sequence[str]) -> list[dict[str, Any]]:
         }
         response = utils.get_session().get(
             f"{constants.ENDPOINT}/api/models",
-            params=wanted, headers=utils.build_hf_headers(), timeout=_PATIENCE_S,
+            params=wanted, headers=utils.build_hf_headers(), timeout=_TIMEOUT_S,
         )  # fmt: skip
         response.raise_for_status()
         found = response.json()

@@ -124,11 +124,11 @@ def check_model(
     before = stamps(path)
     known = recall(kind, before[0])
     for works in (extra, False):
-        if known == _verdict(works, before):
+        if known == _fact(works, before):
             return works
     works = _trial(read_header(path, weights=not loading.vocab_only), loading, extra)
     if stamps(path) == before:  # else it changed during the trial
-        remember(kind, before[0], _verdict(works, before))
+        remember(kind, before[0], _fact(works, before))
     return works
 
 
@@ -170,7 +170,7 @@ def ships(path: Path) -> bool:
     return os.path.realpath(path.parent) in map(os.path.realpath, shipped_folders())
 
 
-def _verdict(extra: bool, of: list[Stamp]) -> str:
+def _fact(extra: bool, of: list[Stamp]) -> str:
     return f"{'with' if extra else 'without'} extra buffers {of[1:]}"
 
 

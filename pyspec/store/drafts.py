@@ -45,7 +45,7 @@ LARGE = 10**9
 Confirm = Callable[[str], bool]
 """Asks a yes-or-no question."""
 
-PATIENCE_S = 0.05
+TIMEOUT_S = 0.05
 """How long a start may spend on reading new files' headers, seconds."""
 
 MAX_TRIED = 4
@@ -115,13 +115,13 @@ def _candidate(found: LocalModel, facts: Facts, target: Facts) -> Candidate:
 def drafts_here(target: Path) -> Iterator[LocalModel]:
     """Yield the local files that `auto` tries, best first: those beside the target, then the smallest with its vocabulary.
 
-    New headers take a tenth of a second each and are read for `PATIENCE_S` at most; a later start reads the rest.
+    New headers take a tenth of a second each and are read for `TIMEOUT_S` at most; a later start reads the rest.
     """
     facts = facts_of(target)
     if facts is None:
         return
     largest = int(LARGEST * facts.size)
-    end = monotonic() + PATIENCE_S
+    end = monotonic() + TIMEOUT_S
     near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
     tried = [*near, *_known_here(facts), *_fitting(target, facts, largest, end)]
     for found, _ in _once([pair for pair in tried if _is_quick(pair[1], facts)][:MAX_TRIED]):

@@ -23,7 +23,7 @@ MAX_SOURCE = 1 << 20
 ROOM = 256 << 20
 """Memory limit of the child for rendering, bytes."""
 
-PATIENCE_S = 20.0 if hasattr(signal, "setitimer") else 5.0
+TIMEOUT_S = 20.0 if hasattr(signal, "setitimer") else 5.0
 """How long to wait for a reply. The child limits its own CPU time, so this matters only on an overloaded machine."""
 
 
@@ -148,7 +148,7 @@ class Renderer:
 
 @contextlib.contextmanager
 def _deadline(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    timer = threading.Timer(PATIENCE_S, child.kill)
+    timer = threading.Timer(TIMEOUT_S, child.kill)
     timer.daemon = True
     timer.start()
     try:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspec.batch.composing import GAP_MS, Composer, ReadingTime
-from pyspec.batch.scoring import PIECE, score_piece
+from pyspec.batch.composing import GAP_MS, Composer, PrefillTime
+from pyspec.batch.scoring import SCORED_CHUNK, score_chunk
 from pyspec.requests.records import COMPLETION, Record
 
 
@@ -54,7 +54,7 @@ def test_prompts_get_half_of_the_time_in_any_case():
     for n in (16, 40, 70, 30) * 10:
         made.took(n, 2, 300.0 + 4.0 * n)
     assert rows(made) == 75
-    assert made.piece(8) == 8
+    assert made.chunk_size(8) == 8
 
 
 def test_slow_answers_may_wait_longer_unless_somebody_says_how_long():
@@ -77,7 +77,7 @@ def test_no_piece_is_read_that_a_larger_one_takes_less_time_than():
 
 def test_few_rows_beside_many_answers_tell_nothing():
     """They seem to take no time at all, or much."""
-    time = ReadingTime()
+    time = PrefillTime()
     for ms in (0.0, 50.0, 0.0, 0.0):
         time.learn(14, 1, ms)
     assert time.best(14, 500, 150.0, 5.0) == 30
@@ -86,7 +86,7 @@ def test_few_rows_beside_many_answers_tell_nothing():
 
 def test_a_larger_piece_is_tried_where_it_may_be_cheaper():
     """Within the gap, as soon as smaller ones are known."""
-    time = ReadingTime()
+    time = PrefillTime()
     time.learn(2, 40, 80.0)
     assert time.best(2, 512, 110.0, 1.0) == 55
     assert time.best(2, 512, 120.0, 1.0) == 66
@@ -94,10 +94,10 @@ def test_a_larger_piece_is_tried_where_it_may_be_cheaper():
 
 def test_prompts_of_streams_are_read_in_turn_where_people_wait():
     """Each that had begun would have a row in every decode, which costs as much as an answer's."""
-    assert composer().in_turn
-    assert not composer(reading=0).in_turn
-    assert not composer(interactive=False).in_turn
-    assert not composer(each=0).in_turn
+    assert composer().holds_admission
+    assert not composer(reading=0).holds_admission
+    assert not composer(interactive=False).holds_admission
+    assert not composer(each=0).holds_admission
 
 
 def test_what_a_row_costs_is_learned():
@@ -115,7 +115,7 @@ def test_what_a_row_costs_is_learned():
 
 def test_a_decode_in_which_rows_cost_more_is_not_made():
     """Though more of them would fit into the time."""
-    time = ReadingTime()
+    time = PrefillTime()
     time.learn(2, 50, 50.0)
     time.learn(2, 100, 400.0)
     assert time.best(2, 512, 400.0, 1.0) == 61
@@ -134,7 +134,7 @@ def test_pieces_come_to_the_gap(row_ms):
 
 
 def test_exact_texts_depend_on_no_time():
-    assert composer(200.0, exact=True).piece(64) == 64
+    assert composer(200.0, exact=True).chunk_size(64) == 64
 
 
 def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatch):
@@ -143,13 +143,13 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
 
     def noted(engine, answer, most):
         before = len(answer.scored)
-        ended = score_piece(engine, answer, most)
+        ended = score_chunk(engine, answer, most)
         pieces.append(len(answer.scored) - before)
         return ended
 
-    monkeypatch.setattr("pyspec.batch.scheduler.score_piece", noted)
+    monkeypatch.setattr("pyspec.batch.scheduler.score_chunk", noted)
     monkeypatch.setattr(Composer, "_base", lambda *_: (0.0, 5.0))
-    monkeypatch.setattr(ReadingTime, "learn", lambda *_: None)
+    monkeypatch.setattr(PrefillTime, "learn", lambda *_: None)
     batch = open_batch(interactive=True, token_gap=100.0)
     running = batch.jobs.job(0, Record(id="a", prompt="ab", max_tokens=100))
     scored = Record(id="b", prompt="x" * 200, form=COMPLETION, echo=True, max_tokens=1)
@@ -159,13 +159,13 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
     for job in (running, scored):
         batch.submit_job(job)
     assert [result.error for result in batch.stream()] == [None, None]
-    assert pieces[0] == PIECE  # nothing had begun
+    assert pieces[0] == SCORED_CHUNK  # nothing had begun
     assert (max(pieces[1:]), sum(pieces)) == (20, len(scored.tokens) - 1)
 
 
 def test_a_decode_that_was_held_up_changes_little():
     """The machine did something else meanwhile; prompts are read on in pieces of about the same size."""
-    time = ReadingTime()
+    time = PrefillTime()
     for rows in (20, 28, 24, 29) * 5:
         time.learn(2, rows, rows)
     time.learn(2, 20, 1e5)

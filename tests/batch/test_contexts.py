@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.batch.contexts import WASTE, Layout, best_parallel, lay_out
-from pyspec.batch.kept import common
+from pyspec.batch.prefix_cache import common
 from pyspec.engine.round import Loop
 from pyspec.requests.records import Record
 

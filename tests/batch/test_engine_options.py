@@ -6,7 +6,7 @@ import pytest
 
 from pyspec.batch import Settings, contexts, run
 from pyspec.batch.room import memory_for
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import Record
 
@@ -35,11 +35,11 @@ def test_larger_cells_leave_room_for_fewer_sequences(open_batch):
 def test_a_draft_takes_memory_of_its_own(open_batch, tiny_draft):
     """One of the target's shape as much as the target, one of F32 twice as much."""
     plain, drafting = open_batch(), open_batch(draft=tiny_draft)
-    beside = drafting._models.beside(Placement())
+    beside = drafting._models.beside(SideOptions())
     alone = memory_for(plain.target, 4096)
     assert memory_for(drafting.target, 4096, beside) == alone // 2
-    assert drafting._models.beside(Placement(type_k=F32, type_v=F32)) == 2 * beside
-    assert plain._models.beside(Placement()) == 0.0
+    assert drafting._models.beside(SideOptions(type_k=F32, type_v=F32)) == 2 * beside
+    assert plain._models.beside(SideOptions()) == 0.0
 
 
 @pytest.fixture

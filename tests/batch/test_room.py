@@ -10,7 +10,7 @@ from helpers import tiny
 
 from pyspec.batch import Batch
 from pyspec.batch.room import cell_bytes, expected_bytes, longest_context, room_of_models
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.store.files import size_of
 
 F32 = 0
@@ -26,7 +26,7 @@ def test_what_is_expected_is_what_is_held(tmp_path, tiny_target, kinds, sides):
         batch.prepare()
         held, weights = batch.nbytes, int(llama_cpp.llama_model_size(batch.target.model))
     files = [Path(tiny_target), *filter(None, [draft])]
-    expected = expected_bytes(files[0], files[1:], 3 * 512, Placement(**kinds))
+    expected = expected_bytes(files[0], files[1:], 3 * 512, SideOptions(**kinds))
     assert expected - held == size_of(files[0]) - weights
 
 
@@ -51,7 +51,7 @@ def test_the_longest_context_is_what_memory_holds(
 ):
     """In the quarter that KV cells may take, for each of so many sequences; never more than was trained, and less is said."""
     path = Path(tiny_target)
-    memory = 4 * cells * cell_bytes(path, Placement()) + 1
+    memory = 4 * cells * cell_bytes(path, SideOptions()) + 1
     monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: int(memory))
     assert longest_context(path, [], 0, (), n_seq) == held
     assert (f"context to {held} tokens; the model was trained for {TRAINED}" in caplog.text) == (

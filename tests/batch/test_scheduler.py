@@ -8,8 +8,8 @@ from helpers.answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
-from pyspec.batch.kept import MIN_TOKENS
 from pyspec.batch.output import public
+from pyspec.batch.prefix_cache import MIN_TOKENS
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.policy.goodput import GoodputPolicy
@@ -294,7 +294,7 @@ def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatc
     found = {r.index: r for r in batch.run(WORDS)}
     assert found[3].error.type == "EngineError"
     assert [found[i].text for i in range(len(WORDS)) if i != 3] == reference[:3] + reference[4:]
-    assert len(batch._scheduler.kept.texts) == 2
+    assert len(batch._scheduler.prefixes.texts) == 2
 
 
 def test_listeners_hear_each_round(open_batch):

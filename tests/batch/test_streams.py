@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers import devices
 
-from pyspec.batch.composing import Composer, ReadingTime
+from pyspec.batch.composing import Composer, PrefillTime
 from pyspec.batch.contexts import FEW
 from pyspec.engine.handle import Engine
 from pyspec.policy.goodput import GoodputPolicy
@@ -149,7 +149,7 @@ def test_answers_wait_for_prompts_that_came_at_once(open_batch, work):
 def test_answers_go_on_while_prompts_are_read(open_batch, work, monkeypatch, parallel):
     """Where people wait: in every decode, beside no more of prompts than there is time for, as it has been learned."""
     monkeypatch.setattr(Composer, "_base", lambda *_: (0.0, 4.0))
-    monkeypatch.setattr(ReadingTime, "learn", lambda *_: None)
+    monkeypatch.setattr(PrefillTime, "learn", lambda *_: None)
     wanted = [
         Record(id=str(i), prompt=chr(97 + i) * (960 // parallel + i), max_tokens=150)
         for i in range(parallel)

@@ -9,7 +9,7 @@ from helpers.answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from pyspec.engine import models
-from pyspec.engine.parts import choose_parts
+from pyspec.engine.selection import choose_parts
 from pyspec.errors import (
     DraftMismatch,
     EngineError,

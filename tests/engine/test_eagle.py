@@ -13,8 +13,8 @@ from helpers.answers import GREEDY, ask, counters, drafted
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Role
-from pyspec.engine.models import Placement
-from pyspec.engine.parts import choose_parts
+from pyspec.engine.models import SideOptions
+from pyspec.engine.selection import choose_parts
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.policy.simple import FixedPolicy
@@ -180,7 +180,7 @@ def test_several_sequences_draft_as_each_alone(open_llama, make, target):
     draft = make()
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
     try:
-        contexts = Contexts(models, 4, 128, Layout(512, each=0), Placement())
+        contexts = Contexts(models, 4, 128, Layout(512, each=0), SideOptions())
         engine = contexts.engine
         texts = [models.target.tokenize(t, add_bos=False) for t in (b"abcabdabe", b"abcabdx", b"z")]
         engine.set_tokens(1, texts[0])
@@ -260,7 +260,7 @@ def test_a_target_that_is_freed_first_takes_its_engine_off(make, target):
 
 def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeypatch):
     """Where the functions are not exported the sentence says so."""
-    monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", False)
+    monkeypatch.setattr("pyspec.engine.selection.STATES_SHOWN", False)
     with pytest.raises(UnsupportedModel, match="this build"):
         open_llama(target, draft=make())
 
@@ -269,10 +269,10 @@ def test_a_llama_cpp_without_states_is_refused(open_llama, make, target, monkeyp
 def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypatch, shown):
     """Elsewhere the text itself drafts, and the model opens all the same."""
     entry = SimpleNamespace(name=str(make()))
-    monkeypatch.setattr("pyspec.engine.parts.offers_for", lambda *_: [entry])
-    monkeypatch.setattr("pyspec.engine.parts.cached", lambda each: Path(each.name))
-    monkeypatch.setattr("pyspec.engine.parts.drafts_here", lambda _: iter(()))
-    monkeypatch.setattr("pyspec.engine.parts.STATES_SHOWN", shown)
+    monkeypatch.setattr("pyspec.engine.selection.offers_for", lambda *_: [entry])
+    monkeypatch.setattr("pyspec.engine.selection.cached", lambda each: Path(each.name))
+    monkeypatch.setattr("pyspec.engine.selection.drafts_here", lambda _: iter(()))
+    monkeypatch.setattr("pyspec.engine.selection.STATES_SHOWN", shown)
     llm = open_llama(target, draft="auto")
     assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")
     assert llm.assembly.loop.draft_model is shown

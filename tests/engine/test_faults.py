@@ -10,7 +10,7 @@ import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, Scripted, ask, counters, foretelling
 
-from pyspec.engine import turns
+from pyspec.engine import answer_lock
 from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError
 from pyspec.lookup.drafters import Proposal
 
@@ -296,7 +296,7 @@ def test_a_suspended_answer_is_given_up_by_cancel(open_llama, tiny_target, refer
 
 def test_a_thread_does_not_wait_for_itself_for_ever(open_llama, tiny_target, monkeypatch):
     """A stream that it holds itself, and does not read, is not waited for without end."""
-    monkeypatch.setattr(turns, "OWN_WAIT_S", 0.05)
+    monkeypatch.setattr(answer_lock, "OWN_WAIT_S", 0.05)
     llm = open_llama(tiny_target, wait=True)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
     next(first)

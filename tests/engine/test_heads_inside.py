@@ -14,7 +14,7 @@ from helpers import tiny_heads
 from helpers.answers import ask
 from helpers.forked import fork
 
-from pyspec.engine.parts import choose_parts
+from pyspec.engine.selection import choose_parts
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
 

@@ -11,7 +11,7 @@ from helpers.devices import for_processors
 
 from pyspec.engine import models
 from pyspec.engine import target as of_target
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import Fit
 from pyspec.engine.target import TargetLlama
 from pyspec.engine.tensor_places import TensorPlaces
@@ -81,7 +81,7 @@ def test_a_draft_is_tried_on_its_own_devices(
     cards(monkeypatch, 8 << 30)
     for devices in (("CUDA0",), None):
         with pytest.raises(ModelRejected):
-            models._Loading(tiny_draft, llm, Placement(1, devices), None, head=False)
+            models._Loading(tiny_draft, llm, SideOptions(1, devices), None, head=False)
     own, followed = trials
     assert (own.devices, own.main_gpu, own.tensor_split) == (("CUDA0",), 0, ())
     assert (followed.main_gpu, followed.tensor_split) == (1, (3.0, 1.0))

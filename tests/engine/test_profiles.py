@@ -14,7 +14,7 @@ from pyspec.engine.profiles import (
     Prior,
     Profile,
     ProfileKey,
-    Side,
+    SideFile,
     beginnings,
     disagreement,
     forget,
@@ -176,9 +176,9 @@ def test_no_prior_is_none_and_a_damaged_one_is_refused(tmp_path) -> None:
         read_prior(draft)
 
 
-def loaded(*paths) -> list[Side]:
+def loaded(*paths) -> list[SideFile]:
     """Files as loaded models, draft first."""
-    return [Side(path, path.stat().st_size) for path in paths]
+    return [SideFile(path, path.stat().st_size) for path in paths]
 
 
 @pytest.fixture

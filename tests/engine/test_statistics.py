@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspec.engine.statistics import (
-    Account,
+    AnswerStatistics,
     PlainSpeed,
     Tally,
     Timings,
@@ -28,7 +28,7 @@ def factor(slow: float) -> float | None:
     for _ in range(ROUNDS):
         policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], took, 4, t_round=took))
     timings = Timings(5.0, 0.0, 0.0, ROUNDS * took, 6.0, 5.0 + ROUNDS * took, 4 * ROUNDS)
-    found: float | None = Account(Tally(), timings, 20, 0).settle(policy)["times_plain"]
+    found: float | None = AnswerStatistics(Tally(), timings, 20, 0).report(policy)["times_plain"]
     return found
 
 
@@ -44,7 +44,7 @@ def test_plain_decoding_takes_time_beside_decodes_too() -> None:
     for _ in range(32):
         policy.watch(1, ROW_MS, ROW_MS + 1.0, 30)
     timings = Timings(5.0, 0.0, 0.0, 320.0, 6.0, 5.0 + 32 * 11.0, 32)
-    said = Account(Tally(), timings, 20, 0).settle(policy)["times_plain"]
+    said = AnswerStatistics(Tally(), timings, 20, 0).report(policy)["times_plain"]
     assert said == pytest.approx(1.0, abs=0.01)
 
 
@@ -53,8 +53,10 @@ def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
     """A machine whose curve is known needs no long answer."""
     times = [0.0, *(ROW_MS + n for n in range(64))]
     policy = FixedPolicy(3, CostCurve.from_tables({0: times}, times, times))
-    account = Account(Tally(), Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens), 20, 0)
-    assert account.settle(policy)["times_plain"] == pytest.approx(2.0)
+    answer = AnswerStatistics(
+        Tally(), Timings(5.0, 0.0, 0.0, 0.0, 6.0, 5.0 + 5.0 * tokens, tokens), 20, 0
+    )
+    assert answer.report(policy)["times_plain"] == pytest.approx(2.0)
 
 
 def watched(rounds: int) -> FixedPolicy:
@@ -67,15 +69,15 @@ def watched(rounds: int) -> FixedPolicy:
 
 def test_rounds_without_drafts_say_what_plain_decoding_takes() -> None:
     """Where the curve is not measured, those of the answer itself are taken, Python's time in them."""
-    account = Account(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
-    assert plain_speed(account, watched(3)) == PlainSpeed(ROW_MS + 2.0, "rounds")
+    answer = AnswerStatistics(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
+    assert plain_speed(answer, watched(3)) == PlainSpeed(ROW_MS + 2.0, "rounds")
 
 
 def test_nothing_is_claimed_from_nothing() -> None:
     """An unmeasured curve and two rounds are no ground for a factor."""
-    account = Account(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
-    assert plain_speed(account, watched(2)) is None
-    assert account.settle(watched(2))["times_plain"] is None
+    answer = AnswerStatistics(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
+    assert plain_speed(answer, watched(2)) is None
+    assert answer.report(watched(2))["times_plain"] is None
 
 
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])

@@ -11,7 +11,7 @@ import pytest
 from helpers import tiny
 from helpers.running import run
 
-from pyspec.engine.profiles import Side
+from pyspec.engine.profiles import SideFile
 from pyspec.engine.verdicts import (
     PairVerdict,
     PairVerdicts,
@@ -22,7 +22,7 @@ from pyspec.engine.verdicts import (
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin, PairRule, Strict
-from pyspec.screen.display import verdict as sentence
+from pyspec.screen.display import speed_sentence as sentence
 from pyspec.store.files import file_sha256
 
 RULES = [
@@ -52,7 +52,7 @@ def verdict(pair, rule=None, *, drawn=False, **other):
 
 
 def found(pair):
-    return pair_rule(pair[0], [Side(pair[1], 5)])
+    return pair_rule(pair[0], [SideFile(pair[1], 5)])
 
 
 def test_nothing_known_is_strict(pair):

@@ -89,7 +89,7 @@ def test_a_text_is_not_taken_for_a_picture(target: Path, projector: Path) -> Non
             llm.input_ids[: len(ids)] = ids
             asked(llm, 0, 1)
             llm.create_completion(text, max_tokens=1)
-            kept.append(llm.session.account.prompt_kept)
+            kept.append(llm.session.statistics.prompt_kept)
         assert 0 < kept[0] == kept[1] < len(text) - tiny_mmproj.N_ROWS
 
 

@@ -202,8 +202,8 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
             finally:
                 in_flight.append(llm.session._in_flight)
 
-    taken = llm.turns.taken
-    monkeypatch.setattr(llm.turns, "taken", watched)
+    taken = llm.answer_lock.taken
+    monkeypatch.setattr(llm.answer_lock, "taken", watched)
     generate, held = llm.generate, []
 
     def kept(*args, **kwargs):

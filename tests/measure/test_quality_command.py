@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from helpers.running import Done, run
 
-from pyspec.engine.models import Placement
+from pyspec.engine.models import SideOptions
 from pyspec.measure.bounds import half_of
 from pyspec.measure.quality import JUDGED, NATS, VARIETY, QualityResults
 from pyspec.measure.quality_command import quality
@@ -107,7 +107,7 @@ def test_the_draft_goes_where_it_was_asked_to(
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "3 of 3 layers on CARD0\n" in done.stderr
-    assert made[0]["placement"] == Placement(0, None, 0, None)
+    assert made[0]["side_options"] == SideOptions(0, None, 0, None)
     assert made[0]["n_ubatch"] == 64
     assert "draft_type_k 0, n_ubatch 64" in (tmp_path / "out" / "README.md").read_text()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pyspec.screen.display import Screen, Wrapper, safe, stats_line, verdict
+from pyspec.screen.display import Screen, Wrapper, safe, speed_sentence, stats_line
 
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
@@ -145,7 +145,7 @@ def test_stats_line() -> None:
 )
 def test_one_plain_sentence(change: dict[str, object], says: str) -> None:
     """What drafts did for an answer; no factor where none is known."""
-    assert verdict({**BLOCK, **change}, 30.0) == says
+    assert speed_sentence({**BLOCK, **change}, 30.0) == says
 
 
 @pytest.mark.parametrize(

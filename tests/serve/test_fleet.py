@@ -24,7 +24,7 @@ def fleet(serve, tmp_path):
     """
     from pyspec.batch import Batch, Settings
     from pyspec.batch.room import expected_bytes
-    from pyspec.engine.models import Placement
+    from pyspec.engine.models import SideOptions
     from pyspec.sampling.chain import Sampling
     from pyspec.serve.fleet import OtherModels
     from pyspec.serve.settings import ServerSettings
@@ -45,7 +45,7 @@ def fleet(serve, tmp_path):
             return batch, ServerSettings(name)
 
         def expected(name):
-            return expected_bytes(paths[name], (), 2 * 1024, Placement(type_k=0, type_v=0))
+            return expected_bytes(paths[name], (), 2 * 1024, SideOptions(type_k=0, type_v=0))
 
         memory *= expected("tiny")
         others = OtherModels(lambda: ["tiny", "a", "b"], load, most, needs or expected, memory)

@@ -27,7 +27,7 @@ def test_a_template_without_end_is_ended(
     renderer.add("fine", "{{ x }}", {})
     assert renderer.render("fine", {"x": "abc"}) == "abc"
     with monkeypatch.context() as patch:
-        patch.setattr(render, "PATIENCE_S", 0.2)
+        patch.setattr(render, "TIMEOUT_S", 0.2)
         with pytest.raises(TemplateError, match="cannot be used"):
             renderer.render("endless", {})
     assert renderer.render("fine", {"x": "def"}) == "def"

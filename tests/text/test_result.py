@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from pyspec.batch import Batch, Settings
-from pyspec.engine.statistics import Tally, settled
+from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.llama.options import OFF, AnswerOptions
 from pyspec.sampling.chain import Sampling
-from pyspec.screen.display import stats_line, stats_table, verdict
+from pyspec.screen.display import speed_sentence, stats_line, stats_table
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.result import RecordResult, Result, result_of
 from pyspec.text.tokens import targets_own
@@ -103,11 +103,11 @@ def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
     """By what shows an answer of `generate` and `chat`."""
     block = of_a_batch.speculation
     assert stats_line(block, of_a_batch.rate).startswith("12 tokens | ")
-    assert verdict(block, of_a_batch.rate)
+    assert speed_sentence(block, of_a_batch.rate)
     assert dict(stats_table(block, block["timings"]))["draft"] == "lookup"
 
 
 def test_what_decodes_plainly_has_no_draft() -> None:
     options = AnswerOptions(Sampling(temperature=0.0), OFF)
-    block = options.block(Tally(), settled(Tally(), (1, 0), {}), ("lookup", "judge"))
+    block = options.block(Tally(), speculation_report(Tally(), (1, 0), {}), ("lookup", "judge"))
     assert (block["draft"], block["companion"]) == ("none", "none")

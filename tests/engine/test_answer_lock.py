@@ -1,4 +1,4 @@
-"""Turns: one answer at a time, and a stream that nobody can read any more gives its turn back."""
+"""One answer at a time; a stream that nobody can read any more releases the lock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.devices import LAYERS
 
-from pyspec.engine.turns import Turns
+from pyspec.engine.answer_lock import AnswerLock
 from pyspec.errors import EngineBusy
 
 
@@ -31,34 +31,34 @@ def _drop_in_a_cycle(stream: Generator[int, None, None]) -> None:
 
 def test_dropped_stream_gives_its_turn_to_who_waits() -> None:
     """Also where only the garbage collector can find that nobody reads it, and nothing else makes it run."""
-    turns = Turns(wait=True, forks=True)
+    lock = AnswerLock(wait=True, forks=True)
     gc.disable()
     try:
-        _drop_in_a_cycle(turns.held(_count()))
-        assert list(turns.held(_count())) == list(range(10))
+        _drop_in_a_cycle(lock.held(_count()))
+        assert list(lock.held(_count())) == list(range(10))
     finally:
         gc.enable()
 
 
 def test_paused_stream_keeps_its_turn() -> None:
     """A newcomer is refused, and what was begun goes on."""
-    turns = Turns(wait=False, forks=True)
-    stream = turns.held(_count())
+    lock = AnswerLock(wait=False, forks=True)
+    stream = lock.held(_count())
     assert next(stream) == 0
     with pytest.raises(EngineBusy):
-        next(turns.held(_count()))
+        next(lock.held(_count()))
     assert list(stream) == list(range(1, 10))
 
 
 def test_patience_ends() -> None:
     """A wait of some seconds is refused after them."""
-    turns = Turns(wait=0.1, forks=True)
-    stream = turns.held(_count())
+    lock = AnswerLock(wait=0.1, forks=True)
+    stream = lock.held(_count())
     next(stream)
     with pytest.raises(EngineBusy, match=r"after 0\.1 s"):
-        next(turns.held(_count()))
+        next(lock.held(_count()))
     stream.close()
-    assert next(turns.held(_count())) == 0
+    assert next(lock.held(_count())) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")

@@ -1,4 +1,4 @@
-"""Takes turns on one context: answers run one after the other, whatever threads ask for them."""
+"""A lock on one context: answers run one after the other, whatever threads ask for them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _inside() -> EngineBusy:
     return EngineBusy("this call comes from inside an answer of the same model", _HINT)
 
 
-class Turns:
-    """Gives turns to answers; `wait` is as in `SpeculativeLlama`.
+class AnswerLock:
+    """Held by one answer at a time; `wait` is as in `SpeculativeLlama`.
 
-    An answer has the turn from its first step to its end, even while nobody reads it. forks: whether a child process may use it.
-    A thread that gives its turn back keeps no workers, which would slow down the next thread: web frameworks answer each request,
-    and even each piece of a stream, in any thread of a pool.
+    An answer holds it from its first step to its end, even while nobody reads the answer. A thread that releases it keeps no
+    workers, which would slow down the next thread: web frameworks answer each request, and even each piece of a stream, in any
+    thread of a pool. forks: whether a child process may use it.
     """
 
     def __init__(self, wait: bool | float, *, forks: bool) -> None:
@@ -56,7 +56,7 @@ class Turns:
         self._process = None if forks else os.getpid()
 
     def held(self, work: Generator[_Item, None, None]) -> Generator[_Item, None, None]:
-        """Yield what `work` yields, holding the turn until it ends. Raises EngineBusy."""
+        """Yield what `work` yields, holding the lock until it ends. Raises EngineBusy."""
         with self.taken() as me, closing(work):
             while True:
                 with self.step(me):
@@ -68,7 +68,7 @@ class Turns:
 
     @contextmanager
     def taken(self, *, keep_workers: bool = False) -> Iterator[object]:
-        """Hold the turn inside `with`. Raises EngineBusy, or EngineError in a child of the process that loaded the model."""
+        """Hold the lock inside `with`. Raises EngineBusy, or EngineError in a child of the process that loaded the model."""
         if self._process not in (None, os.getpid()):
             raise EngineError(
                 "the model was loaded before this process was forked, and its threads and devices do not survive that",
@@ -77,7 +77,7 @@ class Turns:
         if self._here.working:
             raise _inside()
         me = object()
-        self._wait_for_turn(me)
+        self._acquire(me)
         try:
             yield me
         finally:
@@ -88,7 +88,7 @@ class Turns:
                     self._holder = None
                     self._changed.notify_all()
 
-    def _wait_for_turn(self, me: object) -> None:
+    def _acquire(self, me: object) -> None:
         """Wait as long as `wait` allows. Raises EngineBusy.
 
         When a client disconnects, a server drops the stream together with the exception that ended it. Traceback and stream refer
@@ -113,7 +113,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Guard one call on the context, from an answer that has the turn or from anybody else.
+        """Guard one call on the context, from an answer that holds the lock or from anybody else.
 
         Raises EngineBusy, also for code of the caller's that runs inside an answer: it would change what the answer stands on.
         """
@@ -128,7 +128,7 @@ class Turns:
 
     @contextmanager
     def step(self, me: object) -> Iterator[None]:
-        """Guard the work between two yields of an answer; a dropped answer goes on if nobody else took the turn."""
+        """Guard the work between two yields of an answer; a dropped answer goes on if nobody else took the lock."""
         with self._changed:
             if self._holder not in (None, me):
                 raise EngineBusy("another answer was begun on this model", _HINT)
@@ -162,7 +162,7 @@ class Turns:
             raise _inside()
 
     def drop(self) -> None:
-        """Release the turn of an answer that nobody reads any more."""
+        """Release the lock of an answer that nobody reads any more."""
         with self._changed:
             if not self._working:
                 self._holder = None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspec.batch.kept import KeptTexts, common
+from pyspec.batch.prefix_cache import PrefixCache, common
 from pyspec.engine.parked import MIN_TOKENS
 
 SHARED = "once upon a time there was a king and he had "
@@ -101,7 +101,7 @@ def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read,
 )
 def test_of_anothers_text_only_what_is_public_is_taken(text, prompt, public, each):
     """However short the rest is: how soon an answer comes would tell what the other one said."""
-    kept = KeptTexts(Mock(held=lambda *_: len(text)), 1, each, lambda: public)
+    kept = PrefixCache(Mock(held=lambda *_: len(text)), 1, each, lambda: public)
     kept.take(0, text, "one", None, 0)
     kept.keep(0, text, len(text))
     mine, theirs = kept.left(0, prompt, "one"), kept.left(0, prompt, "two")
@@ -128,7 +128,7 @@ def test_what_is_asked_aside_costs_a_conversation_nothing(open_batch, read, para
 
 def test_what_is_to_be_taken_over_is_forgotten_last():
     """The others go first, the oldest before the newer ones."""
-    kept = KeptTexts(Mock(), 3, 0, lambda: ())
+    kept = PrefixCache(Mock(), 3, 0, lambda: ())
     for seq in range(3):
         kept.keep(seq, range(20), 9)
     kept.drop(20, spare=0)

@@ -13,7 +13,7 @@ _CELLS_A_TOKEN = 256
 # a stream is copied whole: 430 cells took as long as prefilling one token of SmolLM2-135M (BF16, two cores)
 
 
-class KeptTexts:
+class PrefixCache:
     """The texts that free sequences still hold, the sequence freed longest ago first.
 
     Only its owner may reuse a text, since faster answers would reveal it to others. each: cells of a stream, 0 in a pool, where
