@@ -1,4 +1,4 @@
-"""EAGLE-3 drafts in the engine: what they draft is what a forward pass in numpy drafts, whatever came before."""
+"""EAGLE-3 and DFlash, which read the target's states: they draft what a forward pass in numpy drafts, whatever came before."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import tiny, tiny_eagle
-from helpers.answers import GREEDY, ask, counters, drafted
+from helpers import tiny, tiny_dflash, tiny_eagle
+from helpers.answers import GREEDY, ask, ask_at_once, counters, drafted
 
+from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.handle import Role
+from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.selection import choose_parts
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.limits import MAX_DRAFT
+from pyspec.sampling.verification import Strict
+from pyspec.store.heads import States
 
-FORMS = {
+PROMPT = b"abcabdabe"
+EAGLE_FORMS = {
     "own": {},
     "borrowed": {"embeddings": False, "head": False},
     "borrowed-embeddings": {"embeddings": False},
@@ -29,39 +33,115 @@ FORMS = {
     "normed-input": {"norm_before_fc": True},
     "wider": {"width": 48},
 }
-PROMPT = b"abcabdabe"
+DFLASH_FORMS = {
+    "own": {},
+    "borrowed": {"embeddings": False, "head": False},
+    "tied": {"head": False},
+    "listed": {"d2t": range(3, 31, 2)},
+    "one-layer": {"layers": [2]},
+    "five-layers": {"layers": [0, 1, 2, 3, 3]},
+    "causal": {"causal": True},
+    "dspark": {"markov": True},
+    "dspark-sure": {"markov": True, "confidence": True},
+    "dspark-bonus": {"markov": True, "confidence": True, "anchored": False},
+    "dspark-listed": {"markov": True, "d2t": range(3, 31, 2)},
+}
+KINDS = {"eagle3": tiny_eagle, "dflash": tiny_dflash}
+FORMS = [("eagle3", form) for form in EAGLE_FORMS.values()]
+FORMS += [("dflash", form) for form in DFLASH_FORMS.values()]
+NAMES = [*(f"eagle3-{name}" for name in EAGLE_FORMS), *(f"dflash-{name}" for name in DFLASH_FORMS)]
+
+both = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
 def target(tiny_folder):
-    return tiny.write(tiny_folder / "eagle-target.gguf", n_layer=tiny_eagle.N_LAYER)
+    return tiny.write(tiny_folder / "read-target.gguf", n_layer=tiny_eagle.N_LAYER)
 
 
 @pytest.fixture
 def make(tmp_path):
-    """Writes an EAGLE-3 draft."""
+    """Writes a draft of a kind."""
     names = count()
-    return lambda **form: tiny_eagle.write(tmp_path / f"eagle{next(names)}.gguf", **form)
+    return lambda kind="eagle3", **form: KINDS[kind].write(
+        tmp_path / f"{kind}-{next(names)}.gguf", **form
+    )
 
 
-def check(llm, draft, target, n=6):
+def check(llm, kind, draft, target, n=6):
     """The engine's draft after the text it holds is numpy's."""
     text = llm.session.tokens
     found, chances = drafted(llm, n)
-    wanted, likely = tiny_eagle.Draft(draft, target).draft(text, n)
+    wanted, likely = KINDS[kind].Draft(draft, target).draft(text, n)
     assert found == wanted
     assert np.allclose(chances, likely, atol=0.02)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_drafts_are_numpys(open_llama, make, target, form):
+# -- every kind --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "form"), FORMS, ids=NAMES)
+def test_drafts_are_numpys(open_llama, make, target, kind, form):
     """In every form of the file, after a prompt and after rounds in which drafts were accepted or refused."""
-    draft = make(**FORMS[form])
+    draft = make(kind, **form)
     llm = open_llama(target, draft=draft)
     prompt = llm.tokenize(PROMPT, add_bos=False)
     for n in (1, 14):
         ask(llm, prompt, n)
-        check(llm, draft, target)
+        for length in {"eagle3": (6,), "dflash": (1, 5)}[kind]:
+            check(llm, kind, draft, target, length)
+
+
+@both
+def test_text_is_the_targets(open_llama, make, target, kind):
+    """Over texts that begin alike, go back, or have nothing in common."""
+    llm, plain = open_llama(target, draft=make(kind)), open_llama(target)
+    for text in (PROMPT, b"abcabdabezz", b"abcab", b"xyz", PROMPT):
+        prompt = llm.tokenize(text, add_bos=False)
+        assert ask(llm, prompt, 40).ids == ask(plain, prompt, 40).ids
+
+
+@both
+def test_to_the_end_of_the_context(open_llama, make, target, kind):
+    """It drafts no further than the context reaches, and the text is the target's to the last token."""
+    llm, plain = open_llama(target, draft=make(kind), n_ctx=256), open_llama(target, n_ctx=256)
+    prompt = llm.tokenize(PROMPT, add_bos=False)
+    ours, theirs = ask(llm, prompt, None), ask(plain, prompt, None)
+    assert ours.ids == theirs.ids
+    assert ours.finish_reason == "context"
+    assert len(llm.session.tokens) >= 256
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "error", "words"),
+    [
+        ("eagle3", {"hidden": 64}, DraftMismatch, "states 64 wide"),
+        ("eagle3", {"layers": (1, 2, 9)}, DraftMismatch, "layers"),
+        ("eagle3", {"layers": (1, 2)}, ModelInvalid, "three layers"),
+        ("eagle3", {"layers": (1, 2, 4)}, UnsupportedModel, "does not expose"),
+        ("eagle3", {"width": 48, "embeddings": False}, DraftMismatch, "48 wide"),
+        ("eagle3", {"d2t": range(3, 40)}, DraftMismatch, "outside"),
+        ("eagle3", {"d2t": range(3, 9), "head": False}, DraftMismatch, "vocabulary"),
+        ("eagle3", {"n_layer": 2}, ModelInvalid, "more than one layer"),
+        ("dflash", {"width": 64}, DraftMismatch, "dflash"),
+        ("dflash", {"layers": [1, 9]}, DraftMismatch, "dflash"),
+        ("dflash", {"layers": [-1]}, DraftMismatch, "dflash"),
+        ("dflash", {"mask": None}, ModelInvalid, "dflash"),
+        ("dflash", {"block": 1}, ModelInvalid, "dflash"),
+        ("dflash", {"selector": True}, UnsupportedModel, "dflash"),
+        ("dflash", {"d2t": [3, 99]}, DraftMismatch, "dflash"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else x if x in KINDS else "",
+)
+def test_what_does_not_fit_is_refused(open_llama, make, target, kind, form, error, words):
+    """llama.cpp would end the process on each of these."""
+    draft = make(kind, **form)
+    with pytest.raises(error, match=words) as raised:
+        open_llama(target, draft=draft)
+    assert draft.name in str(raised.value)
+
+
+# -- EAGLE-3 -----------------------------------------------------------------------------------------------------------
 
 
 def test_few_rows_at_a_time(open_llama, make, target):
@@ -69,15 +149,7 @@ def test_few_rows_at_a_time(open_llama, make, target):
     draft = make()
     llm = open_llama(target, draft=draft, n_ubatch=8)
     ask(llm, llm.tokenize(PROMPT * 2, add_bos=False), 12)
-    check(llm, draft, target)
-
-
-def test_text_is_the_targets(open_llama, make, target):
-    """Over texts that begin alike, go back, or have nothing in common."""
-    llm, plain = open_llama(target, draft=make()), open_llama(target)
-    for text in (PROMPT, b"abcabdabezz", b"abcab", b"xyz", PROMPT):
-        prompt = llm.tokenize(text, add_bos=False)
-        assert ask(llm, prompt, 40).ids == ask(plain, prompt, 40).ids
+    check(llm, "eagle3", draft, target)
 
 
 def test_some_drafts_are_accepted(open_llama, make, target):
@@ -135,8 +207,6 @@ def fitted_head(open_llama, make, target):
 
 def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monkeypatch):
     """The first draft of a text reads no further back, and drafts what numpy drafts of that part."""
-    from pyspec.store.heads import States
-
     monkeypatch.setattr(States, "window", 8)
     draft = make()
     llm = open_llama(target, draft=draft, length="fixed:0")
@@ -151,15 +221,6 @@ def test_a_long_prompt_is_read_through_the_window(open_llama, make, target, monk
         assert np.allclose(chances, likely[:n], atol=0.02)
 
 
-def test_to_the_end_of_the_context(open_llama, make, target):
-    """It drafts no further than the context reaches, and the text is the target's to the last token."""
-    llm, plain = open_llama(target, draft=make(), n_ctx=256), open_llama(target, n_ctx=256)
-    prompt = llm.tokenize(PROMPT, add_bos=False)
-    ours, theirs = ask(llm, prompt, None), ask(plain, prompt, None)
-    assert ours.ids == theirs.ids
-    assert ours.finish_reason == "context"
-
-
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_cancel_leaves_it_right(open_llama, make, target, after):
     """After a cancel the next answer and the next draft are what they would have been."""
@@ -170,13 +231,11 @@ def test_cancel_leaves_it_right(open_llama, make, target, after):
         if i == after:
             llm.cancel()
     assert ask(llm, prompt, 30).ids == ask(plain, prompt, 30).ids
-    check(llm, draft, target)
+    check(llm, "eagle3", draft, target)
 
 
 def test_several_sequences_draft_as_each_alone(open_llama, make, target):
     """In one lock-step batch, with a shared prefix copied from one to the other."""
-    from pyspec.batch.contexts import Contexts, Layout, Models
-
     draft = make()
     models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
     try:
@@ -190,9 +249,6 @@ def test_several_sequences_draft_as_each_alone(open_llama, make, target):
             engine.set_tokens(seq, text)
         work = [(seq, 0, 0) for seq in (1, 2, 3)]
         engine.verify(work)
-        from pyspec.engine.handle import Gate
-        from pyspec.sampling.verification import Strict
-
         for seq, text in enumerate(texts, 1):
             verdict = engine.accept(seq, 0, Gate(Strict(), False))
             text.append(verdict.token[0])
@@ -221,26 +277,6 @@ def test_on_a_hybrid_target(open_llama, make, tmp_path, arch, layers):
     text = llm.session.tokens
     assert ask(fresh, text[:-1], 1).ids == text[-1:]
     assert drafted(llm, 6)[0] == drafted(fresh, 6)[0]
-
-
-@pytest.mark.parametrize(
-    ("form", "error", "words"),
-    [
-        ({"hidden": 64}, DraftMismatch, "states 64 wide"),
-        ({"layers": (1, 2, 9)}, DraftMismatch, "layers"),
-        ({"layers": (1, 2)}, ModelInvalid, "three layers"),
-        ({"layers": (1, 2, 4)}, UnsupportedModel, "does not expose"),
-        ({"width": 48, "embeddings": False}, DraftMismatch, "48 wide"),
-        ({"d2t": range(3, 40)}, DraftMismatch, "outside"),
-        ({"d2t": range(3, 9), "head": False}, DraftMismatch, "vocabulary"),
-        ({"n_layer": 2}, ModelInvalid, "more than one layer"),
-    ],
-    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
-)
-def test_what_does_not_fit_is_refused(open_llama, make, target, form, error, words):
-    """llama.cpp would end the process on each of these."""
-    with pytest.raises(error, match=words):
-        open_llama(target, draft=make(**form))
 
 
 def test_architectures_without_layers_are_refused(open_llama, make, tiny_sliding):
@@ -276,3 +312,87 @@ def test_auto_takes_it_where_states_are_shown(open_llama, make, target, monkeypa
     llm = open_llama(target, draft="auto")
     assert llm.assembly.draft.startswith("lookup+eagle" if shown else "lookup")
     assert llm.assembly.loop.draft_model is shown
+
+
+# -- DFlash and DSpark -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["own", "dspark-sure"])
+def test_a_block_is_one_decode(open_llama, make, target, form):
+    """Beside one that reads the text, however many tokens; no more come than the file was made for."""
+    llm = open_llama(target, draft=make("dflash", **DFLASH_FORMS[form]))
+    ask(llm, llm.tokenize(PROMPT, add_bos=False), 20)
+    engine = llm.assembly.engine
+    drafted(llm, 1)
+    before = counters(engine).decodes[Role.DRAFT]
+    most = tiny_dflash.BLOCK - (0 if "dspark" in form else 1)
+    assert len(drafted(llm, 20)[0]) == most
+    assert counters(engine).decodes[Role.DRAFT] == before + 1
+
+
+@pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])
+@pytest.mark.parametrize("form", ["own", "dspark-sure"])
+def test_four_sequences(open_llama, make, target, form, layout):
+    """Each has the text that it has alone, and drafts as often right, in a pool of cells or a stream each."""
+    draft = make("dflash", **DFLASH_FORMS[form])
+    prompts = [[5, 6, 7, 5], [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
+    alone = open_llama(target, draft=draft, length="fixed:3")
+    wanted = [
+        (ask(alone, p, 20 + i).ids, alone.last_speculation["accepted"])
+        for i, p in enumerate(prompts)
+    ]
+    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
+    runs = ask_at_once(models, prompts, range(20, 24), layout=layout)
+    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
+
+
+def test_some_blocks_are_accepted(open_llama, make, target):
+    """A draft whose first layer's states say all, with the target's own head, is right now and then."""
+    llm = open_llama(target, draft=make("dflash", embeddings=False, head=False))
+    accepted = 0
+    for text in (PROMPT, b"xyz", b"hello", b"good.day"):
+        ask(llm, llm.tokenize(text, add_bos=False), 60)
+        accepted += llm.last_speculation["accepted"]
+    assert accepted > 0
+
+
+def test_how_sure_it_is_stops_it(open_llama, make, target):
+    """A floor on what the confidence head says ends the block there."""
+    draft = make("dflash", markov=True, confidence=True)
+    llm = open_llama(target, draft=draft)
+    ask(llm, llm.tokenize(PROMPT, add_bos=False), 12)
+    tokens, chances = tiny_dflash.Draft(draft, target).draft(llm.session.tokens, 5)
+    engine = llm.assembly.engine
+    bins = len(engine._stop.table)
+    table = [(i + 0.5) / bins for i in range(bins)]
+    survival = [1.0]
+    for p in chances:
+        at = min(bins - 1, max(0, int((np.log(p / (1 - p)) + 8) * bins / 16)))
+        survival.append(survival[-1] * table[at])
+    floor = (survival[2] + survival[3]) / 2
+    engine.put_draft(0, ())
+    engine.set_stop([floor], table)
+    engine.draft([0], [5])
+    view = engine.drafted(0)
+    assert list(view.token[0 : view.n]) == tokens[: view.n]
+    assert view.n == 3
+
+
+def test_tried_with_its_target(open_llama, make, target, tmp_path, monkeypatch):
+    """In a child; then it drafts."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    llm = open_llama(target, draft=make("dflash"), trust=False)
+    ask(llm, llm.tokenize(PROMPT, add_bos=False), 20)
+    assert llm.last_speculation["drafted"] > 0
+
+
+def test_auto_finds_it_beside_its_model(open_llama, make, tmp_path, monkeypatch):
+    """By its name; one that does not fit is left out for the next, which is said."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    model = tiny.write(tmp_path / "model.gguf", n_layer=40)
+    make("dflash", layers=[3, 99]).rename(tmp_path / "a-dflash.gguf")
+    tiny_dflash.write(tmp_path / "b-dspark-draft.gguf", markov=True, confidence=True)
+    llm = open_llama(model, draft="auto", trust=False)
+    assert llm.assembly.draft == "lookup+b-dspark-draft"
+    assert "a-dflash" in llm.assembly.notes[0]
