@@ -34,6 +34,7 @@ from batch import BatchResults
 from blocks import Blocks
 from ceiling import Ceilings
 from common import Comparison, Paged, arguments, half_width, times, write_one, write_page
+from embeddings import Embeddings
 from estimator import Estimates
 from everyday import Everyday, save
 from first_use import FirstUse
@@ -98,7 +99,7 @@ rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 COMPARED: dict[str, type[Comparison]] = {
     "batch": BatchResults, "serve": ServeResults, "agent": AgentResults, "mixed": MixedResults, "pool": PoolResults,
-    "replicas": ReplicaResults,
+    "replicas": ReplicaResults, "embeddings": Embeddings,
 }  # fmt: skip
 """Folders of comparisons."""
 

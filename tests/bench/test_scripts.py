@@ -17,7 +17,7 @@ TESTED = {
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
     "conversations", "attention", "returning", "mixture", "blocks", "places", "pool",
-    "llama_server",  # all others
+    "llama_server", "embeddings",  # all others
 }  # fmt: skip
 
 

@@ -302,3 +302,36 @@ def test_errors_of_all_runs_are_told(script) -> None:
     """A median of them would hide a run that failed."""
     runs = [{"rate": rate, "errors": n} for rate, n in ((1.0, 0.0), (2.0, 5.0), (9.0, 0.0))]
     assert script("common").medians(runs) == {"rate": 2.0, "errors": 5.0}
+
+
+def test_embeddings_are_compared_with_a_peers(
+    script, tiny_ascii: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """All texts once in each run; a peer whose vectors point elsewhere shows it."""
+    embeddings, asked = script("embeddings"), []
+
+    class Server:
+        def __init__(self, command: list[str]) -> None:
+            self.peer = "serve" not in command
+
+        def lines(self, _path: str, body: dict[str, list[str]]):
+            asked.append(len(body["input"]))
+            rows = [
+                {"index": i, "embedding": [1.0, float(self.peer and i == 0)]}
+                for i in range(len(body["input"]))
+            ]
+            yield json.dumps({"data": rows[::-1], "usage": {"prompt_tokens": 5}}).encode()
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(embeddings, "ServerProcess", Server)
+    few = ["--texts", "5", "--each", "2", "--repeat", "1", "--out", str(tmp_path / "tiny.json")]
+    embeddings.main([str(tiny_ascii), "--server", "none", *few])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[3], row[4]) for row in rows] == [
+        ("| pyspec", "15", "1.00000 |"),
+        ("| llama-server", "15", "0.70711 |"),
+    ]
+    assert asked == [2, 2, 2, 1] * 2
+    assert "5 texts in requests of 2" in (tmp_path / "README.md").read_text()
