@@ -21,7 +21,7 @@ from functools import partial
 from math import exp, log
 from operator import sub
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import accepted
 import busy
@@ -33,7 +33,7 @@ from attention import Attention
 from batch import BatchResults
 from blocks import Blocks
 from ceiling import Ceilings
-from common import Comparison, Paged, arguments, half_width, times, write_one, write_page
+from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
 from embeddings import Embeddings
 from estimator import Estimates
 from everyday import Everyday, save
@@ -60,7 +60,6 @@ from pyspec.measure.quality import DISTINCT, NATS, ROUGE, QualityResults
 from pyspec.measure.report import Results, table
 from pyspec.measure.speeds import TOTAL, Summary
 
-T = TypeVar("T")
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
 PAIRS = (
     "default", "default-t08", "q8_0", "stretched-good-bf16", "stretched-good-q4_0", "stretched-good-q4_k_m",
