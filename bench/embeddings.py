@@ -27,6 +27,8 @@ from common import Comparison, Figures, arguments, in_turns, medians, publish
 from pyspec.measure.contenders import ServerProcess, llama_server
 from pyspec.measure.report import table
 
+_ABOUT = (__doc__ or "").strip()
+
 Vectors = npt.NDArray[np.float32]
 
 OPTIONS = {
@@ -40,7 +42,7 @@ class Embeddings(Comparison):
     """Texts a second of servers. texts: how many; each: of a request; slots, rows: the peer's."""
 
     heading: ClassVar[str] = "Embeddings"
-    intro: ClassVar[str] = (__doc__ or "").strip()
+    intro: ClassVar[str] = _ABOUT
     work: ClassVar[str] = (
         "{0.texts} texts in requests of {0.each}; the peer with -np {0.slots}, -b and -ub {0.rows}"
     )
