@@ -21,17 +21,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspec._version import __version__, borrowed
-from pyspec.errors import PyspecError
-from pyspec.sampling.verification import Margin, Strict
+from pyspec._version import borrowed
 
 if TYPE_CHECKING:
+    from pyspec._version import __version__
     from pyspec.batch import Batch
+    from pyspec.errors import PyspecError
     from pyspec.llama.install import install, uninstall
     from pyspec.llama.pieces import stream_text
     from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
     from pyspec.lookup.drafters import Drafter, Proposal
     from pyspec.sampling.chain import Sampling
+    from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message
     from pyspec.text.parts import Piece
     from pyspec.text.template import ChatTemplate
@@ -41,16 +42,20 @@ _HOMES = {
     "Batch": "batch",
     "ChatTemplate": "text.template",
     "Drafter": "lookup.drafters",
+    "Margin": "sampling.verification",
     "Message": "text.messages",
     "OFF": "llama.speculative",
     "Piece": "text.parts",
     "Proposal": "lookup.drafters",
+    "PyspecError": "errors",
     "Sampling": "sampling.chain",
     "Source": "text.tokens",
     "Speculation": "llama.speculative",
     "SpeculativeLlama": "llama.speculative",
     "Step": "text.tokens",
+    "Strict": "sampling.verification",
     "Token": "text.tokens",
+    "__version__": "_version",
     "install": "llama.install",
     "stream_text": "llama.pieces",
     "uninstall": "llama.install",

@@ -7,11 +7,12 @@ editable installation (`pip install -e .`) needs none of this.
 
 from __future__ import annotations
 
-import re
-import runpy
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __version__: str
 
 NAME = "pyspec-llama"
 
@@ -35,6 +36,8 @@ def borrowed(package: Path, search: list[str]) -> list[str]:
 
 
 def _installed(root: Path) -> list[str]:
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - see __getattr__
+
     try:
         found = distribution(NAME)
     except PackageNotFoundError:
@@ -50,6 +53,8 @@ def interface_key(root: Path) -> str:
     native = root / "native"
     if not (native / "cdef.py").is_file():
         return ""
+    import runpy  # noqa: PLC0415 - see __getattr__
+
     key: str = runpy.run_path(str(native / "cdef.py"))["key"](
         (native / "pyspec.h").read_text(encoding="utf-8")
     )
@@ -57,6 +62,8 @@ def interface_key(root: Path) -> str:
 
 
 def _stated(pyproject: Path) -> str:
+    import re  # noqa: PLC0415 - as above
+
     line = re.search(r'^version = "(.+)"$', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
     return line[1] if line else ""
 
@@ -66,7 +73,15 @@ def _extensions(folder: Path) -> list[Path]:
     return [path for path in named if path.is_file()]
 
 
-try:
-    __version__ = version(NAME)
-except PackageNotFoundError:  # a clone that was never installed says elsewhere what it lacks
-    __version__ = _stated(Path(__file__).parents[1] / "pyproject.toml")
+def __getattr__(name: str) -> str:
+    """Find `__version__` when it is asked for: importlib.metadata takes as long to import as Python to start."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - see above
+
+    try:
+        found = version(NAME)
+    except PackageNotFoundError:  # a clone that was never installed says elsewhere what it lacks
+        found = _stated(Path(__file__).parents[1] / "pyproject.toml")
+    globals()[name] = found
+    return found

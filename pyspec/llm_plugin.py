@@ -188,7 +188,8 @@ _held: dict[Any, Any] = {}
 
 
 def _load(name: str | None, options: Any) -> Any:
-    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415
+    from pyspec.cli.opening import open_model  # noqa: PLC0415
+    from pyspec.cli.options import ModelOptions  # noqa: PLC0415
 
     wanted = ModelOptions(
         name,

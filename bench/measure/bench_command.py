@@ -10,10 +10,11 @@ from tempfile import TemporaryDirectory
 import click
 
 from pyspec.cli.command import command, option, tell
+from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import ModelOptions, open_model
+from pyspec.cli.opening import open_model
+from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import COUNT, FILE, MARGIN, MODELS
-from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question, load_questions, select
 from pyspec.screen.tables import print_table

@@ -13,10 +13,11 @@ import click
 import msgspec
 
 from pyspec.cli.command import command, model_names, tell
+from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import MODELS
-from pyspec.cli.streams import run_progress, stdout_console
 from pyspec.engine.models import SideOptions
 from pyspec.engine.verdicts import PairVerdict, keep_verdict, settings_of
 from pyspec.errors import OptionError
@@ -119,7 +120,7 @@ def _side_by_side(
 ) -> SideBySide:  # fmt: skip
     """The variants with their models loaded: draft and target where the options say, a judge with the target's settings."""
     hush_llama(engine.verbose)
-    path, found = replace(models.steady(), companion="none").find()
+    path, found = find(replace(models.steady(), companion="none"))
     alike = {name: found[name] for name in _SIDES}
     given = (
         alike | {name: found[name] for name in ("n_cpu_moe", "override_tensor")} | engine.arguments

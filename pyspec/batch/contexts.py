@@ -28,9 +28,9 @@ from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.sampling.limits import is_quantised
 from pyspec.store.attention import TILE, Attention, Use, attention_of, flash_type, streams_pay
-from pyspec.store.devices import AUTO, parse_devices
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
+from pyspec.store.words import AUTO, parse_devices
 
 log = logging.getLogger("pyspec")
 

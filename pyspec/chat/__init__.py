@@ -1,4 +1,22 @@
 """The chat: a conversation, the model that answers it, its commands and how it looks."""
 
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
 TWICE_S = 2.0
 """A second Ctrl-C within this time, in seconds, quits, during an answer as well as at the prompt."""
+
+SHOW, HIDE, UNASKED = "show", "hide", "off"
+"""What to do with reasoning; UNASKED asks the model for none."""
+
+
+def state_path(variable: str, name: str) -> Path | None:
+    """Return a path for user state: from the variable, None if that is empty, else in the platform's folder."""
+    named = os.environ.get(variable)
+    if named is None:
+        import platformdirs  # noqa: PLC0415 - a variable may name the folder
+
+        return platformdirs.user_state_path("pyspec", appauthor=False) / name
+    return Path(named).expanduser() if named else None

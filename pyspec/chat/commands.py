@@ -13,12 +13,22 @@ from itertools import groupby
 from pathlib import Path
 
 from pyspec.chat import files
-from pyspec.chat.settings import FIELDS, USUAL, ChatSettings, apply, changed, unknown, values
+from pyspec.chat.settings import (
+    FIELDS,
+    USUAL,
+    ChatSettings,
+    apply,
+    changed,
+    own_name,
+    range_of,
+    unknown,
+    values,
+)
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
-from pyspec.screen.display import counted, stats_table
 from pyspec.screen.token_view import print_tokens
-from pyspec.store.sources import FETCH
+from pyspec.screen.words import counted, stats_table
+from pyspec.store.words import FETCH
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),
@@ -254,6 +264,7 @@ def _system(chat: Chat, argument: str) -> None:
 
 def _set(chat: Chat, argument: str) -> None:
     name, _, value = argument.partition(" ")
+    name = own_name(name)
     if not name:
         _SHOWS["settings"](chat)
         hidden = len(FIELDS) - len(USUAL)
@@ -267,7 +278,8 @@ def _set(chat: Chat, argument: str) -> None:
         chat.set_by_user.add(name)
     elif name not in FIELDS:
         raise unknown(name)
-    chat.screen.note(f"{name} is {values(chat.settings)[name]}")
+    takes = "" if value.strip() else f" ({range_of(name)})"
+    chat.screen.note(f"{name} is {values(chat.settings)[name]}{takes}")
 
 
 def _chosen(name: str, *words: str) -> Callable[[Chat, str], None]:

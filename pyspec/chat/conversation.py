@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from pyspec.chat.dialogue import SavedModel
+from pyspec.chat.files import SavedModel
 from pyspec.engine.handle import Role
 from pyspec.engine.models import can_roll_back
 from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
@@ -27,8 +27,8 @@ from pyspec.sampling.suggested import suggested_by
 from pyspec.store.drafts import Confirm, draft_to_fetch
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
-from pyspec.store.sources import FETCH
 from pyspec.store.watch import Watch
+from pyspec.store.words import FETCH
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import msgspec
-from msgspec.structs import replace as replace_fields
+from typing import TYPE_CHECKING
 
 from pyspec.errors import ContextOverflow
-from pyspec.llama.options import AnswerOptions
-from pyspec.screen.display import counted
+from pyspec.screen.words import counted
 from pyspec.text.messages import Message
-from pyspec.text.pictures import part_of
-from pyspec.text.result import Result
-from pyspec.text.tokens import Token
 
-
-class SavedModel(msgspec.Struct):
-    """The target of a conversation; the hash is empty for a large file that was not hashed."""
-
-    name: str
-    sha256: str
-    path: str = ""
-
-    def is_of(self, other: SavedModel) -> bool:
-        """Whether both are known to be the same target, wherever the file is."""
-        return bool(self.sha256) and self.sha256 == other.sha256
-
+if TYPE_CHECKING:  # these import more, which a question to a server need not wait for
+    from pyspec.llama.options import AnswerOptions
+    from pyspec.text.result import Result
+    from pyspec.text.tokens import Token
 
 Encode = Callable[[Sequence[Message]], list[int]]
 
@@ -53,6 +39,8 @@ class Exchange:
         """The question as a turn."""
         if not self.pictures:
             return Message(role="user", content=self.user)
+        from pyspec.text.pictures import part_of  # noqa: PLC0415 - as above
+
         seen = [part_of(url) for _, url in self.pictures]
         return Message(role="user", content=[*seen, {"type": "text", "text": self.user}])
 
@@ -70,9 +58,11 @@ class Conversation:
 
     def forget_tokens(self) -> None:
         """Keep only the text of answers: another model has other tokens, and another speed."""
+        from msgspec.structs import replace  # noqa: PLC0415 - see above
+
         for exchange in self.exchanges:
             if exchange.answer is not None:
-                exchange.answer = replace_fields(exchange.answer, tokens=(), speculation={})
+                exchange.answer = replace(exchange.answer, tokens=(), speculation={})
 
     def messages(self, first: int = 0) -> list[Message]:
         """The turns from exchange `first` on, after the system turn."""
@@ -122,7 +112,9 @@ def unended(answer: Result, piece: Callable[[int], bytes]) -> Result:
     """Return an answer without the tokens that ended it, as a conversation keeps it."""
     tokens, text = answer.tokens, answer.text
     kept = whole(tokens, piece) if answer.reasoning else spoken(tokens, text, piece)
-    return replace_fields(answer, tokens=kept)
+    from msgspec.structs import replace  # noqa: PLC0415 - see above
+
+    return replace(answer, tokens=kept)
 
 
 def why_cut(answer: Result, most: int, n_ctx: int, longer: str, wider: str) -> str:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
-import platformdirs
 
-from pyspec._version import __version__
-from pyspec.chat.dialogue import Conversation, Exchange, SavedModel
+from pyspec.chat import state_path
+from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import show, utf8, write_whole
 from pyspec.store.picture import MAX_BYTES, size_of_picture
@@ -50,6 +49,18 @@ class SavedMessage(msgspec.Struct, omit_defaults=True):
     reasoning: str = ""
 
 
+class SavedModel(msgspec.Struct):
+    """The target of a conversation; the hash is empty for a large file that was not hashed."""
+
+    name: str
+    sha256: str
+    path: str = ""
+
+    def is_of(self, other: SavedModel) -> bool:
+        """Whether both are known to be the same target, wherever the file is."""
+        return bool(self.sha256) and self.sha256 == other.sha256
+
+
 class SavedChat(msgspec.Struct):
     """The content of a file. settings: names and values as in `/set`."""
 
@@ -73,6 +84,8 @@ def save(
             load(path)
     except InputError:
         raise InputError(f"{path} exists and is not a saved chat", "name another file") from None
+    from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
+
     saved = SavedChat(
         kind="pyspec-chat",
         format=1,
@@ -236,14 +249,6 @@ FOLDER = "PYSPEC_CHATS"
 
 MAX_CHATS = 500
 """Most logged chats; the oldest are deleted."""
-
-
-def state_path(variable: str, name: str) -> Path | None:
-    """Return a path for user state: from the variable, None if that is empty, else in the platform's folder."""
-    named = os.environ.get(variable)
-    if named is None:
-        return platformdirs.user_state_path("pyspec", appauthor=False) / name
-    return Path(named).expanduser() if named else None
 
 
 def log_folder() -> Path | None:

@@ -18,10 +18,10 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from pyspec.chat import TWICE_S
+from pyspec.chat import TWICE_S, state_path
 from pyspec.chat.ahead import TypeAhead
 from pyspec.chat.commands import COMMANDS, execute, find
-from pyspec.chat.files import MAX_TEXT, state_path
+from pyspec.chat.files import MAX_TEXT
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
 from pyspec.store.files import utf8

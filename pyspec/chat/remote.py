@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
-from pyspec.chat.dialogue import SavedModel
+from pyspec.chat.asking import Request
 from pyspec.chat.servers import RunningServer
 from pyspec.errors import EngineError, InputError
-from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.options import OFFERED
-from pyspec.sampling.settings import Sampling
-from pyspec.sampling.suggested import SuggestedSampling, suggested_by
+from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict
-from pyspec.text.messages import Message
-from pyspec.text.parts import AnswerPart, Piece
+
+if TYPE_CHECKING:
+    from pyspec.chat.files import SavedModel
+    from pyspec.llama.options import AnswerOptions, Speculation
+    from pyspec.sampling.settings import Sampling
+    from pyspec.text.messages import Message
+    from pyspec.text.parts import Piece
 
 
 class RemoteChat:
     """The model of a server, with the parts of `LlamaChat` that a chat uses. Its tokens are not known here.
 
+    What reads and keeps answers is imported while the server computes: until a request is sent, nothing here takes long.
     shape: fields of a request that say what answers must look like.
     """
 
@@ -36,14 +37,15 @@ class RemoteChat:
         self.stats: dict[str, Any] | None = None
         self.thinking, self.budget = True, -1
         self.shape: dict[str, Any] = {}
-        known = Path(server.path) if server.path else None
-        self.suggested = suggested_by(known) if known and known.is_file() else SuggestedSampling()
+        self.suggested = SuggestedSampling(server.suggested, tuple(server.left))
         self._messages: list[Message] = []
         self._cancelled = False
-        self._connection: http.client.HTTPConnection | None = None
+        self._request: Request | None = None
 
     def target(self) -> SavedModel:
         """The target for a saved chat; without a hash, tokens of another process are not taken over."""
+        from pyspec.chat.files import SavedModel  # noqa: PLC0415 - see the class
+
         return SavedModel(self.name, "", self.server.path)
 
     def is_text(self, _token: int) -> bool:
@@ -54,9 +56,13 @@ class RemoteChat:
         """No token is known."""
         return b""
 
+    def take(self, messages: Sequence[Message]) -> None:
+        """Answer these messages next."""
+        self._messages = [{"role": m["role"], "content": m["content"]} for m in messages]
+
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
         """The tokens of a prompt, as the server counts them. goes_on: the server sees by the last message."""
-        self._messages = [{"role": m["role"], "content": m["content"]} for m in messages]
+        self.take(messages)
         if goes_on:
             return []
         told = self._asked("/tokenize", {"messages": self._messages, "model": self.name})
@@ -80,17 +86,19 @@ class RemoteChat:
     def cancel(self) -> None:
         """End the current answer; safe from any thread."""
         self._cancelled = True
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        if (request := self._request) is not None:
+            request.cancel()
 
     def answer(
         self, _prompt: Sequence[int], options: AnswerOptions, **_chat: Any
     ) -> Generator[Piece, None, None]:
-        """Answer the messages of the last prompt; the last piece has a finish_reason."""
+        """Ask for an answer to the messages of the last prompt, at once; the last piece has a finish_reason."""
         self._cancelled, self.stats = False, None
-        return self._pieces(self._body(options))
+        try:
+            self._request = self.server.ask("/v1/chat/completions", self._body(options))
+        except OSError as error:
+            raise self._silent(error) from None
+        return self._pieces(self._request)
 
     def _body(self, options: AnswerOptions) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.name, "messages": self._messages, "stream": True}
@@ -106,25 +114,36 @@ class RemoteChat:
             body["enable_thinking"] = False
         return body
 
-    def _pieces(self, body: Mapping[str, Any]) -> Generator[Piece, None, None]:
-        connection = self._connection = self.server.connection()
-        try:
-            connection.request(
-                "POST", "/v1/chat/completions", json.dumps(body), self.server.headers
-            )
-            for chunk in _chunks(connection.getresponse()):
-                yield from self._taken(chunk)
-        except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
-            if not self._cancelled:
-                where = f"the server at {self.server.url}"
-                raise EngineError(f"{where} ended the answer: {error}", "--server none") from None
-        finally:
-            connection.close()
-            self._connection = None
+    def _pieces(self, request: Request) -> Generator[Piece, None, None]:
+        from pyspec.text.parts import Piece  # noqa: PLC0415 - see the class
+
+        with closing(request):
+            try:
+                for chunk in _chunks(request):
+                    yield from self._taken(chunk)
+            except (OSError, ValueError, LookupError) as error:
+                if not self._cancelled:
+                    raise self._broken(error) from None
+            finally:
+                self._request = None
         if self.stats is None:
-            yield Piece((), "cancelled" if self._cancelled else "error")
+            if not self._cancelled:
+                raise self._broken("the connection closed")
+            yield Piece((), "cancelled")
+
+    def _broken(self, why: object) -> EngineError:
+        return EngineError(
+            f"the server at {self.server.url} ended the answer: {why}", "--server none"
+        )
+
+    def _silent(self, why: object) -> EngineError:
+        return EngineError(
+            f"the server at {self.server.url} does not answer: {why}", "--server none"
+        )
 
     def _taken(self, chunk: Mapping[str, Any]) -> Iterator[Piece]:
+        from pyspec.text.parts import AnswerPart, Piece  # noqa: PLC0415 - see the class
+
         if "error" in chunk:
             raise EngineError(str(chunk["error"].get("message")), "--server none answers here")
         (choice,) = chunk["choices"]
@@ -138,35 +157,32 @@ class RemoteChat:
             yield Piece((), ended, parts=parts, reasoning_cut=bool(choice.get("reasoning_cut")))
 
     def _asked(self, path: str, body: Mapping[str, Any]) -> Any:
-        connection = self.server.connection(30.0)
         try:
-            connection.request("POST", path, json.dumps(body), self.server.headers)
-            response = connection.getresponse()
-            return _read(response)
-        except (OSError, http.client.HTTPException) as error:
-            where = f"the server at {self.server.url}"
-            raise EngineError(f"{where} does not answer: {error}", "--server none") from None
-        finally:
-            connection.close()
+            with closing(self.server.ask(path, body, _TIMEOUT_S)) as request:
+                return _read(request, request.status())
+        except (OSError, ValueError) as error:
+            raise self._silent(error) from None
 
 
-def _read(response: http.client.HTTPResponse) -> Any:
-    """The body of a response. Raises InputError for a refusal."""
+_TIMEOUT_S = 30.0
+
+
+def _read(request: Request, status: int) -> Any:
+    """The body of an answer. Raises InputError for a refusal."""
+    if status == 200:
+        return request.told()
     try:
-        told = json.loads(response.read())
-    except ValueError:
-        told = {}
-    if response.status != 200:
-        why = told.get("error", {}).get("message", f"status {response.status}")
-        raise InputError(f"the server refuses: {why}")
-    return told
+        why = request.told().get("error", {}).get("message")
+    except (ValueError, AttributeError):
+        why = None
+    raise InputError(f"the server refuses: {why or f'status {status}'}")
 
 
-def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+def _chunks(request: Request) -> Iterator[dict[str, Any]]:
     """The events of a stream. Raises InputError for a refusal."""
-    if response.status != 200:
-        _read(response)
-    for line in response:
+    if (status := request.status()) != 200:
+        _read(request, status)
+    for line in request.lines():
         if line.startswith(b"data: {"):
             yield json.loads(line[6:])
 

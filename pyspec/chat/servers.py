@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from time import monotonic, sleep
+from typing import Any
 
-import msgspec
-import psutil
-
-from pyspec.chat.files import state_path
-from pyspec.store.files import write_whole
-from pyspec.store.locate import means
+from pyspec.chat import state_path
+from pyspec.chat.asking import Request
 
 FOLDER = "PYSPEC_SERVERS"
 """Environment variable for the records' folder; empty for none."""
 
 _TIMEOUT_S = 1.0
 
+WAIT_S, _POLL_S = 60.0, 0.1
+"""How long a server may take to load before the model is loaded here, and between two looks at it, seconds."""
 
-class RunningServer(msgspec.Struct, frozen=True):
-    """A server. key: that clients must send, "" for none. path: of its model; name: for clients."""
+READY, LOADING, GONE = "ready", "loading", "gone"
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server. key: that clients must send, "" for none. path: of its model; name: for clients, "" while it loads.
+
+    default: whether it is the default target. suggested: sampling as the model suggests it; left: what of it is not followed.
+    """
 
     url: str
     key: str
@@ -34,35 +40,37 @@ class RunningServer(msgspec.Struct, frozen=True):
     path: str
     draft: str
     n_ctx: int
+    default: bool = False
+    suggested: dict[str, float] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
 
     def serves(self, word: str | None) -> bool:
         """Whether its model is the one that a user's word for -m means; nothing is fetched to find out."""
-        return word == self.name or bool(self.path and means(word, Path(self.path)))
+        if word is None or word == self.name:
+            return self.default if word is None else True
+        with suppress(OSError, ValueError, RuntimeError):  # no such file or user, a NUL byte
+            if Path(word).expanduser().samefile(self.path):
+                return True
+        from pyspec.store.locate import means  # noqa: PLC0415 - reads what is known of models
 
-    def connection(self, timeout: float | None = None) -> http.client.HTTPConnection:
-        """Return a connection, not yet made."""
-        place = urlsplit(self.url)
-        kind = (
-            http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-        )
-        return kind(place.hostname or "", place.port, timeout=timeout)
+        return bool(self.path and means(word, Path(self.path)))
 
-    @property
-    def headers(self) -> dict[str, str]:
-        own = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        return {"Content-Type": "application/json", **own}
+    def ask(self, path: str, body: Any = None, timeout: float | None = None) -> Request:
+        """Send a request. Raises OSError where nobody listens."""
+        return Request(self.url, path, self.key, body, timeout)
 
     @property
-    def answers(self) -> bool:
-        """Whether it takes requests now."""
-        connection = self.connection(_TIMEOUT_S)
+    def state(self) -> str:
+        """Whether it takes requests now: READY, LOADING for soon, or GONE."""
+        if not self.name:
+            return LOADING
         try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+            with closing(self.ask("/health", timeout=_TIMEOUT_S)) as request:
+                return READY if request.status() == 200 else GONE
+        except TimeoutError:
+            return LOADING
+        except (OSError, ValueError):
+            return GONE
 
 
 def announce(server: RunningServer) -> Path | None:
@@ -70,10 +78,12 @@ def announce(server: RunningServer) -> Path | None:
     folder = state_path(FOLDER, "servers")
     if folder is None:
         return None
+    from pyspec.store.files import write_whole  # noqa: PLC0415 - who asks a server writes none
+
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{server.pid}.json"
-        write_whole(path, [msgspec.json.encode(server)])
+        write_whole(path, [json.dumps(asdict(server)).encode()])
         path.chmod(0o600)
     except OSError:  # a read-only home must not prevent a server
         return None
@@ -86,14 +96,28 @@ def running() -> Iterator[RunningServer]:
     if folder is None or not folder.is_dir():
         return
     for path in sorted(folder.glob("*.json")):
-        with suppress(OSError, msgspec.DecodeError):
+        with suppress(OSError, ValueError, TypeError):
             if not _is_own(path):
                 continue
-            server = msgspec.json.decode(path.read_bytes(), type=RunningServer)
-            if psutil.pid_exists(server.pid):
+            server = RunningServer(**json.loads(path.read_bytes()))
+            if _lives(server.pid):
                 yield server
             else:
                 path.unlink()
+
+
+def _lives(pid: int) -> bool:
+    if os.name != "posix":  # a signal would end it
+        import psutil  # noqa: PLC0415 - as above
+
+        return bool(psutil.pid_exists(pid))
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_own(path: Path) -> bool:
@@ -104,9 +128,27 @@ def _is_own(path: Path) -> bool:
     return known.st_uid == os.getuid() and not stat.S_IMODE(known.st_mode) & 0o077
 
 
-def find_server(word: str | None) -> RunningServer | None:
-    """Return a server of this user that has the model of a user's word, and takes requests."""
-    return next((each for each in running() if each.serves(word) and each.answers), None)
+def find_server(
+    word: str | None, waits: Callable[[RunningServer], None] = lambda _: None
+) -> RunningServer | None:
+    """Return a server of this user that has the model of a user's word, and takes requests.
+
+    One that loads the model still is waited for. waits: called once before that.
+    """
+    until = None
+    while True:
+        loading = None
+        for each in running():
+            if each.serves(word):
+                if (state := each.state) == READY:
+                    return each
+                loading = each if state == LOADING else loading
+        if loading is None or (until is not None and monotonic() > until):
+            return None
+        if until is None:
+            until = monotonic() + WAIT_S
+            waits(loading)
+        sleep(_POLL_S)
 
 
 def server_at(url: str) -> RunningServer | None:
@@ -119,14 +161,11 @@ def server_at(url: str) -> RunningServer | None:
     if known is not None:
         return known
     server = RunningServer(url.rstrip("/"), key, 0, "", "", "unknown", 0)
-    connection = server.connection(_TIMEOUT_S)
     try:
-        connection.request("GET", "/v1/models", headers=server.headers)
-        response = connection.getresponse()
-        told = json.loads(response.read())["data"][0]
+        with closing(server.ask("/v1/models", timeout=_TIMEOUT_S)) as request:
+            request.status()
+            told = request.told()["data"][0]
         n_ctx = int((told.get("meta") or {}).get("n_ctx") or 4096)
-        return msgspec.structs.replace(server, name=str(told["id"]), n_ctx=n_ctx)
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return replace(server, name=str(told["id"]), n_ctx=n_ctx)
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    finally:
-        connection.close()

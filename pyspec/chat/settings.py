@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from difflib import get_close_matches
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
+from pyspec.chat import HIDE, SHOW, UNASKED
 from pyspec.errors import OptionError
 from pyspec.policy.lengths import parse_length
 from pyspec.sampling.limits import MAX_DRAFT, check_breakers
@@ -18,24 +20,28 @@ from pyspec.sampling.settings import DRY_BREAKERS, Sampling
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import AUTO, PHASES, Margin, Phase, Strict, Verification
 
-Parse = Callable[[str], Any]
-
-SHOW, HIDE, UNASKED = "show", "hide", "off"
-"""What to do with reasoning: show it, hide it, or ask the model for none."""
-
 SILENT, BRIEF, FULL = "off", "brief", "on"
 """How many statistics to print after an answer."""
 
 
-def _number(kind: type[int | float], low: float, high: float) -> Parse:
+class Kind(NamedTuple):
+    """What a setting takes, in words, and how its text is read; `parse` raises OptionError."""
+
+    takes: str
+    parse: Callable[[str], Any]
+
+
+def _number(kind: type[int | float], low: float, high: float) -> Kind:
+    article = "a whole number" if kind is int else "a number"
+    takes = f"{article} from {low:g} to {high:.12g}"
+
     def parse(text: str) -> Any:
         with suppress(ValueError):
             if low <= (value := kind(text)) <= high:
                 return value
-        article = "a whole number" if kind is int else "a number"
-        raise OptionError(f"{text[:40]} is not {article} from {low:g} to {high:.12g}")
+        raise OptionError(f"{text[:40]} is not {takes}")
 
-    return parse
+    return Kind(takes, parse)
 
 
 def _breakers(text: str) -> tuple[str, ...]:
@@ -51,17 +57,20 @@ def _breakers(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _one_of(*words: str) -> Parse:
+def _one_of(*words: str) -> Kind:
+    takes = ", ".join(words)
+
     def parse(text: str) -> str:
         if text not in words:
-            raise OptionError(f"{text[:40]} is not one of {', '.join(words)}")
+            raise OptionError(f"{text[:40]} is not one of {takes}")
         return text
 
-    return parse
+    return Kind(takes, parse)
 
 
-def _switch(text: str) -> bool:
-    return bool(_one_of("on", "off")(text) == "on")
+_ON_OFF = _one_of("on", "off")
+_SWITCH = Kind(_ON_OFF.takes, lambda text: _ON_OFF.parse(text) == "on")
+_BREAKERS = Kind("a list of texts, as JSON", _breakers)
 
 
 def _length(text: str) -> str:
@@ -69,9 +78,12 @@ def _length(text: str) -> str:
     return text
 
 
-def _setting(default: Any, parse: Parse, none: str = "") -> Any:
-    """Return a field that `/set` changes. parse: reads its text. none: the word for None."""
-    return field(default=default, metadata={"parse": parse, "none": none})
+_LENGTH = Kind("auto, companion, confidence:P or fixed:K", _length)
+
+
+def _setting(default: Any, kind: Kind, none: str = "") -> Any:
+    """Return a field that `/set` changes. kind: of its values. none: the word for None."""
+    return field(default=default, metadata={"kind": kind, "none": none})
 
 
 _OTHER_NAMES = {"temperature": "temp"}
@@ -103,7 +115,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
 
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
-    dry_sequence_breakers: tuple[str, ...] = _setting(DRY_BREAKERS, _breakers)
+    dry_sequence_breakers: tuple[str, ...] = _setting(DRY_BREAKERS, _BREAKERS)
     max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
     verify: str = _setting(AUTO, _one_of(AUTO, "margin", "strict"))
     theta: float = _setting(Margin.theta, _PROBABILITY)
@@ -111,14 +123,14 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     budget: float | None = _setting(None, _NATS, "none")
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
     verify_phase: Phase = _setting(Margin.phase, _one_of(*PHASES))
-    length: str | None = _setting(None, _length, "default")
+    length: str | None = _setting(None, _LENGTH, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
-    trim: bool = _setting(True, _switch)
+    trim: bool = _setting(True, _SWITCH)
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
     reasoning_budget: int = _setting(-1, _number(int, -1, 2**31 - 1))
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
-    wrap: bool = _setting(True, _switch)
-    tokens: bool = _setting(False, _switch)
+    wrap: bool = _setting(True, _SWITCH)
+    tokens: bool = _setting(False, _SWITCH)
 
     @property
     def margin(self) -> Margin:
@@ -153,7 +165,20 @@ def suggested_settings(suggested: SuggestedSampling) -> dict[str, Any]:
 
 def unknown(name: str) -> OptionError:
     """Return the error for a setting that does not exist."""
-    return OptionError(f"there is no setting {name[:40]!r}", f"use {', '.join(FIELDS)}")
+    near = get_close_matches(name, FIELDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else "/set all lists them"
+    return OptionError(f"there is no setting {name[:40]!r}", hint)
+
+
+def own_name(name: str) -> str:
+    """The name of a setting that a user may call as the option or the API's field is called."""
+    return _OTHER_NAMES.get(name, name)
+
+
+def range_of(name: str) -> str:
+    """Say what a setting takes."""
+    takes, none = FIELDS[name]["kind"].takes, FIELDS[name]["none"]
+    return f"{none}, or {takes}" if none else str(takes)
 
 
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
@@ -162,7 +187,9 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
         raise unknown(name)
     known = FIELDS[name]
     try:
-        parsed: Any = None if known["none"] and value == known["none"] else known["parse"](value)
+        parsed: Any = (
+            None if known["none"] and value == known["none"] else known["kind"].parse(value)
+        )
     except OptionError as error:
         raise OptionError(f"{name}: {error.message}", error.hint) from None
     return replace(settings, **{name: parsed})

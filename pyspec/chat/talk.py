@@ -11,25 +11,18 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from pyspec.chat import files
+from pyspec.chat import HIDE, UNASKED, files
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended, why_cut
 from pyspec.chat.remote import RemoteChat
-from pyspec.chat.settings import (
-    BRIEF,
-    HIDE,
-    SILENT,
-    UNASKED,
-    ChatSettings,
-    suggested_settings,
-    values,
-)
+from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, suggested_settings, values
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.noise import chance_seed
 from pyspec.sampling.verification import Strict, Verification
-from pyspec.screen.display import Screen, counted, speed_sentence, stats_line
+from pyspec.screen.display import Screen
 from pyspec.screen.token_view import TokenPaint, has_colour
+from pyspec.screen.words import counted, speed_sentence, stats_line
 from pyspec.store.drafts import Confirm
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message

@@ -10,23 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
-
+from pyspec.chat import HIDE
 from pyspec.chat.dialogue import Conversation, why_cut
-from pyspec.chat.files import held_with, load, new_path, newest, restore, save
-from pyspec.chat.remote import RemoteChat
-from pyspec.chat.settings import HIDE
 from pyspec.cli.command import option, tell
 from pyspec.cli.options import DialogueOptions, ShownOptions
 from pyspec.cli.streams import interruptible
 from pyspec.errors import InputError, PyspecError
-from pyspec.screen.display import Screen, speed_sentence, stats_line
-from pyspec.screen.token_view import TokenPaint, has_colour, print_legend
-from pyspec.text.parts import Piece
-from pyspec.text.result import Result
+from pyspec.screen.words import speed_sentence, stats_line
 
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
+    from pyspec.chat.remote import RemoteChat
+    from pyspec.screen.display import Screen
+    from pyspec.text.parts import Piece
+    from pyspec.text.result import Result
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,15 @@ class OutputOptions(ShownOptions):
 def conversation_of(
     model: LlamaChat | RemoteChat, asked: DialogueOptions, raw: bool
 ) -> tuple[Conversation, Path | None]:
-    """Return the conversation and the file that keeps it. Raises InputError if there is nothing to continue."""
+    """Return the conversation, and the file of one that goes on. Raises InputError if there is nothing to continue."""
     if not asked.going_on:
-        return Conversation(asked.system), new_path() if asked.log and not raw else None
+        return Conversation(asked.system), None
     if raw:
         raise InputError(
             "without a chat template there is no conversation to continue", "leave out -c or --raw"
         )
+    from pyspec.chat.files import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
+
     path = newest()
     saved = load(path)
     conversation, same = restore(saved, model)
@@ -64,8 +63,18 @@ def conversation_of(
     return conversation, path
 
 
-def keep_chat(path: Path, conversation: Conversation, model: LlamaChat | RemoteChat) -> None:
-    """Write a conversation to the log; a failure is told, and no more."""
+def keep_chat(
+    path: Path | None,
+    asked: DialogueOptions,
+    conversation: Conversation,
+    model: LlamaChat | RemoteChat,
+) -> None:
+    """Write a conversation to its file, or a new one to the log; a failure is told, and no more."""
+    from pyspec.chat.files import new_path, save  # noqa: PLC0415 - after the answer
+
+    path = path or (new_path() if asked.log else None)
+    if path is None:
+        return
     try:
         save(path, conversation, {}, model.target())
     except PyspecError as error:
@@ -81,6 +90,8 @@ def answer_writer(
     if output.as_json:
         yield lambda _: None
     elif output.tokens:
+        from pyspec.screen.token_view import TokenPaint, has_colour  # noqa: PLC0415 - seldom needed
+
         paint = TokenPaint(piece, colour=has_colour(screen.out))
 
         def painted(said: Piece) -> None:
@@ -129,6 +140,8 @@ def say_answer(
         tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
         return
     if output.tokens:
+        from pyspec.screen.token_view import print_legend  # noqa: PLC0415 - as above
+
         print_legend(screen.out, answer.tokens, llm.piece)
     longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
     wider = f"-c {2 * llm.n_ctx()} has more room"
@@ -146,6 +159,8 @@ def say_answer(
 def _report(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
     beside = ("timings", "prompt_tokens")
     block = {name: value for name, value in answer.speculation.items() if name not in beside}
+    from msgspec.structs import asdict  # noqa: PLC0415 - as above
+
     report: dict[str, Any] = {
         "text": answer.text,
         "finish_reason": answer.finish_reason,

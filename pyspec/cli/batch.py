@@ -21,7 +21,9 @@ from pyspec.batch.contexts import MAX_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
+from pyspec.cli.consoles import run_progress
 from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.opening import find
 from pyspec.cli.options import (
     CacheOptions,
     DraftOptions,
@@ -30,9 +32,9 @@ from pyspec.cli.options import (
     SystemOptions,
 )
 from pyspec.cli.sampler_options import SamplerOptions
-from pyspec.cli.streams import exit_code, file_text, interruptible, run_progress
+from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.errors import Cancelled, OptionError
-from pyspec.screen.display import safe
+from pyspec.screen.words import safe
 from pyspec.serve.settings import served_name
 from pyspec.text.result import RecordResult
 
@@ -106,7 +108,7 @@ class BatchOptions(CacheOptions, SystemOptions, ProjectorOptions):
         sampler.sampling()  # refuses impossible numbers before anything is fetched
         rule = drafts.rule
         local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
-        path, found = models.find(workers=self.workers if local else 1)
+        path, found = find(models, self.workers if local else 1)
         own = sampler.suggested(path, models.model or "")
         settings = Settings(
             sampler.sampling(0, own),  # a fixed seed: the same command gives the same answers

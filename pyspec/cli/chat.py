@@ -22,7 +22,9 @@ from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
 from pyspec.cli.command import command, option
+from pyspec.cli.consoles import screen_of
 from pyspec.cli.engine_options import EngineOptions
+from pyspec.cli.opening import find, open_model
 from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
@@ -30,12 +32,11 @@ from pyspec.cli.options import (
     ModelOptions,
     ProjectorOptions,
     ShownOptions,
-    open_model,
 )
 from pyspec.cli.sampler_options import SamplerOptions
-from pyspec.cli.streams import interruptible, screen_of
+from pyspec.cli.streams import interruptible
 from pyspec.cli.there import chosen_server
-from pyspec.screen.display import STATS_HELP
+from pyspec.screen.words import STATS_HELP
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -113,7 +114,7 @@ def chat(
         else LlamaChat(
             lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
             asked.prompt_cache,
-            lambda **other: replace(models, **other).find(),
+            lambda **other: find(replace(models, **other)),
             models.model,
             asked.cache_ram,
             asked.mmproj,

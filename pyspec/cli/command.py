@@ -12,12 +12,14 @@ from dataclasses import field, fields, is_dataclass
 from functools import partial, wraps
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
-from click.shell_completion import CompletionItem
 
 from pyspec.errors import InputEncoding
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
 """A one-letter option with a number attached, such as -n64."""
@@ -258,7 +260,9 @@ def model_names(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the names of local and known models, and files; for `-m` and `--draft`."""
-    from pyspec.store.locate import names  # noqa: PLC0415 - only when a shell asks
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only when a shell asks
+
+    from pyspec.store.locate import names  # noqa: PLC0415 - as above
 
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]
@@ -279,7 +283,7 @@ def tell(text: str | bytes, *, err: bool = False) -> None:
 
     stdout to a file or a pipe is left unchanged.
     """
-    from pyspec.screen.display import safe  # noqa: PLC0415 - takes time that --help need not
+    from pyspec.screen.words import safe  # noqa: PLC0415 - takes time that --help need not
 
     if err or sys.stdout.isatty():
         text = safe(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
@@ -304,12 +308,12 @@ class _LogLine(logging.Formatter):
     """Formats log lines as `tell` prints them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        from pyspec.screen.display import safe  # noqa: PLC0415 - as above
+        from pyspec.screen.words import safe  # noqa: PLC0415 - as above
 
         return _folded(safe(super().formatMessage(record)).replace("\n", " "))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        from pyspec.screen.display import safe  # noqa: PLC0415 - as above
+        from pyspec.screen.words import safe  # noqa: PLC0415 - as above
 
         return safe(super().formatException(ei))
 

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from pyspec.cli.command import LAYERS, command, model_names, option, tell
-from pyspec.cli.streams import print_listing, run_progress
+from pyspec.cli.consoles import print_listing, run_progress
 from pyspec.errors import OptionError, PyspecError
-from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
-from pyspec.store.devices import AUTO, lacking_devices
+from pyspec.screen.words import safe
+from pyspec.store.devices import lacking_devices
 from pyspec.store.drafts import (
     BESIDE,
     LARGEST,
@@ -29,7 +29,7 @@ from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, unused_heads, why_plain
 from pyspec.store.kinds import refuse_other_kinds
 from pyspec.store.locate import resolve
-from pyspec.store.sources import FETCH
+from pyspec.store.words import AUTO, FETCH
 
 PAYS = 1.05
 """Speed relative to plain decoding from which a draft is worth its memory."""
@@ -188,7 +188,8 @@ def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, 
 
     The result goes into the pair's profile.
     """
-    from pyspec.cli.options import ModelOptions, open_model  # noqa: PLC0415 - these load llama.cpp
+    from pyspec.cli.opening import open_model  # noqa: PLC0415 - these load llama.cpp
+    from pyspec.cli.options import ModelOptions  # noqa: PLC0415 - these load llama.cpp
     from pyspec.cli.profile import stored  # noqa: PLC0415
     from pyspec.profiling.profile import measure  # noqa: PLC0415
     from pyspec.profiling.questions import load_questions, select  # noqa: PLC0415

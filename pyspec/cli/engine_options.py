@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ import click
 from pyspec.cli.command import option
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import KV_TYPES
-from pyspec.screen.display import safe
+from pyspec.screen.words import safe
 
 
 class CodedChoice(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
@@ -147,7 +146,9 @@ def hush_llama(verbose: bool) -> None:
 
     They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
     """
-    import llama_cpp  # noqa: PLC0415 - who is answered by a server does not need it
+    import ctypes  # noqa: PLC0415 - who is answered by a server needs neither
+
+    import llama_cpp  # noqa: PLC0415
 
     from pyspec.store.llama_log import DROP  # noqa: PLC0415
 
@@ -161,6 +162,6 @@ def _shown() -> Any:
     return llama_cpp.llama_log_callback(_show)
 
 
-def _show(_level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+def _show(_level: int, text: bytes, _data: Any) -> None:
     sys.stderr.write(safe(text.decode("utf-8", "replace")))
     sys.stderr.flush()

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyspec.chat import UNASKED
 from pyspec.chat.dialogue import Exchange, unended
-from pyspec.chat.files import last_model, read_picture
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.servers import RunningServer
-from pyspec.chat.settings import UNASKED
 from pyspec.cli.answering import (
     OutputOptions,
     answer_writer,
@@ -34,23 +33,19 @@ from pyspec.cli.options import (
     DraftOptions,
     ModelOptions,
     ProjectorOptions,
-    open_model,
 )
 from pyspec.cli.sampler_options import SamplerOptions
-from pyspec.cli.streams import exit_code, file_text, prompt_text, screen_of
+from pyspec.cli.streams import exit_code, file_text, prompt_text
 from pyspec.cli.there import chosen_server, stand_in
 from pyspec.errors import OptionError
-from pyspec.grammar.gbnf import of_grammar
-from pyspec.grammar.languages import Constraint, Language
 from pyspec.llama.options import AnswerOptions
-from pyspec.screen.display import STATS_HELP, Screen
-from pyspec.store.files import Stamp, recall, remember
-from pyspec.text.budget import ReasoningLimit
-from pyspec.text.parts import Piece
-from pyspec.text.result import Result, result_of
+from pyspec.screen.words import STATS_HELP
 
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
+    from pyspec.grammar.languages import Constraint, Language
+    from pyspec.screen.display import Screen
+    from pyspec.text.result import Result
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -98,6 +93,10 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
         """Return the question with its pictures. Raises InputError for one that cannot be read."""
         if self.raw and self.images:
             raise OptionError("a raw prompt has no place for a picture", "leave out --raw")
+        if not self.images:
+            return Exchange(text)
+        from pyspec.chat.files import read_picture  # noqa: PLC0415 - only for pictures
+
         return Exchange(text, pictures=[read_picture(path) for path in self.images])
 
     def text(self, prompt: str | None, taken: str = "") -> str:
@@ -171,10 +170,18 @@ def _sized(ctx: int) -> str:
     return "" if ctx == ModelOptions.ctx else f"; -c {ctx} is the size of the context"
 
 
+def _last_one(models: ModelOptions) -> ModelOptions:
+    """Return the options with the model of the last answer, if they name none."""
+    from pyspec.chat.files import last_model  # noqa: PLC0415 - only to go on
+
+    return models if models.model is not None else replace(models, model=last_model())
+
+
 def _opened(
     asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
     from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - not needed where a server answers
+    from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
 
     opener = partial(open_model, models, drafts, engine, asked.memory)
     return LlamaChat(opener, called=models.model, mmproj=asked.mmproj)
@@ -193,14 +200,17 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    text, screen = asked.text(_one(prompt), _sized(models.ctx)), screen_of(output.color)
+    text = asked.text(_one(prompt), _sized(models.ctx))
     speculation, content, question = drafts.speculation, shape.language(), asked.question(text)
     sampler.sampling()  # refuses impossible numbers before anything is loaded
-    if asked.going_on and models.model is None:
-        models = replace(models, model=last_model())
+    models = _last_one(models) if asked.going_on else models
     own = [*asked.local_only, *shape.local_only, *output.local_only]
     if (there := chosen_server(asked.server, models, engine, own)) is not None:
-        return _by_server(there, question, asked, shape, drafts, sampler, output, screen)
+        return _by_server(there, question, asked, shape, drafts, sampler, output)
+    screen = _screen(output)
+    from pyspec.text.parts import Piece  # noqa: PLC0415 - not needed where a server answers
+    from pyspec.text.result import result_of  # noqa: PLC0415
+
     with closing(_opened(asked, models, drafts, engine)) as model:
         if told := model.suggested.sentence(sampler.given):
             screen.note(told)
@@ -231,10 +241,10 @@ def generate(
             with answer_writer(screen, output, model.piece) as write:
                 pieces, signals = shown_answer(answer, model.cancel, begun, write)
         said = result_of(pieces, model.stats)
-        if path is not None and (said.text or said.reasoning):
+        if not raw and (said.text or said.reasoning):
             last = conversation.exchanges[-1]
             last.answer, last.seed = unended(said, model.piece), sampling.seed
-            keep_chat(path, conversation, model)
+            keep_chat(path, asked, conversation, model)
         say_answer(model.llm, said, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
@@ -259,29 +269,42 @@ def _by_server(
     drafts: DraftOptions,
     sampler: SamplerOptions,
     output: OutputOptions,
-    screen: Screen,
 ) -> int:
     model = RemoteChat(there)
-    screen.note(f"by the server at {there.url}: {model.name}, draft {model.draft}")
     model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
     model.budget = output.reasoning_budget
     sampling = sampler.sampling(suggested=model.suggested.values)
-    limit = None if model.budget < 0 else ReasoningLimit(model.budget)
+    limit = None
+    if model.budget >= 0:
+        from pyspec.text.budget import ReasoningLimit  # noqa: PLC0415 - seldom needed
+
+        limit = ReasoningLimit(model.budget)
     options = AnswerOptions(
         sampling, drafts.speculation, shape.max_tokens, shape.stop, reasoning=limit
     )
     conversation, path = conversation_of(model, asked, raw=False)
     conversation.exchanges.append(question)
-    answer = model.answer(model.prompt(conversation.messages()), options)
+    model.take(conversation.messages())
+    answer = model.answer((), options)
+    screen = _screen(output)  # while the server computes
+    screen.note(f"by the server at {there.url}: {model.name}, draft {model.draft}")
     with answer_writer(screen, output, model.piece) as write:
         pieces, signals = shown_answer(answer, model.cancel, screen.progress.stop, write)
+    from pyspec.text.result import result_of  # noqa: PLC0415 - while the server computed
+
     said = result_of(pieces, model.stats)
-    if path is not None and (said.text or said.reasoning):
+    if said.text or said.reasoning:
         last = conversation.exchanges[-1]
         last.answer, last.seed = said, sampling.seed
-        keep_chat(path, conversation, model)
+        keep_chat(path, asked, conversation, model)
     say_answer(stand_in(model), said, output, shape.max_tokens, screen)
     return _status(said, signals, shaped=False)
+
+
+def _screen(output: OutputOptions) -> Screen:
+    from pyspec.cli.consoles import screen_of  # noqa: PLC0415 - rich takes 30 ms
+
+    return screen_of(output.color)
 
 
 def _status(answer: Result, signals: Sequence[int], *, shaped: bool) -> int:
@@ -298,19 +321,24 @@ def _shape(
     if content is None:
         return None
     if raw:
+        from pyspec.grammar.languages import Constraint  # noqa: PLC0415 - seldom needed
+
         return Constraint(content)
     return model.llm.speech.shape(prompt, content)
 
 
 NEXT = "next: `pyspec chat` starts a chat; `pyspec draft -m YOUR_MODEL` finds a draft for your own model"
-_TOLD, _CACHE = "named the next step", Stamp("", 0, 0, 0)
+_TOLD = "named the next step"
 
 
 def _name_next_step(screen: Screen) -> None:
     """After the default model's first answer, say what to try next: once per cache, and never if the cache is read-only."""
-    if recall(_TOLD, _CACHE) is None:
-        remember(_TOLD, _CACHE, NEXT)
-        if recall(_TOLD, _CACHE) is not None:
+    from pyspec.store.files import Stamp, recall, remember  # noqa: PLC0415 - once
+
+    cache = Stamp("", 0, 0, 0)
+    if recall(_TOLD, cache) is None:
+        remember(_TOLD, cache, NEXT)
+        if recall(_TOLD, cache) is not None:
             screen.note(NEXT)
 
 
@@ -335,9 +363,15 @@ def _schema_file(path: Path) -> Language:
     return _schema(text)
 
 
+def _grammar(text: str) -> Language:
+    from pyspec.grammar.gbnf import of_grammar  # noqa: PLC0415 - seldom needed
+
+    return of_grammar(text)
+
+
 _READERS: dict[str, Callable[[Any], Language]] = {
     "json_schema": _schema,
     "json_schema_file": _schema_file,
-    "grammar": of_grammar,
-    "grammar_file": lambda path: of_grammar(file_text(path)),
+    "grammar": _grammar,
+    "grammar_file": lambda path: _grammar(file_text(path)),
 }

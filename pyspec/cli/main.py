@@ -16,12 +16,9 @@ from traceback import walk_tb
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
 
-from pyspec._version import __version__
 from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, help_all, tell
 from pyspec.errors import PyspecError
-from pyspec.store.builds import anew, pinned
 
 _COMMANDS = {
     "generate": "Answer one prompt.",
@@ -116,12 +113,22 @@ def _suggestion(name: str) -> str:
 @click.group(
     cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(__version__, prog_name="pyspec")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, help="Show the version and exit.",
+    callback=lambda ctx, _, asked: _print_version(ctx) if asked else None,
+)  # fmt: skip
 def cli() -> None:
     """Faster answers from GGUF models by speculative decoding. Answers go to stdout, everything else to stderr.
 
     Each command has its own help: pyspec generate --help.
     """
+
+
+def _print_version(ctx: click.Context) -> None:
+    from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
+
+    click.echo(f"pyspec, version {__version__}")
+    ctx.exit()
 
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -138,6 +145,8 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS), required=False)
 def completion(shell: str | None) -> None:
     """Print the script for SHELL; without it, for the shell in $SHELL."""
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - only for shells
+
     name = shell or Path(os.environ.get("SHELL", "bash")).name
     kind = get_completion_class(name if name in _SHELLS else "bash")
     if kind is not None:
@@ -152,7 +161,8 @@ def info(as_json: bool) -> None:
     """Print versions, devices, backends, and where models are kept."""
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
-    from pyspec.cli.streams import screen_of  # noqa: PLC0415
+    from pyspec._version import __version__  # noqa: PLC0415
+    from pyspec.cli.consoles import screen_of  # noqa: PLC0415
     from pyspec.store.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.store.files import cache_dir  # noqa: PLC0415
     from pyspec.store.machine import default_threads  # noqa: PLC0415
@@ -268,6 +278,8 @@ _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno,
 
 def not_loaded(error: BaseException) -> list[str]:
     """Return what to say if llama.cpp's library or our extension failed to import, with the remedy; else an empty list."""
+    from pyspec.store.builds import anew, pinned  # noqa: PLC0415 - only after a failure
+
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     importing = [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]
     missing = isinstance(error, ModuleNotFoundError)
@@ -295,6 +307,8 @@ def main(args: list[str] | None = None) -> None:
     speak_utf8()
     guard_log()
     if _COMPLETE in os.environ:
+        from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells
+
         sys.exit(shell_complete(cli, {}, "pyspec", _COMPLETE, os.environ[_COMPLETE]))
     try:
         code = _run(list(sys.argv[1:] if args is None else args))

@@ -12,10 +12,11 @@ import msgspec
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.cli.command import command, option, tell
+from pyspec.cli.consoles import run_progress
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.gains import GainPlan, keep_gains, kept_gains, measure_gains
-from pyspec.cli.options import DraftOptions, ModelOptions, open_model
-from pyspec.cli.streams import run_progress
+from pyspec.cli.opening import open_model
+from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.sampling.chain import Sampling
 from pyspec.store.files import stamp
 from pyspec.store.locate import resolve

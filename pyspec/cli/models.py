@@ -14,13 +14,13 @@ import msgspec
 from rich.console import Console
 
 from pyspec.cli.command import Subcommand, help_all, model_names, tell, terminal_confirm
-from pyspec.cli.streams import print_listing, run_progress
+from pyspec.cli.consoles import print_listing, run_progress
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.sampling.suggested import suggested_by
-from pyspec.screen.display import safe
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.tables import print_table
+from pyspec.screen.words import safe
 from pyspec.store.catalogue import find_chat, search, search_hub
 from pyspec.store.drafts import with_terms
 from pyspec.store.fetch import (
@@ -156,24 +156,44 @@ def pull(name: str, kind: str | None, draft: bool | None, as_json: bool) -> None
     NAME is a known name, a short one of `pyspec models search` such as qwen3:4b, OWNER/REPO[:TYPE],
     hf:OWNER/REPO/FILE.gguf[@REVISION] or the URL of one of them.
     """
-    chat = find_chat(name) if kind is None and find_here(name) is None else None
+    chat = find_chat(name) if kind is None else None
     if chat is not None:
-        _pull_chat(chat, draft, as_json)
+        _pull_chat(chat, draft, as_json, find_here(name))
         return
     if kind == "auto":
         kind = _measured_type(convertible(name, "--as"))
+    known = load_manifest().get(name)
+    steps: list[str] = []  # none where it is here already
     with store_progress() as show:
-        made = _pulled(name, kind, show)
+
+        def step(what: str, done: int, total: int) -> None:
+            steps.append(what)
+            show(what, done, total)
+
+        made = _pulled(name, kind, step)
+    after = f"next: `pyspec chat -m {name}`" if known is not None and known.role == "target" else ""
+    for line in filter(None, ["" if steps else f"{name} is here already", after]):
+        tell(line, err=True)
     if kind is not None and (record := read_provenance(made)) is not None:
         tell(f"{made.stem}: {record.note}", err=True)
     _echo_path(made, as_json)
 
 
-def _pull_chat(chat: ChatModel, wanted: bool | None, as_json: bool) -> None:
-    """Fetch a model of the catalogue and, if that is wanted, its draft. Both are named with size and licence first."""
-    tell(f"{chat.full}: {chat.model}, {chat.size / 1e9:.2f} GB, {chat.licence}", err=True)
-    with store_progress() as show:
-        made = resolve(chat.model, show)
+def _pull_chat(
+    chat: ChatModel, wanted: bool | None, as_json: bool, here: LocalModel | None
+) -> None:
+    """Fetch a model of the catalogue and, if that is wanted, its draft. Both are named with size and licence first.
+
+    here: a local model that the name means already, from whichever program.
+    """
+    here = here or find_here(chat.model.removeprefix(PREFIX))
+    if here is not None:
+        tell(f"{chat.full} is here already, as {here.name}", err=True)
+        made = here.path
+    else:
+        tell(f"{chat.full}: {chat.model}, {chat.size / 1e9:.2f} GB, {chat.licence}", err=True)
+        with store_progress() as show:
+            made = resolve(chat.model, show)
     also = _draft_of(chat)
     if also is not None and wanted is None and (confirm := terminal_confirm()):
         wanted = confirm(f"fetch its draft too, {also}?")
@@ -208,7 +228,7 @@ def search_models(words: tuple[str, ...], hub: bool, as_json: bool) -> None:
 
     `pyspec models pull NAME` fetches one, with its draft if you like.
     """
-    found = search(words)
+    found = sorted(search(words), key=lambda each: each.size)
     there, why = [], ""
     if words and hub:
         try:
@@ -229,11 +249,10 @@ def search_models(words: tuple[str, ...], hub: bool, as_json: bool) -> None:
         cells = [[each["model"], str(each["downloads"])] for each in there]
         print_listing(columns, cells, columns, 2)
     if why:
-        tell(f"the hub was not searched: {why}", err=True)
+        tell(why, err=True)
     if not found and not there:
-        raise ModelNotFound(
-            f"no chat model has {' '.join(words)}", "`pyspec models search` lists all"
-        )
+        hint = "`pyspec models search` lists all"
+        raise ModelNotFound(f"no chat model has {' '.join(words)}", hint)
     tell("`pyspec models pull NAME` fetches one", err=True)
 
 

@@ -9,30 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspec.cli.command import LAYERS, TEXT, model_names, option, tell, terminal_confirm
-from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.command import LAYERS, TEXT, model_names, option
 from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
-from pyspec.requests.records import MAX_TOKENS
+from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.sampling.verification import AUTO as AUTO_RULE
 from pyspec.sampling.verification import PHASES, Margin, PairRule, Phase, Strict, Verification
-from pyspec.screen.progress import busy, store_progress
-from pyspec.store.devices import (
-    AUTO,
-    add_rpc_servers,
-    lacking_devices,
-    missed_card_once,
-    parse_devices,
-)
-from pyspec.store.locate import resolve
-from pyspec.store.machine import EXTRA_BUFFERS, default_threads
-from pyspec.store.others import name_of
-from pyspec.store.sources import FETCH
+from pyspec.store.words import AUTO, EXTRA_BUFFERS, parse_devices
 
 if TYPE_CHECKING:
-    from pyspec.llama.speculative import SpeculativeLlama
-
-_MIN_CTX = 16
+    pass
 
 
 def _template_arg(text: str) -> tuple[str, Any]:
@@ -110,48 +96,10 @@ class ModelOptions:
         help="llama.cpp's own layouts of weights (AMX, repacking); auto uses them unless they crash here.")
     # fmt: on
 
-    def find(self, workers: int = 1, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
-        """Return the target's file, fetched if needed, and the arguments of `SpeculativeLlama` and `Batch` for these options.
-
-        workers: processes that share the cores if no threads are given; a single one adapts its threads to other programs.
-        at_once: sequences with a whole context each. Raises OptionError and the like.
-        """
-        from pyspec.batch.room import longest_context  # noqa: PLC0415 - not needed where a server answers
-        from pyspec.store.drafts import draft_to_fetch  # noqa: PLC0415
-
-        if 0 < self.ctx < _MIN_CTX:
-            raise OptionError(f"a context of {self.ctx} tokens is too small", f"use {_MIN_CTX}")
-        add_rpc_servers(self.rpc)
-        asks = any(layers not in (None, 0, AUTO) for layers in (self.n_gpu_layers, self.draft_ngl))
-        if asks and (lacking := lacking_devices(self.devices)):
-            for line in lacking:
-                tell(line, err=True)
-            return replace(self, n_gpu_layers=0, draft_ngl=None).find(workers, at_once)
-        if self.n_gpu_layers == AUTO and (missed := missed_card_once()):
-            tell(missed, err=True)
-        with store_progress() as progress:
-            path = resolve(self.model, progress, self.n_gpu_layers, self.devices)
-        word = draft_to_fetch(path, terminal_confirm()) if self.draft == FETCH else self.draft
-        with store_progress() as progress:
-            draft, companion = (_found(each, progress) for each in (word, self.companion))
-        shared = max(1, default_threads() // workers) if workers > 1 else None
-        threads = self.threads or shared
-        sides, where = files_among(draft, companion), (self.n_gpu_layers, self.devices)
-        n_ctx = self.ctx or longest_context(path, sides, *where, at_once)
-        arguments = {
-            "draft": draft, "companion": companion, "draft_n_gpu_layers": self.draft_ngl,
-            "n_ctx": n_ctx, "n_gpu_layers": self.n_gpu_layers, "n_threads": threads,
-            "n_threads_batch": threads, "trust": self.trust_model, "extra_buffers": self.extra_buffers,
-            "devices": self.devices, "draft_devices": self.draft_devices,
-            "chat_template": self.chat_template, "template_args": dict(self.template_args),
-            "n_cpu_moe": -1 if self.cpu_moe else self.n_cpu_moe, "override_tensor": ",".join(self.override_tensor) or None,
-            "draft_n_cpu_moe": -1 if self.draft_cpu_moe else self.draft_n_cpu_moe,
-            "draft_override_tensor": ",".join(self.draft_override_tensor) or None,
-        }  # fmt: skip
-        return path, arguments
-
     def steady(self) -> ModelOptions:
         """Return the same options with a fixed number of threads, so that it does not change during a measurement."""
+        from pyspec.store.machine import default_threads  # noqa: PLC0415 - as above
+
         return replace(self, threads=self.threads or default_threads())
 
 
@@ -164,25 +112,6 @@ class ProjectorOptions:
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         help="The model's projector, with which it sees pictures.")
     # fmt: on
-
-
-def files_among(*words: str) -> list[Path]:
-    """Return the model files among resolved values of --draft and --companion."""
-    paths = (Path(word.removeprefix("lookup+")) for word in words)
-    return [path for path in paths if path.is_file()]
-
-
-WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp", FETCH)
-
-
-def _found(word: str, progress: Any) -> str:
-    """Replace the model name in a value of --draft or --companion by its path."""
-    front, plus, name = word.partition("+")
-    if word in WORDS:
-        return word
-    if plus and front == "lookup":
-        return f"{front}+{resolve(name, progress)}"
-    return str(resolve(word, progress))
 
 
 # -- drafts ------------------------------------------------------------------------------------------------------------
@@ -316,37 +245,3 @@ class ShownOptions:
         default=-1, show_default=False, help="End the reasoning after N tokens; if not given, or -1, the model ends it.")
     wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
     # fmt: on
-
-
-# -- opening -----------------------------------------------------------------------------------------------------------
-
-
-_AS_IT_IS = EngineOptions()
-
-
-def open_model(
-    options: ModelOptions,
-    drafts: DraftOptions = DraftOptions(),
-    engine: EngineOptions = _AS_IT_IS,
-    memory: bool | Path = False,
-) -> SpeculativeLlama:
-    """Find and load the models that the options name."""
-    from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - as above
-
-    asked = {
-        "verification": drafts.rule,
-        "length": drafts.length,
-        "memory": memory,
-        **engine.arguments,
-    }
-    path, arguments = options.find()
-    hush_llama(engine.verbose)
-    with busy(f"loading {name_of(path)}"):
-        llm = SpeculativeLlama(path, **{**arguments, **asked})
-    if llm.placed:
-        tell(llm.placed, err=True)
-    if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:
-        tell(
-            f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens", err=True
-        )
-    return llm

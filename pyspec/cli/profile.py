@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from pyspec.cli.command import command, option, tell
+from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import WORDS, DraftOptions, ModelOptions, open_model
-from pyspec.cli.streams import run_progress, stdout_console
+from pyspec.cli.opening import WORDS, open_model
+from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.engine.profiles import forget, save_prior
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
@@ -21,9 +22,9 @@ from pyspec.profiling.profile import Measurement, PairFigures, apart, draw, meas
 from pyspec.profiling.questions import load_questions, select
 from pyspec.profiling.simulate import save_rounds
 from pyspec.profiling.tensor_types import all_types, type_table
-from pyspec.screen.display import counted
 from pyspec.screen.progress import store_progress
 from pyspec.screen.tables import print_table
+from pyspec.screen.words import counted
 from pyspec.store.drafts import candidates, made_for
 from pyspec.store.fetch import convertible
 from pyspec.store.locate import resolve

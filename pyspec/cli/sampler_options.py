@@ -16,7 +16,6 @@ from pyspec.errors import OptionError
 from pyspec.sampling.noise import NOISES, chance_seed
 from pyspec.sampling.options import OFFERED, SUGGESTED, SamplerNumbers, numbers
 from pyspec.sampling.settings import DRY_BREAKERS, Sampling
-from pyspec.sampling.suggested import suggested_by
 
 
 def _breaker(text: str) -> str:
@@ -87,6 +86,8 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
 
     def suggested(self, path: Path, name: str = "") -> Mapping[str, float]:
         """Return what a model suggests, and say what of it holds here. name: how the user called it."""
+        from pyspec.sampling.suggested import suggested_by  # noqa: PLC0415 - reads models' files
+
         found = suggested_by(path, name)
         if told := found.sentence(self.given):
             tell(told, err=True)

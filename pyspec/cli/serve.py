@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,22 +18,23 @@ from pyspec.batch.run import MIN_INTERACTIVE
 from pyspec.chat.servers import RunningServer, announce
 from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.opening import files_among, find
 from pyspec.cli.options import (
     DraftOptions,
     KeptOptions,
     ModelOptions,
     ProjectorOptions,
     SystemOptions,
-    files_among,
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.server_options import ServerOptions
 from pyspec.engine.models import SideOptions
 from pyspec.errors import NoMemory, OptionError
-from pyspec.requests.records import MAX_TOKENS
+from pyspec.sampling.limits import MAX_TOKENS
+from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.progress import store_progress
 from pyspec.serve.settings import ServerSettings, served_name
-from pyspec.store.locate import found_here, resolve
+from pyspec.store.locate import found_here, means, resolve
 from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
 
@@ -143,7 +144,7 @@ class Loader:
         return self._allowed(name, expected_bytes(path, others, cells, kinds))
 
     def _find(self, name: str | None) -> tuple[Path, dict[str, Any]]:
-        return self.models.of(name).find(at_once=self.server.parallel or 1)
+        return find(self.models.of(name), at_once=self.server.parallel or 1)
 
     def _allowed(self, name: str | None, nbytes: int) -> int:
         most = self.server.models_memory
@@ -154,10 +155,16 @@ class Loader:
             )
         return nbytes
 
-    def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
-        """Load a model and make it ready to answer. name: the name that clients use, None for the default target."""
+    def load(
+        self, name: str | None, found: Callable[[Path], None] = lambda _: None
+    ) -> tuple[Batch, ServerSettings]:
+        """Load a model and make it ready to answer. name: the name that clients use, None for the default target.
+
+        found: told the file before it is loaded.
+        """
         server, memory, several = self.server, self.cache.memory, self.several
         path, arguments = self._find(name)
+        found(path)
         if several and isinstance(memory, Path):  # one model's tokens mean nothing to another
             memory = memory / path.stem
         rule, word = self.drafts.rule, self.models.of(name).model
@@ -240,13 +247,15 @@ def serve(
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)
     loader = Loader(server, system, cache, models, drafts, sampler, engine)
-    batch, serving = loader.load(models.first)
-    with batch:
+    port = listener.getsockname()[1]
+    with closing(_Record(loader, port)) as record, ExitStack() as stack:
+        batch, serving = loader.load(models.first, record.loading)
+        stack.enter_context(batch)
         catalogue = server.models_max > max(1, len(models.model))
         names = partial(models.names, catalogue=catalogue)
         most = server.models_max or len(models.model)
         others = OtherModels(names, loader.load, most, loader.needs, loader.memory)
-        _announce(server, serving.model, batch.facts, listener.getsockname()[1])
+        _announce(server, serving.model, batch.facts, port)
         if batch.placed:
             tell(batch.placed, err=True)
         embedders = loader.embedders()
@@ -264,29 +273,55 @@ def serve(
         draining = DrainingServer(
             config, app.state.fleet, server.drain, _BACKLOG, server.idle or 0.0, app.state.activity
         )
-        with _recorded(loader, serving.model, batch, listener.getsockname()[1]):
-            draining.run(sockets=[listener])
+        record.ready(serving.model, batch)
+        draining.run(sockets=[listener])
+        record.close()
         leave_hung(app.state.fleet)
         for each in embedders:
             each.close()
     draining.repeat_signal()
 
 
-@contextmanager
-def _recorded(loader: Loader, name: str, batch: Batch, port: int) -> Iterator[None]:
-    """Have `generate` and `chat` of this user find the server meanwhile, unless its options make it answer otherwise."""
-    server, facts = loader.server, batch.facts
-    host = "127.0.0.1" if server.host in ("0.0.0.0", "::", "localhost") else server.host  # noqa: S104
-    shown = f"[{host}]" if ":" in host else host
-    key = (server.keys or "").partition("\n")[0]
-    url, path = f"http://{shown}:{port}", str(Path(batch.target.model_path).absolute())
-    known = RunningServer(url, key, os.getpid(), name, path, facts["draft"], facts["n_ctx"])
-    record = announce(known) if loader.answers_as_usual else None
-    try:
-        yield
-    finally:
-        if record is not None:
-            record.unlink(missing_ok=True)
+class _Record:
+    """By which `generate` and `chat` of this user find the server, unless its options make it answer otherwise."""
+
+    def __init__(self, loader: Loader, port: int) -> None:
+        server = loader.server
+        host = "127.0.0.1" if server.host in ("0.0.0.0", "::", "localhost") else server.host  # noqa: S104
+        shown = f"[{host}]" if ":" in host else host
+        key = (server.keys or "").partition("\n")[0]
+        self._loader = loader
+        self._file: Path | None = None
+        self._known = RunningServer(f"http://{shown}:{port}", key, os.getpid(), "", "", "", 0)
+
+    def loading(self, path: Path) -> None:
+        """The file that is loaded now is this one."""
+        path = path.absolute()
+        self._write(replace(self._known, path=str(path), default=means(None, path)))
+
+    def ready(self, name: str, batch: Batch) -> None:
+        """Requests are taken from now on. name: of the model, for clients."""
+        word, facts = self._loader.models.of(self._loader.models.first).model, batch.facts
+        told = suggested_by(Path(self._known.path), word or "")
+        self._write(
+            replace(
+                self._known,
+                name=name,
+                draft=facts["draft"],
+                n_ctx=facts["n_ctx"],
+                suggested=dict(told.values),
+                left=list(told.left),
+            )
+        )
+
+    def _write(self, known: RunningServer) -> None:
+        self._known = known
+        self._file = announce(known) if self._loader.answers_as_usual else None
+
+    def close(self) -> None:
+        """The server is not to be found any more."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
 
 
 def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:

@@ -1,7 +1,4 @@
-"""Handling of stdin, stdout, stderr and signals for all commands: joined prompts, tables, progress, interrupts.
-
-Progress is a bar on a terminal, plain lines elsewhere.
-"""
+"""Handling of stdin and signals for all commands: joined prompts, interrupts."""
 
 from __future__ import annotations
 
@@ -11,28 +8,16 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any, BinaryIO
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
 from pyspec.errors import InputTooLong, OptionError
-from pyspec.screen.display import Screen, safe
-from pyspec.screen.tables import TextTable, print_table
 from pyspec.store.files import open_named, utf8
 
 _NOTICE_S = 2.0
@@ -100,74 +85,6 @@ def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
     if limit is not None and len(data) > limit:
         raise InputTooLong(f"{name} is larger than {limit} bytes", "raise --max-input")
     return utf8(data, name)
-
-
-# -- tables and progress -----------------------------------------------------------------------------------------------
-
-
-def stdout_console() -> Console:
-    """Return the console for tables and figures. Piped output is not wrapped, so that scripts can read it."""
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=240)
-
-
-def print_listing(
-    head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
-) -> None:
-    """Print one line per model. A narrow terminal gets the leading columns of `first` that fit, at least `needed`."""
-    words = [name for name in head if name not in ("GB", "share")]
-    cells = [[safe(cell) for cell in row] for row in rows]
-    print_table(TextTable(head, cells, words, first, needed), stdout_console(), markdown=False)
-
-
-def console_of(color: str, *, stderr: bool = False) -> Console:
-    """Return the console for answers or notes. color: auto, always or never, as in `--color`."""
-    wanted = {"always": True, "never": False}.get(color)
-    no_color = None if wanted is None else not wanted
-    return Console(
-        stderr=stderr, highlight=False, emoji=False, force_terminal=wanted, no_color=no_color
-    )
-
-
-def screen_of(color: str) -> Screen:
-    """Return a screen with answers on stdout and notes on stderr."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a missing character must not end the program
-            stream.reconfigure(errors="replace")
-    return Screen(console_of(color), console_of(color, stderr=True))
-
-
-LINE_S = 10.0
-"""Seconds between progress lines without a terminal."""
-
-
-@contextmanager
-def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function that shows progress, (done, total, what): a bar on a terminal, elsewhere a line now and then.
-
-    The time before the first step, such as for loading models, does not count in the rate.
-    """
-    console = console or Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, *times, console=console, transient=True, get_time=monotonic,
-                   speed_estimate_period=3600)  # fmt: skip
-    task = bar.add_task("", total=None)
-    last = monotonic()
-
-    def show(done: int, total: int, what: str) -> None:
-        nonlocal last
-        what = safe(what)
-        bar.update(task, completed=done, total=total or None, description=what)
-        if not console.is_terminal and monotonic() - last >= LINE_S:
-            last = monotonic()
-            left = bar.tasks[0].time_remaining
-            more = f", about {left:.0f} s left" if left else ""
-            count = f"{done}/{total} " if total else ""
-            console.print(f"{count}{what}{more}", markup=False, highlight=False)
-
-    with bar if console.is_terminal else nullcontext():
-        yield show
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------

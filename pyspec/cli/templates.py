@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspec.cli.command import tell
 from pyspec.errors import PyspecError
-from pyspec.screen.display import safe
+from pyspec.screen.words import safe
 from pyspec.text.sources import KEY, templates_of
 
 _TURNS = (

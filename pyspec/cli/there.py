@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.servers import RunningServer, find_server, server_at
+from pyspec.cli.command import tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
@@ -39,7 +40,7 @@ def chosen_server(
     own = changed_options(models, engine, kinds=(ModelOptions, EngineOptions), but=("model",))
     own += others
     if word == AUTO:
-        return None if own else find_server(models.model)
+        return None if own else find_server(models.model, _say_waiting)
     if "://" not in word:
         raise OptionError(
             f"--server is {word}", "use auto, none, or an address such as http://127.0.0.1:8080"
@@ -51,6 +52,11 @@ def chosen_server(
     if found is None:
         raise OptionError(f"no server answers at {word}", "start one with `pyspec serve`")
     return found
+
+
+def _say_waiting(server: RunningServer) -> None:
+    hint = "--server none loads the model here"
+    tell(f"waiting for the server at {server.url}, which loads the model ({hint})", err=True)
 
 
 def stand_in(model: RemoteChat) -> Any:

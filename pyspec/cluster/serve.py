@@ -33,7 +33,7 @@ from starlette.responses import Response, StreamingResponse
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
-from pyspec.requests.records import MAX_TOKENS
+from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.serve.apis.interface import PING, Interface, openai_refusal
 from pyspec.serve.apis.messages import NOTE
 from pyspec.serve.app import make_app

@@ -30,13 +30,7 @@ from pyspec.engine.tensor_places import (
 from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
 from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
 from pyspec.store.check import Loading, check_fitting, check_model
-from pyspec.store.devices import (
-    AUTO,
-    device_array,
-    layer_devices,
-    parse_devices,
-    rough_layers,
-)
+from pyspec.store.devices import device_array, layer_devices, rough_layers
 from pyspec.store.drafts import facts_if_same_tokens
 from pyspec.store.files import size_of
 from pyspec.store.header import Facts, read_header
@@ -44,6 +38,7 @@ from pyspec.store.heads import ASSISTANT, MTP, States, head_size
 from pyspec.store.kinds import most_positions, refuse_other_kinds
 from pyspec.store.others import file_name_of, name_of
 from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
+from pyspec.store.words import AUTO, parse_devices
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""

@@ -21,11 +21,12 @@ import llama_cpp
 from pyspec.engine.tensor_places import TensorPlaces, has_experts
 from pyspec.errors import ModelInvalid
 from pyspec.store.attention import flash_type
-from pyspec.store.devices import AUTO, Device, buffer_names, count_layers, layer_devices, room_on
+from pyspec.store.devices import Device, buffer_names, count_layers, layer_devices, room_on
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 from pyspec.store.llama_log import log_to
 from pyspec.store.others import name_of
+from pyspec.store.words import AUTO
 
 _NOWHERE = TensorPlaces()
 _PROBES = 12

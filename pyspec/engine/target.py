@@ -28,13 +28,14 @@ from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.store.attention import Deeper, Use, attention_of
 from pyspec.store.check import Loading, check_fitting, check_model
-from pyspec.store.devices import AUTO, device_array, layer_devices, parse_devices, rough_layers
+from pyspec.store.devices import device_array, layer_devices, rough_layers
 from pyspec.store.files import show, size_of
 from pyspec.store.header import check_adapter, read_header
 from pyspec.store.heads import has_head
 from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
 from pyspec.store.machine import address_space_left, default_threads
 from pyspec.store.others import file_name_of
+from pyspec.store.words import AUTO, parse_devices
 from pyspec.text.answer import Speech
 from pyspec.text.completions import ChatHandler
 from pyspec.text.render import Renderer

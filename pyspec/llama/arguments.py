@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 from pyspec.llama.options import MORE_SAMPLERS
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.progress import store_progress
-from pyspec.store.devices import parse_devices
 from pyspec.store.locate import resolve
+from pyspec.store.words import parse_devices
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}

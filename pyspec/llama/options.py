@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import ref
 
 from pyspec.errors import OptionError
-from pyspec.policy.lengths import parse_length
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.sampling.noise import Coupling, Noise, check_noise
 from pyspec.sampling.settings import Sampling
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification, check_rule, rule_at
-from pyspec.text.budget import Budget, ReasoningLimit
 
 if TYPE_CHECKING:
     from pyspec.engine.runs import Run
     from pyspec.engine.statistics import Tally
     from pyspec.policy.simple import LengthPolicy
+    from pyspec.text.budget import Budget, ReasoningLimit
 
 _STRICT = Strict()
 
@@ -63,7 +62,9 @@ class Speculation:
     def __post_init__(self) -> None:
         check_ranges(vars(self))
         check_noise(self.sampling)
-        if self.length is not None:
+        if self.length not in (None, "auto"):
+            from pyspec.policy.lengths import parse_length  # noqa: PLC0415 - the default needs none
+
             parse_length(self.length)
         if self.verification is not None:
             check_rule(self.verification)

@@ -28,8 +28,8 @@ from pyspec.sampling.noise import Noise
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
 from pyspec.screen.progress import busy
-from pyspec.store.devices import AUTO
 from pyspec.store.others import name_of
+from pyspec.store.words import AUTO
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 

@@ -39,8 +39,8 @@ from pyspec.profiling.simulate import Answer, Chain, fixed_speed
 from pyspec.profiling.teaching import chains_of, gain_of_auto, teach
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import derive_seed
-from pyspec.screen.display import safe
 from pyspec.screen.tables import TextTable, print_table
+from pyspec.screen.words import safe
 from pyspec.store.files import file_sha256
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokens import common_prefix

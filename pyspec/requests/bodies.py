@@ -17,8 +17,9 @@ from pyspec.errors import InputError
 from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import REFUSED, UndoneFields, refuse_undone
-from pyspec.requests.records import CHAT, COMPLETION, MAX_TOKENS, Record, RequestFields
+from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.sampling.chain import MIN_TOP_P
+from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.forms import content_text
 from pyspec.text.result import Result

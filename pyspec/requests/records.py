@@ -13,7 +13,7 @@ import msgspec
 
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
-from pyspec.sampling.limits import check_breakers
+from pyspec.sampling.limits import MAX_TOKENS, check_breakers
 from pyspec.sampling.noise import Noise, check_noise
 from pyspec.sampling.options import OFFERED, SamplerNumbers, check_numbers, numbers
 from pyspec.sampling.verification import Phase
@@ -23,8 +23,6 @@ from pyspec.text.stream import check_stops
 
 CHAT, COMPLETION = "chat", "completion"
 """OpenAI's two kinds of requests and responses."""
-
-MAX_TOKENS = 2**31 - 1
 
 
 class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):

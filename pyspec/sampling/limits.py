@@ -12,6 +12,9 @@ from pyspec.errors import OptionError
 MAX_DRAFT = 64
 """Most drafted tokens of one sequence in one round; `PS_MAX_DRAFT` in native/pyspec.h."""
 
+MAX_TOKENS = 2**31 - 1
+"""Longest answer that can be asked for."""
+
 
 class Range(NamedTuple):
     """From `low` to `high`, both included; `whole` for integers, `usual` says what is sensible."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import secrets
+import os
 from typing import Literal, NamedTuple
 
 from pyspec.errors import OptionError
@@ -49,10 +48,14 @@ def check_noise(noise: object) -> None:
 
 def derive_seed(seed: int, *names: object) -> int:
     """A 32-bit seed for one of several answers: choices of a request, records of a batch, questions."""
+    import hashlib  # noqa: PLC0415 - takes 3 ms, and who asks a server needs none
+
     digest = hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).digest()
     return int.from_bytes(digest[:4], "little")
 
 
 def chance_seed() -> int:
     """A random 32-bit seed, which can be reported to the user."""
-    return secrets.randbelow(ANY_SEED)
+    while (seed := int.from_bytes(os.urandom(4), "little")) == ANY_SEED:
+        pass
+    return seed

@@ -9,8 +9,8 @@ from weakref import ref
 
 import numpy as np
 
-from pyspec.screen.display import speed_sentence
 from pyspec.screen.token_view import TokenPaint
+from pyspec.screen.words import speed_sentence
 from pyspec.text.tokens import Source, Token
 
 _COLOURS = {"green": "color:#2e8b57", "bold yellow": "color:#b8860b;font-weight:bold", "": ""}

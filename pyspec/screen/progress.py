@@ -11,7 +11,7 @@ from threading import Timer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from pyspec.screen.display import safe
+from pyspec.screen.words import safe
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from pyspec.screen.display import safe
+from pyspec.screen.words import safe
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from pyspec.screen.display import counted, safe
+from pyspec.screen.words import counted, safe
 from pyspec.text.tokens import Source, Token
 
 Bytes = Callable[[int], bytes]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pyspec.screen.display import safe
+from pyspec.screen.words import safe
 from pyspec.serve.pending import PendingRequest
 
 REQUEST = "pyspec.request"

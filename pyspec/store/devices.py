@@ -15,12 +15,10 @@ from pyspec.store.builds import FLAGS, advice, cards, reinstall
 from pyspec.store.files import recall, remember
 from pyspec.store.gguf import Header
 from pyspec.store.machine import this_machine
+from pyspec.store.words import parse_devices
 
 _KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
 """Names of ggml_backend_dev_type's values from 0 on."""
-
-AUTO = "auto"
-"""A value of `n_gpu_layers` besides numbers."""
 
 _SPARE, _SPARE_SHARE = 1 << 30, 0.1
 # bytes to leave free on a device, at most this share of it: for kernels' own buffers and other programs
@@ -193,12 +191,6 @@ def rough_layers(header: Header, devices: Sequence[Device]) -> int:
 
 
 # -- user options ------------------------------------------------------------------------------------------------------
-
-
-def parse_devices(text: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Parse device names from `CUDA0,CUDA1` or a list; empty for all."""
-    words = text.split(",") if isinstance(text, str) else text or ()
-    return tuple(word.strip() for word in words if word.strip())
 
 
 def add_rpc_servers(servers: str | Iterable[str]) -> None:

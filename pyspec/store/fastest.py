@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyspec.store.check import Loading, extra_buffers
-from pyspec.store.devices import AUTO, count_layers, layer_devices, rough_layers, rpc_servers
+from pyspec.store.devices import count_layers, layer_devices, rough_layers, rpc_servers
 from pyspec.store.fetch import (
     WAITING,
     Progress,
@@ -29,6 +29,7 @@ from pyspec.store.machine import default_threads, this_machine
 from pyspec.store.sources import Entry
 from pyspec.store.timed import how, keep_times
 from pyspec.store.watch import Watch, is_quiet
+from pyspec.store.words import AUTO
 
 _BEST = "fastest type of "
 _TIMING_S = 60.0

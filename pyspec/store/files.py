@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
-
-import platformdirs
-from filelock import FileLock, Timeout
 
 from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable
 
@@ -122,6 +117,8 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) ->
         raise OSError(errno.EINVAL, "its name has a NUL byte", str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    import tempfile  # noqa: PLC0415 - it and hashlib take 5 ms, and a question to a server needs neither
+
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
@@ -170,6 +167,8 @@ def cache_dir() -> Path:
     override = os.environ.get("PYSPEC_CACHE")
     if override:
         return Path(override).expanduser().absolute()
+    import platformdirs  # noqa: PLC0415 - as above
+
     return platformdirs.user_cache_path("pyspec", appauthor=False)
 
 
@@ -200,6 +199,8 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
     While another process holds it, `on_wait` is called once, and the lock is polled so that Ctrl-C works. Raises FetchError
     if the file cannot be opened.
     """
+    from filelock import FileLock, Timeout  # noqa: PLC0415 - takes 5 ms, and many commands lock nothing
+
     lock = FileLock(path, mode=0o600)
     try:
         try:
@@ -268,6 +269,8 @@ def remember(kind: str, of: Stamp, fact: str) -> None:
 
 
 def _record(kind: str, of: Stamp) -> Path:
+    import hashlib  # noqa: PLC0415 - as above
+
     key = hashlib.sha256(f"{kind}\0{of.realpath}".encode("utf-8", "surrogateescape")).hexdigest()
     return cache_dir() / "facts" / f"{key[:32]}.json"
 
@@ -294,6 +297,8 @@ def known_sha256(path: Path) -> str:
 
 
 def _hash(path: Path) -> str:
+    import hashlib  # noqa: PLC0415 - as above
+
     digest = hashlib.sha256()
     with open_regular(path) as file:
         try:

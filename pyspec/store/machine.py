@@ -22,11 +22,9 @@ import psutil
 
 from pyspec.errors import OptionError
 from pyspec.store.files import Stamp, recall, remember
+from pyspec.store.words import EXTRA_BUFFERS
 
 log = logging.getLogger("pyspec")
-
-EXTRA_BUFFERS = ("auto", "on", "off")
-"""Values of `extra_buffers`."""
 
 _KIND = "extra buffers"
 _session: dict[str, bool] = {}  # avoids a second try if the cache is read-only

@@ -189,9 +189,6 @@ def _check(manifest: Manifest) -> None:
 # -- the hub -----------------------------------------------------------------------------------------------------------
 
 
-FETCH = "fetch"
-"""The word for a draft that is downloaded first if it is not here."""
-
 PREFIX = "hf:"
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*")
 _PATH = re.compile(r"[\w.+() /-]{1,200}")

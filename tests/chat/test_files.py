@@ -13,7 +13,8 @@ from helpers.fake_chat import END, FakeModel
 from helpers.systems import make_fifo
 
 from pyspec.chat import files
-from pyspec.chat.dialogue import Conversation, Exchange, SavedModel
+from pyspec.chat.dialogue import Conversation, Exchange
+from pyspec.chat.files import SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
 from pyspec.text.result import Result
 from pyspec.text.tokens import Source, Token

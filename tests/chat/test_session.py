@@ -186,7 +186,17 @@ def test_unknown_commands_are_named() -> None:
         "all is not one of settings, stats, tokens, model (/help)",
         "lax is not one of auto, margin, strict (/help)",
     ]
-    assert text.splitlines()[4] == "temp is 0.8"
+    assert text.splitlines()[4] == "temp is 0.8 (a number from 0 to 100)"
+
+
+def test_a_setting_is_known_by_its_option_too() -> None:
+    """And without a value it says what it takes, none included."""
+    lines = session(FakeModel(["x"]), "/set temperature 0\n/set temperature\n/set seed\n")[1]
+    assert lines.splitlines() == [
+        "temp is 0",
+        "temp is 0 (a number from 0 to 100)",
+        "seed is random (random, or a whole number from 0 to 4294967295)",
+    ]
 
 
 def test_a_setting_without_a_value_is_shown() -> None:

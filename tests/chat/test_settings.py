@@ -94,10 +94,11 @@ def test_any_text_is_taken_or_refused(name: str, value: str) -> None:
     assert changed(ChatSettings(), name, values(settings)[name]) == settings
 
 
-def test_unknown_names_list_the_known() -> None:
-    """A wrong name is answered with the right ones."""
-    with pytest.raises(OptionError, match=r"no setting 'temperature' \(use temp, "):
-        changed(ChatSettings(), "temperature", "1")
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(OptionError, match=r"no setting 'top-k' \(did you mean top_k\?"):
+        changed(ChatSettings(), "top-k", "1")
+    with pytest.raises(OptionError, match=r"no setting 'mood' \(/set all lists them"):
+        changed(ChatSettings(), "mood", "1")
 
 
 def test_margin_is_kept_while_strict() -> None:

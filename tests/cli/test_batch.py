@@ -22,7 +22,7 @@ from rich.console import Console
 from pyspec.batch import Batch
 from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
-from pyspec.cli import streams
+from pyspec.cli import consoles
 from pyspec.errors import InputError
 from pyspec.text.result import RecordResult, Usage
 
@@ -289,7 +289,7 @@ def test_what_lies_where_is_said_once(
 def said(times: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said of ten records of which one ends at each of these seconds."""
     now = [0.0]
-    for each in (module, streams):
+    for each in (module, consoles):
         monkeypatch.setattr(each, "monotonic", lambda: now[0])
     out = io.StringIO()
     summary = RunProgress(10)

@@ -16,7 +16,7 @@ import pytest
 from helpers.running import Done, run
 
 import pyspec.cli.chat as module
-from pyspec.cli.options import open_model
+from pyspec.cli.opening import open_model
 
 pexpect = pytest.importorskip("pexpect", reason="pseudo-terminals need POSIX")
 

@@ -15,6 +15,7 @@ from helpers import running, tiny
 from rich.console import Console
 
 from pyspec.cli.draft import draft, trial_sentence
+from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.engine.profiles import load_profile
 from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
@@ -139,12 +140,12 @@ def test_the_word_fetches(
     """As `models pull` does, once it is agreed; without a terminal it is refused."""
     options = ModelOptions("target", "fetch")
     with pytest.raises(OptionError, match="no terminal") as caught:
-        options.find()
+        find(options)
     assert caught.value.hint == f"run `pyspec models pull {fetchable.model}` first"
-    monkeypatch.setattr("pyspec.cli.options.terminal_confirm", lambda: lambda _question: True)
+    monkeypatch.setattr("pyspec.cli.opening.terminal_confirm", lambda: lambda _question: True)
     fetched = {fetchable.model: pair[1]}
     monkeypatch.setattr("pyspec.store.locate.pull", lambda name, _progress: fetched[name])
-    assert options.find()[1]["draft"] == f"lookup+{pair[1]}"
+    assert find(options)[1]["draft"] == f"lookup+{pair[1]}"
 
 
 def test_what_was_fetched_is_not_to_fetch(
@@ -305,7 +306,7 @@ def test_every_width_says_where_a_draft_is(
     add(pair[1].rename(pair[1].with_name(f"{name}.gguf")))
     found = StringIO()
     console = Console(file=found, width=columns, force_terminal=True, no_color=True)
-    monkeypatch.setattr("pyspec.cli.streams.stdout_console", lambda: console)
+    monkeypatch.setattr("pyspec.cli.consoles.stdout_console", lambda: console)
     run("target")
     shown = found.getvalue().split()
     assert [name in shown, "where" in shown, "share" in shown] == [True] * 3

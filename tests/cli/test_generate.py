@@ -74,7 +74,7 @@ def test_another_model_that_goes_on_is_named(
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
-    monkeypatch.setattr("pyspec.cli.options.resolve", lambda *_: model)
+    monkeypatch.setattr("pyspec.cli.opening.resolve", lambda *_: model)
 
 
 def test_json_is_one_object(smollm2: str) -> None:

@@ -21,6 +21,7 @@ from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main, sentences
+from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import profile
 from pyspec.cli.serve import serve
@@ -235,9 +236,9 @@ def test_layers_on_a_build_without_devices_warn(
 ) -> None:
     """`-ngl 99` is in many people's command lines; llama-cli goes on with the CPU as well."""
     monkeypatch.setattr("pyspec.store.devices.layer_devices", lambda _names=(): [])
-    _, found = ModelOptions(
-        model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5
-    ).find()
+    _, found = find(
+        ModelOptions(model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5)
+    )
     assert (found["n_gpu_layers"], found["draft_n_gpu_layers"]) == (0, None)
     assert capsys.readouterr().err.count("-ngl has no effect") == 1
 

@@ -23,7 +23,8 @@ from helpers.systems import full_device
 from helpers.waiting import DEADLINE_S, wait
 from rich.console import Console
 
-from pyspec.cli.streams import interruptible, prompt_text, run_progress
+from pyspec.cli.consoles import run_progress
+from pyspec.cli.streams import interruptible, prompt_text
 from pyspec.errors import OptionError
 
 
@@ -70,7 +71,7 @@ def test_what_is_given_is_joined(
 
 def test_progress_of_unknown_length_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """`0/0` says nothing; what is done does."""
-    monkeypatch.setattr("pyspec.cli.streams.LINE_S", 0.0)
+    monkeypatch.setattr("pyspec.cli.consoles.LINE_S", 0.0)
     out = io.StringIO()
     with run_progress(Console(file=out, width=80)) as show:
         show(0, 0, "loading")

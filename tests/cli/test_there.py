@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from helpers import running, scripted
 from helpers.server_here import opening
 
+from pyspec.chat import servers
 from pyspec.chat.servers import RunningServer, announce, find_server
 from pyspec.chat.servers import running as found
 from pyspec.cli.engine_options import EngineOptions
@@ -77,20 +79,28 @@ def test_generate_answers_by_the_server_what_it_answers_itself(
 HEAVY = {"llama_cpp", "numpy", "llguidance", "jinja2", "pyspec._lib", "pyspec.engine"}
 """Modules that take most of the time to start, and that the server has imported already."""
 
+LATER = HEAVY | {
+    "rich", "msgspec", "psutil", "filelock", "importlib.metadata", "http.client", "email", "ssl", "hashlib", "subprocess",
+    "pyspec.policy", "pyspec.store.locate", "pyspec.store.gguf", "pyspec.text.parts", "pyspec.screen.display",
+}  # fmt: skip
+"""Those that no request waits for: what shows the answer is imported while the server computes."""
+
 WHOLE = """
 import sys
+asked = []
+sys.addaudithook(lambda event, _: asked.append(set(sys.modules)) if event == "socket.connect" else None)
 from pyspec.cli.main import main
 try:
     main(sys.argv[1:])
 finally:
-    print("MODULES", *sys.modules)
+    print("MODULES", *asked[-1], "|", *sys.modules, "|", len(asked))
 """
 
 
 def test_who_is_answered_by_a_server_imports_no_model_library(
     known: RunningServer, model: Path, tmp_path: Path
 ) -> None:
-    """So that the first word comes at once."""
+    """So that the first word comes at once: the server is asked whether it is well, and for the answer, and no more."""
     variables = {**os.environ, **running.QUIET, "PYSPEC_SERVERS": str(tmp_path / "servers")}
     words = [sys.executable, "-c", WHOLE, "generate", "-m", str(model), *ASK]
     done = subprocess.run(
@@ -99,7 +109,10 @@ def test_who_is_answered_by_a_server_imports_no_model_library(
     answer, _, imported = done.stdout.partition("MODULES ")
     assert done.stderr.startswith("by the server at")
     assert answer.strip()
-    assert HEAVY & set(imported.split()) == set()
+    before, whole, asked = imported.split("|")
+    assert LATER & set(before.split()) == set()
+    assert HEAVY & set(whole.split()) == set()
+    assert int(asked) == 2
 
 
 def test_generate_prints_json_and_cuts_where_asked(
@@ -141,6 +154,23 @@ def test_another_model_is_not_the_servers(known: RunningServer, tiny_target: Pat
     assert find_server(str(tiny_target)) is None
     assert find_server(None) is None
     assert find_server("tiny") == known
+
+
+def test_a_server_that_loads_is_waited_for(
+    known: RunningServer, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a word about it, and not for ever."""
+    said = list[str]()
+    announce(replace(known, name=""))
+    monkeypatch.setattr(servers, "WAIT_S", 0.0)
+    assert find_server(str(model), lambda loading: said.append(loading.url)) is None
+    assert said == [known.url]
+    monkeypatch.setattr(servers, "WAIT_S", 60.0)
+
+    def loaded(_: RunningServer) -> None:
+        announce(known)
+
+    assert find_server(str(model), loaded) == known
 
 
 def test_records_that_others_can_read_or_of_the_dead_do_not_count(

@@ -22,7 +22,7 @@ from pyspec.engine.verdicts import (
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin, PairRule, Strict
-from pyspec.screen.display import speed_sentence as sentence
+from pyspec.screen.words import speed_sentence as sentence
 from pyspec.store.files import file_sha256
 
 RULES = [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from pyspec.chat.dialogue import SavedModel
+from pyspec.chat.files import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
@@ -21,7 +21,7 @@ from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
 from pyspec.store.drafts import Confirm
-from pyspec.store.sources import FETCH
+from pyspec.store.words import FETCH
 from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.tokens import Source, Token

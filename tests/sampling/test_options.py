@@ -38,9 +38,9 @@ def test_a_number_is_added_in_one_place() -> None:
     assert made["knob"].metadata["names"] == ("--knob",)
     assert made["knob"].metadata["help"] == "Turns the knob."
     settings = {name: own for name, _, own in number_settings(More)}
-    assert settings["knob"].metadata["parse"]("0.5") == 0.5
+    assert settings["knob"].metadata["kind"].parse("0.5") == 0.5
     with pytest.raises(OptionError):
-        settings["knob"].metadata["parse"]("0")
+        settings["knob"].metadata["kind"].parse("0")
     body = msgspec.defstruct("body", number_fields(More), kw_only=True)
     assert msgspec.json.decode(b'{"knob": 0.5}', type=body).knob == 0.5
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pyspec.screen.display import Screen, Wrapper, safe, speed_sentence, stats_line
+from pyspec.screen.display import Screen, Wrapper
+from pyspec.screen.words import safe, speed_sentence, stats_line
 
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,

@@ -9,8 +9,8 @@ from helpers.fake_chat import FakeModel, screen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.screen.display import safe
 from pyspec.screen.token_view import TokenPaint, legend, print_tokens, token_text
+from pyspec.screen.words import safe
 from pyspec.text.tokens import Source, Token
 
 

@@ -77,12 +77,26 @@ def test_without_a_terminal_the_draft_is_named(hub: ThreadingHTTPServer, tmp_pat
     assert "Qwen3-0.6B" not in pyspec(hub, tmp_path, "list", "--here").stdout
 
 
+def test_what_is_here_is_not_fetched_again(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """It says so, how to run it, and which draft it lacks."""
+    first = pyspec(hub, tmp_path, "pull", "qwen3")
+    again = pyspec(hub, tmp_path, "pull", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
+    assert again.stdout == first.stdout
+    here, draft, after = again.stderr.splitlines()
+    assert here == "qwen3:4b is here already, as Qwen/Qwen3-4B-GGUF:Q4_K_M"
+    assert draft.startswith("its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0")
+    assert after == "next: `pyspec chat -m qwen3:4b`"
+
+
 def test_a_search_asks_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     """What it has stands behind the catalogue; one that does not answer is named, and is no error."""
     assert "Qwen/Qwen3-4B-GGUF    0\n" in pyspec(hub, tmp_path, "search", "Qwen3-4B").stdout
     done = pyspec(hub, tmp_path, "search", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 0
-    assert "the hub was not searched: cannot get a list of models" in done.stderr
+    assert done.stderr.count("hub") == 1
+    assert done.stderr.startswith("cannot get a list of models from the hub: ")
+    sizes = [float(line.split()[1]) for line in done.stdout.splitlines()[1:]]
+    assert sizes == sorted(sizes)
 
 
 def test_what_is_not_here_says_how_to_get_it() -> None:

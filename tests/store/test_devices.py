@@ -23,12 +23,12 @@ from pyspec.store.devices import (
     add_rpc_servers,
     lacking_devices,
     layer_devices,
-    parse_devices,
     rough_layers,
 )
 from pyspec.store.header import read_header
 from pyspec.store.isolate import _outcome
 from pyspec.store.machine import machine_memory
+from pyspec.store.words import parse_devices
 
 
 def device(name: str, kind: str) -> Device:

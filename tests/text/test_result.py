@@ -13,7 +13,7 @@ from pyspec.batch import Batch, Settings
 from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.llama.options import OFF, AnswerOptions
 from pyspec.sampling.chain import Sampling
-from pyspec.screen.display import speed_sentence, stats_line, stats_table
+from pyspec.screen.words import speed_sentence, stats_line, stats_table
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.result import RecordResult, Result, result_of
 from pyspec.text.tokens import targets_own

@@ -1,0 +1,115 @@
+"""Finds and opens the models that a command's options name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspec.batch.room import longest_context
+from pyspec.cli.command import tell, terminal_confirm
+from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.errors import OptionError
+from pyspec.screen.progress import busy, store_progress
+from pyspec.store.devices import add_rpc_servers, lacking_devices, missed_card_once
+from pyspec.store.drafts import draft_to_fetch
+from pyspec.store.locate import resolve
+from pyspec.store.machine import default_threads
+from pyspec.store.others import name_of
+from pyspec.store.words import AUTO, FETCH
+
+if TYPE_CHECKING:
+    from pyspec.llama.speculative import SpeculativeLlama
+
+_MIN_CTX = 16
+
+
+def find(options: ModelOptions, workers: int = 1, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
+    """Return the target's file, fetched if needed, and the arguments of `SpeculativeLlama` and `Batch` for these options.
+
+    workers: processes that share the cores if no threads are given; a single one adapts its threads to other programs.
+    at_once: sequences with a whole context each. Raises OptionError and the like.
+    """
+    if 0 < options.ctx < _MIN_CTX:
+        raise OptionError(f"a context of {options.ctx} tokens is too small", f"use {_MIN_CTX}")
+    add_rpc_servers(options.rpc)
+    asks = any(
+        layers not in (None, 0, AUTO) for layers in (options.n_gpu_layers, options.draft_ngl)
+    )
+    if asks and (lacking := lacking_devices(options.devices)):
+        for line in lacking:
+            tell(line, err=True)
+        return find(replace(options, n_gpu_layers=0, draft_ngl=None), workers, at_once)
+    if options.n_gpu_layers == AUTO and (missed := missed_card_once()):
+        tell(missed, err=True)
+    with store_progress() as progress:
+        path = resolve(options.model, progress, options.n_gpu_layers, options.devices)
+    word = draft_to_fetch(path, terminal_confirm()) if options.draft == FETCH else options.draft
+    with store_progress() as progress:
+        draft, companion = (_found(each, progress) for each in (word, options.companion))
+    shared = max(1, default_threads() // workers) if workers > 1 else None
+    threads = options.threads or shared
+    sides, where = files_among(draft, companion), (options.n_gpu_layers, options.devices)
+    n_ctx = options.ctx or longest_context(path, sides, *where, at_once)
+    arguments = {
+        "draft": draft, "companion": companion, "draft_n_gpu_layers": options.draft_ngl,
+        "n_ctx": n_ctx, "n_gpu_layers": options.n_gpu_layers, "n_threads": threads,
+        "n_threads_batch": threads, "trust": options.trust_model, "extra_buffers": options.extra_buffers,
+        "devices": options.devices, "draft_devices": options.draft_devices,
+        "chat_template": options.chat_template, "template_args": dict(options.template_args),
+        "n_cpu_moe": -1 if options.cpu_moe else options.n_cpu_moe, "override_tensor": ",".join(options.override_tensor) or None,
+        "draft_n_cpu_moe": -1 if options.draft_cpu_moe else options.draft_n_cpu_moe,
+        "draft_override_tensor": ",".join(options.draft_override_tensor) or None,
+    }  # fmt: skip
+    return path, arguments
+
+
+def files_among(*words: str) -> list[Path]:
+    """Return the model files among resolved values of --draft and --companion."""
+    paths = (Path(word.removeprefix("lookup+")) for word in words)
+    return [path for path in paths if path.is_file()]
+
+
+WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp", FETCH)
+
+
+def _found(word: str, progress: Any) -> str:
+    """Replace the model name in a value of --draft or --companion by its path."""
+    front, plus, name = word.partition("+")
+    if word in WORDS:
+        return word
+    if plus and front == "lookup":
+        return f"{front}+{resolve(name, progress)}"
+    return str(resolve(word, progress))
+
+
+_AS_IT_IS, _AS_USUAL = EngineOptions(), DraftOptions()
+
+
+def open_model(
+    options: ModelOptions,
+    drafts: DraftOptions = _AS_USUAL,
+    engine: EngineOptions = _AS_IT_IS,
+    memory: bool | Path = False,
+) -> SpeculativeLlama:
+    """Find and load the models that the options name."""
+    from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - as above
+
+    asked = {
+        "verification": drafts.rule,
+        "length": drafts.length,
+        "memory": memory,
+        **engine.arguments,
+    }
+    path, arguments = find(options)
+    hush_llama(engine.verbose)
+    with busy(f"loading {name_of(path)}"):
+        llm = SpeculativeLlama(path, **{**arguments, **asked})
+    if llm.placed:
+        tell(llm.placed, err=True)
+    if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:
+        tell(
+            f"llama.cpp rounds contexts up: -c {options.ctx} makes one of {n_ctx} tokens", err=True
+        )
+    return llm

@@ -1,0 +1,173 @@
+"""Text about answers as terminals show it: made safe, counted, and with an answer's statistics."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+_JOINERS = "\u200c\u200d"  # format characters that Persian and emoji need
+_STEERING = ("Cc", "Cf", "Cs")
+
+
+def safe(text: str) -> str:
+    """Remove what could control a terminal.
+
+    Drops control characters other than newline and tab (ESC and the C1 set among them), format characters such as bidirectional
+    overrides, and lone surrogates.
+    """
+    kept = f"\n\t{_JOINERS}"
+    return "".join(c for c in text if c in kept or unicodedata.category(c) not in _STEERING)
+
+
+def counted(n: int, thing: str) -> str:
+    """A number and what it counts, plural unless it is one."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+SAME = 0.05
+"""How far from 1 a factor may be and still count as the same speed."""
+
+STATS_HELP = (
+    "tok/s: tokens a second after the prompt was read. plain: the speed without drafts, from what a decode costs on this "
+    "machine (curve) or from the rounds of this answer that had no draft (rounds). drafted: tokens proposed; checked: "
+    "those that the target looked at; accepted: those that stayed. a round: tokens gained per pass of the target, 1 without "
+    "drafts. relaxed: tokens accepted although the target ranked another one first (--verify margin), and the sum of their "
+    "gaps."
+)
+"""Explains the terms of the line of statistics."""
+
+
+def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
+    """One sentence: how fast an answer came compared with plain decoding, and why drafts did not help if they did not.
+
+    block: the `speculation` block of a result.
+    """
+    if block.get("rounds") == 0:
+        return "stopped before the first token"
+    rate = f"{tokens_per_second:.{0 if tokens_per_second >= 100 else 1}f} tokens/s"
+    if block.get("draft", "none") == "none":
+        return f"{rate}, plain decoding"
+    if not block.get("verified"):
+        return f"{rate} (drafts off: {_undrafted(block)})"
+    return f"{rate}{_against(block)}{_relaxed(block)}"
+
+
+def _relaxed(block: Mapping[str, Any]) -> str:
+    """Tokens relaxed by a rule that the user did not name."""
+    if not block.get("rule_measured") or not block.get("relaxed"):
+        return ""
+    return f", {counted(block['relaxed'], 'token')} relaxed, as measured for this pair"
+
+
+def _against(block: Mapping[str, Any]) -> str:
+    """What drafts did for an answer with checked drafts."""
+    factor, off = block.get("times_plain"), _mostly_off(block)
+    if factor is None:  # plain decoding was not seen yet
+        return " (plain speed not measured yet)"
+    if off and factor < 1 + SAME:
+        slower = "" if factor > 1 - SAME else f", {_times(factor)}"
+        return f"{slower} (drafts off: {_refused(block)})"
+    if abs(factor - 1) < SAME:
+        return ", as fast as plain decoding"
+    return f", {_times(factor)}" + ("" if factor > 1 else " (too many drafts were wrong)")
+
+
+_RIGHT = 0.75
+"""Share of correct checked tokens above which an undrafted text does not count as hard to predict."""
+
+
+def _times(factor: float) -> str:
+    """A factor in words: 13, 1.6 or 0.87 times."""
+    return (
+        f"{factor:.{0 if factor >= 10 else 1 if factor >= 1 + SAME else 2}f} times plain decoding"
+    )
+
+
+def _undrafted(block: Mapping[str, Any]) -> str:
+    """Why no drafted token of an answer was checked."""
+    if block.get("drafted"):
+        return "none was likely enough to be right"
+    return (
+        "there was only one token" if block["rounds"] == 1 else "they would not have paid off here"
+    )
+
+
+def _refused(block: Mapping[str, Any]) -> str:
+    """Why drafts were off for most of an answer."""
+    right = block["accepted"] >= _RIGHT * block["verified"]
+    return "checking them hardly pays off here" if right else "this text is hard to predict"
+
+
+def _mostly_off(block: Mapping[str, Any]) -> bool:
+    """Whether most tokens of an answer came from rounds without checked drafts."""
+    plain = block.get("choice", {}).get("rounds_by_length", {}).get(0, 0)
+    return bool(2 * plain > block["rounds"] * block["mean_length"])
+
+
+PLAIN_FROM = {
+    "curve": "from what a decode costs on this machine",
+    "rounds": "from the rounds of this answer that had no draft",
+}
+"""How plain speed is known, in words."""
+
+
+def plain_words(block: Mapping[str, Any]) -> str:
+    """Plain decoding's speed for this answer, and how it is known."""
+    plain = block.get("plain")
+    if plain is None:
+        return "not measured yet"
+    return f"{plain['tokens_per_second']:.1f} tok/s, {PLAIN_FROM[plain['from']]}"
+
+
+def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
+    """The counts of an answer in one line; `STATS_HELP` explains the terms."""
+    if not block:
+        return "0 tokens"
+    tokens = round(block["rounds"] * block["mean_length"])
+    parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tok/s"]
+    if block["draft"] != "none":
+        plain = block.get("plain")
+        known = (
+            f"{plain['tokens_per_second']:.1f} tok/s ({plain['from']})" if plain else "not measured"
+        )
+        parts.append(f"plain {known}")
+    if block["drafted"]:
+        parts.append(
+            f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
+        )
+        parts.append(f"{block['mean_length']:.2f} a round")
+    else:
+        parts.append("nothing drafted")
+    if block["relaxed"]:
+        parts.append(f"{block['relaxed']} relaxed ({block['relaxed_nats']:.2f} nats)")
+    parts.append(f"prompt {block['prompt_tokens']}, {block['prompt_kept']} kept")
+    parts.append(f"draft {block['draft']}")
+    return " | ".join(parts)
+
+
+def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tuple[str, str]]:
+    """All that is known about an answer, as names and values, from its `speculation` block and its timings."""
+    rate, factor = times["tokens_per_second"], block.get("times_plain")
+    tokens = round(block["rounds"] * block["mean_length"])
+    return [
+        ("tokens", str(tokens)),
+        ("rate", f"{rate:.1f} tok/s"),
+        ("plain decoding", plain_words(block)),
+        ("times plain", "not measured yet" if factor is None else f"{factor:.2f}"),
+        (
+            "drafted",
+            f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",
+        ),
+        ("mean length", f"{block['mean_length']:.2f} tokens a round"),
+        ("relaxed", f"{block['relaxed']} tokens, {block['relaxed_nats']:.3f} nats"),
+        (
+            "prompt",
+            f"{block['prompt_tokens']} tokens, {block['prompt_kept']} kept from the last turn",
+        ),
+        ("first token", f"{times['first_token_ms']:.0f} ms"),
+        ("whole answer", f"{times['total_ms']:.0f} ms"),
+        ("rule", str(block["verification"])),
+        ("draft", str(block["draft"])),
+        ("companion", str(block["companion"])),
+    ]

@@ -1,0 +1,20 @@
+"""Words that options of models take, without the libraries that act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+AUTO = "auto"
+"""A value of `n_gpu_layers` besides numbers: as many as fit."""
+
+FETCH = "fetch"
+"""The word for a draft that is downloaded first if it is not here."""
+
+EXTRA_BUFFERS = ("auto", "on", "off")
+"""Values of `extra_buffers`."""
+
+
+def parse_devices(text: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Parse device names from `CUDA0,CUDA1` or a list; empty for all."""
+    words = text.split(",") if isinstance(text, str) else text or ()
+    return tuple(word.strip() for word in words if word.strip())
