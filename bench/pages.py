@@ -62,8 +62,7 @@ from pyspec.measure.speeds import TOTAL, Summary
 
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
 PAIRS = (
-    "default", "default-t08", "q8_0", "stretched-good-bf16", "stretched-good-q4_0", "stretched-good-q4_k_m",
-    "stretched-good-q8_0", "stretched-good-bf16-t08", "wide-good-bf16",
+    "default", "default-t08", "stretched-good-bf16", "stretched-good-q8_0", "stretched-good-bf16-t08", "wide-good-bf16",
 )  # fmt: skip
 HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
 PEERS = "server"
@@ -175,12 +174,12 @@ def _ups(summary: Summary) -> list[tuple[float, str]]:
 
 
 def _best_peer(summaries: Sequence[Summary]) -> str:
-    """The fastest of llama-server's runs, and whether one without drafts, which may be its best, was among them."""
+    """The fastest of llama-server's runs."""
     runs = [s for s in summaries if s.peer and s.who.startswith(PEERS)]
     if not runs:
         return "-"
-    best, known = max(runs, key=lambda s: s.geomean), any(s.who == PEERS for s in runs)
-    return f"{best.geomean:.2f} {best.who}" + ("" if known else " (no run without drafts)")
+    best = max(runs, key=lambda s: s.geomean)
+    return f"{best.geomean:.2f} {best.who}"
 
 
 def rules_table(folder: Path) -> str:

@@ -39,7 +39,7 @@ def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> Non
     row = pages.readme_table(folder).splitlines()[-1]
     assert row == (
         "| Default | 0 | 2 | [**1.00**](bench/results/default/README.md) | 0.50 code "
-        "| 0.33 server-draft:2 (no run without drafts) | - |"
+        "| 0.33 server-draft:2 | - |"
     )
 
 
@@ -69,12 +69,12 @@ def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path)
 
 
 def test_a_rival_is_named_for_what_was_run(pages, folder: Path) -> None:
-    """Another program's best may be without drafts: where that was not run the row says so. Others' columns are not named."""
+    """Another program's best may be without drafts. Others' columns are not named."""
     found = pages.runs(folder)["default"]
     (drafted,) = (s for s in found.summaries if s.peer)
     bare = pages.msgspec.structs.replace(drafted, who="server", geomean=0.9)
     other = pages.msgspec.structs.replace(drafted, who="llama_cpp", geomean=3.0)
-    assert pages._best_peer([drafted, other]) == "0.33 server-draft:2 (no run without drafts)"
+    assert pages._best_peer([drafted, other]) == "0.33 server-draft:2"
     assert pages._best_peer([drafted, bare]) == "0.90 server"
     assert pages._best_peer([other]) == "-"
 
