@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.sources import ROOT
@@ -66,3 +68,26 @@ def test_only_slips_are_errors(said: list[str]) -> None:
     assert len(errors) == 2, said
     assert 'no key "choice"' in errors[0]
     assert 'no key "contents"' in errors[1]
+
+
+def test_pyright_finds_the_slips_alone(tmp_path: Path) -> None:
+    """The checker of editors, in its fork that needs no network: the same engine."""
+    pytest.importorskip("basedpyright", reason="the extra [dev] is not installed")
+    found = EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found is not None
+    after = REVEALED.split("\n", 2)[2]  # behind a loop, its variable may be unbound
+    (tmp_path / "example.py").write_text(found[1] + after, encoding="utf-8")
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "-p", ".", "--outputjson", "--pythonpath", sys.executable],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    seen = json.loads(done.stdout)["generalDiagnostics"]
+    errors = [
+        each["message"].rpartition("\n")[2].strip() for each in seen if each["severity"] == "error"
+    ]
+    assert errors == [
+        '"choice" is not a defined key in "ChatAnswer"',
+        '"contents" is not a defined key in "AnswerMessage"',
+    ]
+    assert not [each for each in seen if "Unknown" in each["message"]]
