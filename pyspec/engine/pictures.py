@@ -24,6 +24,7 @@ from pyspec.store.check import check_projector
 from pyspec.store.files import show
 from pyspec.store.header import facts_of
 from pyspec.store.llama_log import DROP
+from pyspec.store.others import file_name_of
 from pyspec.store.picture import decoded
 
 _NUMBERS = count(1)
@@ -122,7 +123,7 @@ class Projector:
         if not self._ctx or not mtmd_cpp.mtmd_support_vision(self._ctx):
             self.close()
             raise ModelInvalid(
-                f"{show(path.name)} does not fit {show(Path(target.model_path).name)}, or is not for pictures",
+                f"{show(path.name)} does not fit {show(file_name_of(Path(target.model_path)))}, or is not for pictures",
                 "give --mmproj the mmproj file that came with the model",
             )
 

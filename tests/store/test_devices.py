@@ -12,8 +12,9 @@ import llama_cpp
 import pytest
 from click.testing import CliRunner
 
-from pyspec.cli import options
+from pyspec.cli import opening
 from pyspec.cli.main import info
+from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
 from pyspec.store import builds
 from pyspec.store import devices as module
@@ -98,9 +99,9 @@ def test_a_card_that_the_build_cannot_use_is_said_once(
 
 def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys) -> None:
     """On stderr, where layers were to go to devices."""
-    monkeypatch.setattr(options, "missed_card_once", lambda: "a card is here")
+    monkeypatch.setattr(opening, "missed_card_once", lambda: "a card is here")
     for layers, says in ((0, ""), ("auto", "a card is here\n")):
-        options.ModelOptions(str(tiny_target), "none", n_gpu_layers=layers).find()
+        opening.find(ModelOptions(str(tiny_target), "none", n_gpu_layers=layers))
         assert capsys.readouterr() == ("", says)
 
 
