@@ -2,10 +2,10 @@
 
     python bench/embeddings.py MODEL --server bench/llama_server.py --out bench/results/embeddings/NAME.json
 
-The texts are the first lines of 20 to 120 characters of this project's pages, sent in requests of --each. Each run is of a new
-process, the servers taking turns; the first request of a run is not timed. A model without its own pooling gives the mean of its
-last states in both. --slots and --rows are the peer's `-np` and `-b`, `-ub`; ours needs none. `least cosine` compares all vectors
-with ours.
+The texts are the first lines of 20 to 120 characters of this project's pages and modules, sent in requests of --each. Each run is
+of a new process, the servers taking turns; the first request of a run is not timed. A model without own pooling gives the mean
+of its last states in both. --slots and --rows are the peer's `-np` and `-b`, `-ub`; ours needs none. `least cosine` compares all
+vectors with ours.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Embeddings(Comparison):
 
 
 def short_texts(n: int) -> list[str]:
-    """The first n different lines of 20 to 120 characters of the project's pages."""
+    """The first n different lines of 20 to 120 characters of the project's pages and modules."""
     root = Path(__file__).parents[1]
     pages = sorted(
         [*root.glob("*.md"), *root.glob(".docs/pages/*.md"), *root.glob("pyspec/**/*.py")]
@@ -77,19 +77,8 @@ def _command(options: Namespace, name: str) -> list[str]:
     model, threads, rows = options.model, str(options.threads), str(options.rows)
     if name == OURS:
         beside = ["-c", "256", "--parallel", "1", "--draft", "none"]
-        return [
-            sys.executable,
-            "-m",
-            "pyspec",
-            "serve",
-            "-m",
-            model,
-            "--embed",
-            model,
-            "-t",
-            threads,
-            *beside,
-        ]
+        serve = [sys.executable, "-m", "pyspec", "serve", "-m", model, "--embed", model]
+        return [*serve, "-t", threads, *beside]
     slots = ["-np", str(options.slots), "-c", str(512 * options.slots), "-b", rows, "-ub", rows]
     # in streams, it pools only what a text has in the last pass
     pooled = ["--embeddings", "--pooling", options.pooling, "--kv-unified"]

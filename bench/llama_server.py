@@ -22,16 +22,17 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("-m", required=True, metavar="MODEL")
     parser.add_argument("--host", default="127.0.0.1")
-    for name, default in (
-        ("--port", 8080),
-        ("-c", 4096),
-        ("-t", 2),
-        ("-tb", 2),
-        ("-ngl", 0),
-        ("--cache-ram", 0),
-        ("-b", 2048),
-        ("-ub", 512),
-    ):
+    numbers = {
+        "--port": 8080,
+        "-c": 4096,
+        "-t": 2,
+        "-tb": 2,
+        "-ngl": 0,
+        "--cache-ram": 0,
+        "-b": 2048,
+        "-ub": 512,
+    }
+    for name, default in numbers.items():
         parser.add_argument(name, type=int, default=default)
     parser.add_argument("-np", "--parallel", type=int, default=1)
     for name in ("--embeddings", "--kv-unified"):

@@ -133,7 +133,9 @@ class JobMaker:
         read, words = self._seen(record)
         read.check()
         tokens = self._tokens(read, words)
-        seen = PromptPictures(self._projector, [*words.values()]) if self._projector else None
+        seen = None
+        if self._projector is not None and words:
+            seen = PromptPictures(self._projector, [*words.values()])
         beyond = seen.beyond if seen else 0
         if len(tokens) + beyond > self._n_ctx:
             raise ContextOverflow(self._n_ctx, len(tokens) + beyond)
@@ -179,7 +181,7 @@ class JobMaker:
             echo=self._echo(record, tokens) if record.echo else "",
             predicted=self._predicted(record.prediction),
             drafts=self._drafts,
-            pictures=seen if words else None,
+            pictures=seen,
         )
 
     def _seen(self, record: Record) -> tuple[Record, dict[str, Picture]]:

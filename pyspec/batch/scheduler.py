@@ -141,9 +141,8 @@ class Scheduler:
         left = self.prefixes.left(seq, text, job.owner)
         if left >= n:  # no copy needed
             source, n = seq, left
-        if (
-            not answer.shares
-        ):  # scoring needs every row of the prompt, and pictures are read by themselves
+        # scoring needs every row of the prompt, and pictures are read by themselves
+        if not answer.shares:
             source, n = None, 0
         parked = self._parked(answer, n)
         if parked is not None:

@@ -24,9 +24,8 @@ class Request:
     ) -> None:
         place = urlsplit(url)
         host, port = place.hostname or "", place.port or (443 if place.scheme == "https" else 80)
-        named: Any = (
-            host.encode() if host.isascii() else host
-        )  # as str, it would import IDNA's tables
+        # as str, it would import IDNA's tables
+        named: Any = host.encode() if host.isascii() else host
         self._socket = socket.create_connection((named, port), timeout)
         if place.scheme == "https":
             self._socket = _secured(self._socket, host)

@@ -94,7 +94,7 @@ def open_model(
     memory: bool | Path = False,
 ) -> SpeculativeLlama:
     """Find and load the models that the options name."""
-    from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - as above
+    from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - it takes long to import
 
     asked = {
         "verification": drafts.rule,

@@ -134,9 +134,9 @@ class Projector:
         params.n_threads = self._target.n_threads
         on = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        params.flash_attn_type = (
-            on if self._target.context_params.flash_attn_type == on else off
-        )  # as llama-cpp-python's handlers choose
+        # as llama-cpp-python's handlers choose
+        flash = self._target.context_params.flash_attn_type == on
+        params.flash_attn_type = on if flash else off
         return params
 
     def close(self) -> None:
