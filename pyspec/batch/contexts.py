@@ -27,7 +27,8 @@ from pyspec.errors import EngineError, NoMemory
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.sampling.limits import is_quantised
-from pyspec.store.attention import TILE, Attention, Use, attention_of, flash_type, streams_pay
+from pyspec.store.attention import Attention, attention_of, streams_pay
+from pyspec.store.attention_times import TILE, Use, flash_type
 from pyspec.store.files import size_of
 from pyspec.store.heads import MTP, head_size
 from pyspec.store.words import AUTO, parse_devices
@@ -142,9 +143,8 @@ class Models:
 
     def _use(self, n_seq: int, n_ctx: int) -> Use:
         params = self.target.context_params
-        return Use(
-            n_ctx, params.n_threads, n_seq, n_ubatch=self.requested_rows[1] or params.n_ubatch
-        )
+        rows = self.requested_rows[1] or params.n_ubatch
+        return Use(n_ctx, params.n_threads, n_seq, n_ubatch=rows, swa_full=params.swa_full)
 
     @property
     def _must_flash(self) -> bool | None:

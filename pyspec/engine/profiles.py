@@ -25,7 +25,7 @@ from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
-from pyspec.store.attention import VERIFIED
+from pyspec.store.attention_times import VERIFIED
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, recall, remember, stamp, write_whole
 from pyspec.store.shipped import came_with

@@ -26,7 +26,8 @@ from pyspec.engine.offload import (
 from pyspec.engine.tensor_places import Overrides, tensor_places
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
-from pyspec.store.attention import Deeper, Use, attention_of
+from pyspec.store.attention import Deeper, attention_of
+from pyspec.store.attention_times import Use
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import device_array, layer_devices, rough_layers
 from pyspec.store.files import show, size_of
@@ -162,7 +163,12 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         must = self._chosen or kwargs.get("embedding") or kwargs.get("vocab_only")
         if flash != AUTO or must or is_quantised(kwargs.get("type_v")):
             return bool(flash)
-        use = Use(kwargs["n_ctx"], kwargs["n_threads"], n_ubatch=kwargs.get("n_ubatch", 512))
+        use = Use(
+            kwargs["n_ctx"],
+            kwargs["n_threads"],
+            n_ubatch=kwargs.get("n_ubatch", 512),
+            swa_full=kwargs.get("swa_full") is not False,
+        )
         found = attention_of(path, use)
         self.deeper = found.deeper
         return found.flash

@@ -16,7 +16,7 @@ TESTED = {
     "mixed", "replicas",
     "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
     "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
-    "conversations", "attention", "returning", "mixture", "blocks", "places", "pool",
+    "conversations", "attention", "returning", "mixture", "blocks", "places", "pool", "long",
     "llama_server", "embeddings",  # all others
 }  # fmt: skip
 

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import llama_cpp
 import pytest
 from helpers import tiny
+from helpers.make_gguf import ARR, BOOL, STR, U32, Gguf
 
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store import attention
-from pyspec.store.attention import Attention, AttentionMs, Use, attention_of, heads_of
+from pyspec.store.attention import Attention, AttentionMs, Window, attention_of, shape_of, weigh
+from pyspec.store.attention_times import TILE, AttentionTimes, Times, Use
+from pyspec.store.gguf import parse_header
 from pyspec.store.toy import Heads
 
 USE = Use(512, 1)
-HEADS = Heads(4, 2, 8, 8)
+TIMED = AttentionTimes(
+    (Times(64, 0.1, 1.0, 1.0), Times(256, 0.2, 1.0, 1.0)),
+    (Times(64, 0.05, 1.0, 1.0), Times(256, 0.15, 1.0, 1.0)),
+)
+"""Off reads faster; both take as much more behind a deeper context."""
+
 ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Answers of the measurement, the last one for ever, and what it was asked."""
-    answers, asked = [AttentionMs(2.0, 1.0)], []
+    """What the measurement finds, and what it was asked."""
+    found, asked = [TIMED], []
 
-    def measure(heads, use, depths):
-        asked.append((heads, use, depths))
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+    def times_of(*what):
+        asked.append(what)
+        return found[0]
 
-    monkeypatch.setattr(attention, "_measure", measure)
-    monkeypatch.setattr(attention.Watch, "busy", lambda *_: False)
-    return answers, asked
+    monkeypatch.setattr(attention, "times_of", times_of)
+    return found, asked
 
 
 @pytest.mark.parametrize(
@@ -58,69 +66,76 @@ def test_what_context_adds_is_that_of_the_choice():
 
 
 def test_heads_are_the_files(tiny_target):
-    assert heads_of(tiny_target) == Heads(*[tiny.N_HEAD] * 2, *[tiny.N_EMBD // tiny.N_HEAD] * 2)
+    assert shape_of(tiny_target).heads == Heads(
+        *[tiny.N_HEAD] * 2, *[tiny.N_EMBD // tiny.N_HEAD] * 2
+    )
 
 
 def test_a_file_without_heads_has_flash_attention(tiny_recurrent):
-    assert heads_of(tiny_recurrent) is None
+    assert shape_of(tiny_recurrent) is None
     assert attention_of(tiny_recurrent, USE) == Attention(flash=True)
 
 
-@pytest.mark.parametrize("use", [USE, Use(64, 1, 3), Use(64, 1, 3, unified=False)])
-def test_a_toy_is_timed(use):
-    """One text and many, in a pool and in streams."""
-    times = attention._measure(HEADS, use, attention._depths(use))
-    assert times is not None
-    assert min(times[:3]) > 0.0
-    assert len(times.deeper) == 2 * (use.n_seq == 1)
-    assert (times.below < float("inf")) is (use.n_seq > 1 and use.unified)
+def test_a_window_spares_flash_attention_what_it_hides():
+    """Without it, rows look at all cells that are kept: it is on where a context is much deeper than the windows."""
+    window = Window(64, 0.75)
+    assert not weigh(TIMED, Use(512, 1), None).best.flash
+    assert not weigh(TIMED, Use(4096, 1), None).best.flash
+    assert weigh(TIMED, Use(4096, 1), window).best.flash
+    assert not weigh(TIMED, Use(4096, 1, swa_full=False), window).best.flash
 
 
-def test_impossible_heads_are_not_timed():
-    """llama.cpp makes no model of them."""
-    assert attention._measure(Heads(3, 2, 7, 8), USE, (8,)) is None
+def test_a_window_that_nothing_outgrows_changes_nothing():
+    assert weigh(TIMED, USE, Window(4096, 0.5))[:2] == pytest.approx(weigh(TIMED, USE, None)[:2])
 
 
-def test_a_context_is_as_deep_as_it_is():
-    """Shallow ones are not judged by deep texts."""
-    assert attention._depths(Use(128, 1)) == (64,)
-    assert attention._depths(Use(8, 1)) == (1,)
-    assert attention._depths(Use(4096, 1)) == attention.DEPTHS
+def test_context_adds_to_the_layers_that_see_it():
+    """With flash attention those without a window; without it all of them, while the others keep all cells."""
+    timed = AttentionTimes(*[(Times(64, 1.0, 1.0, 2.0), Times(264, 1.0, 2.0, 6.0))] * 2)
+    on, off = weigh(timed, USE, Window(64, 0.75)).deeper
+    assert on == pytest.approx((0.00125, 0.005))
+    assert off == pytest.approx((0.005, 0.02))
 
 
-def test_it_is_measured_once(tiny_target, measured):
-    assert [attention_of(tiny_target, USE).flash for _ in range(3)] == [False] * 3
-    assert len(measured[1]) == 1
+def test_many_texts_are_weighed_at_one_depth():
+    """Each reads its prompt, in decodes of fewer rows than a tile where that is less, and answers."""
+    once, more = Times(192, 0.5, 1.0), Times(192, 1.0, 2.0)
+    use = Use(4096, 1, n_seq=4)
+    assert weigh(AttentionTimes((once,), (more,), 0.25), use, None)[:3] == (640.0, 1280.0, 448.0)
+    assert weigh(AttentionTimes((once,), (more,)), use, None).below == math.inf
 
 
-@pytest.mark.parametrize("what", ["threads", "sequences", "processor", "heads"])
-def test_what_may_change_it_is_measured_again(tiny_target, measured, monkeypatch, what):
-    """Another number of threads or sequences, another processor or build, other heads."""
-    attention_of(tiny_target, USE)
-    use = USE
-    if what == "threads":
-        use = use._replace(n_threads=2)
-    elif what == "sequences":
-        use = use._replace(n_seq=4)
-    elif what == "processor":
-        other = attention.this_machine()._replace(realpath="another")
-        monkeypatch.setattr(attention, "this_machine", lambda: other)
-    else:
-        monkeypatch.setattr(attention, "heads_of", lambda _path: HEADS)
-    attention_of(tiny_target, use)
-    assert len(measured[1]) == 2
+def test_a_context_of_the_training_length_is_as_deep(tiny_target, measured):
+    """0 tokens of context are llama.cpp's word for it."""
+    attention_of(tiny_target, USE._replace(n_ctx=0))
+    assert measured[1][0][1].n_ctx == 4096
 
 
-def test_a_busy_machine_is_asked_again(tiny_target, measured, monkeypatch):
-    """What was found beside other programs serves until the machine is quiet."""
-    answers, asked = measured
-    answers[:] = [AttentionMs(1.0, 2.0), AttentionMs(2.0, 1.0)]
-    monkeypatch.setattr(attention.Watch, "busy", lambda *_: True)
-    monkeypatch.setattr(attention, "is_quiet", lambda: False)
-    assert [attention_of(tiny_target, USE).flash for _ in range(2)] == [True] * 2
-    monkeypatch.setattr(attention, "is_quiet", lambda: True)
-    assert not attention_of(tiny_target, USE).flash
-    assert len(asked) == 2
+@pytest.mark.parametrize(
+    ("arch", "keys", "window"),
+    [
+        ("gemma3", {"sliding_window": 512}, Window(512, pytest.approx(5 / 6))),
+        ("gemma3", {}, None),
+        ("gemma3", {"sliding_window": 0}, None),
+        (
+            "gemma4",
+            {"sliding_window": 512, "sliding_window_pattern": [True, True, False, True]},
+            Window(512, 0.75),
+        ),
+        ("gpt-oss", {"sliding_window": 128, "sliding_window_pattern": 4}, Window(128, 0.75)),
+        ("phi3", {"sliding_window": 2047}, None),
+        ("llama", {"sliding_window": 4096}, None),
+    ],
+)
+def test_windows_are_the_headers(tmp_path, arch, keys, window):
+    """By a flag for each layer, by a period, or by the architecture's own; others ignore the size."""
+    path = tmp_path / "windows.gguf"
+    kv = {"general.architecture": (STR, arch)}
+    for key, value in keys.items():
+        kind = (ARR, (BOOL, value)) if isinstance(value, list) else (U32, value)
+        kv[f"{arch}.attention.{key}"] = kind
+    path.write_bytes(Gguf(kv).build())
+    assert attention._window(parse_header(path)) == window
 
 
 def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypatch):
@@ -131,8 +146,9 @@ def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypa
 
 
 def test_what_is_asked_for_is_what_there_is(tiny_target, measured):
-    measured[0][:] = [AttentionMs(3.0, 1.0, 2.0)]
-    assert attention_of(tiny_target, USE, flash=True) == Attention(True, below_tile=True)
+    many, (on,), (off,) = USE._replace(n_seq=4), TIMED.on[:1], TIMED.off[:1]
+    measured[0][:] = [AttentionTimes((on,), (off,), on.read / 2)]
+    assert attention_of(tiny_target, many, flash=True) == Attention(True, below_tile=True)
     assert attention_of(tiny_target, USE, flash=False) == Attention(False)
 
 
@@ -154,7 +170,9 @@ def test_what_is_asked_for_is_what_there_is(tiny_target, measured):
 )
 def test_streams_pay_by_measured_times(tiny_target, monkeypatch, pool, streams, pay):
     """Attention over the cells of all sequences, against passes of their own for prompts."""
-    monkeypatch.setattr(attention, "times_of", lambda _, use: pool if use.unified else streams)
+    monkeypatch.setattr(
+        attention, "_usable_ms", lambda _path, use, _: pool if use.unified else streams
+    )
     assert attention.streams_pay(tiny_target, Use(256, 1, n_seq=4), 10, 1.0) is pay
 
 
@@ -211,6 +229,6 @@ def test_contexts_follow_it(tiny_target, found, flash, below_tile):
     models = Models(str(tiny_target), "none", "none", n_threads=1)
     contexts = Contexts(models, 4, 64, Layout(256))
     assert models.target.context_params.flash_attn_type == (ON if flash else OFF)
-    assert (contexts.answering_rows < attention.TILE) is below_tile
+    assert (contexts.answering_rows < TILE) is below_tile
     contexts.close()
     models.close()
