@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -15,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from helpers import forked
+from helpers.running import interpret, start
+from helpers.waiting import wait
 
 _SERVER = Path(__file__).parents[1] / "offload" / "rpc_server.py"
 
@@ -23,29 +21,20 @@ class RpcDevice:
     """One server on 127.0.0.1 with `memory` bytes (0: all there are), ready when made."""
 
     def __init__(self, memory: int = 0, count: int = 1) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        self._port = socket.socket()  # bound as long as the server lives: nobody else gets its port
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        self._port.bind(("127.0.0.1", 0))
+        port = self._port.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
-        self._process = subprocess.Popen(
-            [sys.executable, str(_SERVER), str(port), str(memory), str(count)],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+        self._process = start(
+            _SERVER, port, memory, count, begin=interpret, before=_leave_connections
         )
-        for _ in range(300):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
-            if self._process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise AssertionError(f"the RPC server did not start: {self.said}")
+        wait(lambda: self._process.poll() is not None or _listens(port))
+        assert self._process.returncode is None, f"the RPC server did not start: {self.said}"
 
     @property
     def said(self) -> list[str]:
-        self._log.seek(0)
-        return self._log.read().splitlines()
+        return self._process.stdout.splitlines()
 
     @property
     def most_used(self) -> int:
@@ -59,9 +48,18 @@ class RpcDevice:
 
     def close(self) -> None:
         """End it; a process that still has models there ends with it."""
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
+        self._process.close()
+        self._port.close()
+
+
+def _leave_connections() -> None:
+    """A server that waits for a client's next word hears of its end only if no fork holds the connection too."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def everywhere(layers: int) -> RpcDevice | None:

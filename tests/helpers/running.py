@@ -302,7 +302,7 @@ def run_python(
         return _run([program, *words], check=check, text=text, env=env, cwd=cwd, **how)
     given = dict(os.environ if env is None else env)
     variables: dict[str, Any] = {**dict.fromkeys(os.environ), **given}
-    with start(*words, cwd=cwd, begin=interpret, before=_one_processor, **variables) as child:
+    with start(*words, cwd=cwd, begin=interpret, before=one_processor, **variables) as child:
         code, *said = child.ended()
     out, err = said if text else (each.encode() for each in said)
     if check and code:
@@ -315,10 +315,11 @@ def popen(command: Sequence[object], **how: Any) -> Any:
     program, *words = map(str, command)
     if program != sys.executable or words[:2] != ["-m", "pyspec"]:
         return _popen([program, *words], **how)
-    return start(*words, begin=interpret, before=_one_processor)
+    return start(*words, begin=interpret, before=one_processor)
 
 
-def _one_processor() -> None:
+def one_processor() -> None:
     """More threads than one leave a pool in the process that forks, and wait for it in the fork."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        all_here = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {all_here[os.getpid() % len(all_here)]})  # not all of them on one

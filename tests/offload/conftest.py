@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.running import run_python
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +39,8 @@ def in_child() -> Callable[..., str]:
     """Runs Python in a process of its own, as devices of one stay; gives back what it printed."""
 
     def run(code: str, *arguments: object) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        done = run_python([sys.executable, "-c", code, *arguments], text=True)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     return run

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import tiny
+from helpers.asking import ask
 from helpers.devices import RpcDevice
+from helpers.running import Started, one_processor, port_of, start
 from offload.test_fit import found_by
 
 Run = Callable[..., str]
@@ -95,20 +94,17 @@ def device() -> Iterator[RpcDevice]:
     made.close()
 
 
-def command(device: RpcDevice, *words: object) -> subprocess.Popen[str]:
+def command(device: RpcDevice, *words: object) -> Started:
     where = ["--rpc", device.address, "-ngl", "all", "--trust-model", "-c", "1024", "-t", "1"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "pyspec", *map(str, words), *where],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYSPEC_CHATS": ""},
-    )  # fmt: skip
+    return start(*words, *where, before=one_processor)
 
 
 def test_profile(device: RpcDevice, tiny_ascii: Path) -> None:
     """Costs of rows are measured there, with the engine that answers would have."""
     words = ("--draft", tiny_ascii, "--seconds", 1, "--limit", 1, "--no-save", "--json", "-ub", 64)
     with command(device, "profile", "-m", tiny_ascii, *words) as process:
-        out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
+        code, out, err = process.ended()
+    assert code == 0, err
     assert "on RPC0" in err
     assert json.loads(out)["draft_step_ms"] > 0
     assert device.most_used > 0
@@ -117,24 +113,13 @@ def test_profile(device: RpcDevice, tiny_ascii: Path) -> None:
 def test_serve(device: RpcDevice, tiny_ascii: Path) -> None:
     """Two answers by HTTP, drafted for; what lies where is said before the first."""
     with command(device, "serve", "-m", tiny_ascii, "--draft", tiny_ascii, "--port", 0) as process:
-        assert process.stderr is not None
-        said = process.stderr.readline()
-        while " on http" not in said.splitlines()[-1]:
-            line = process.stderr.readline()
-            assert line, said
-            said += line
-        url = said.splitlines()[-1].split(" on ")[1].split(": ")[0]
-        body = json.dumps({"prompt": "abcabc", "max_tokens": 24, "temperature": 0}).encode()
-        request = urllib.request.Request(
-            f"{url}/v1/completions", body, {"Content-Type": "application/json"}
-        )
-        texts = []
-        for _ in range(2):
-            with urllib.request.urlopen(request, timeout=60) as reply:
-                texts.append(json.load(reply)["choices"][0]["text"])
+        server = SimpleNamespace(port=port_of(process))
+        asked = {"prompt": "abcabc", "max_tokens": 24, "temperature": 0}
+        told = [ask(server, "/v1/completions", **asked) for _ in range(2)]
         process.terminate()
-        _, placed = process.communicate(timeout=60)
-    assert texts[0] == texts[1]
-    assert len(texts[0]) > 8
+        placed = process.ended().stderr
+    first, second = (answer["choices"][0]["text"] for answer in told)
+    assert first == second
+    assert len(first) > 8
     assert "layers of ascii on RPC0" in placed
     assert device.most_used > 0

@@ -161,11 +161,12 @@ end([layers(4 * whole), layers(1.15 * whole)])
 def test_sequences_count(in_child: Run, eight_layers: Path) -> None:
     """A batch fits layers with the cells of all its sequences."""
     code = """
-from pyspec.batch import Batch
+from pyspec.batch import Batch, Settings
 path = sys.argv[2]
 def layers(parallel, memory):
     one, name = device(memory)
-    with Batch(path, draft="none", n_gpu_layers="auto", devices=name, parallel=parallel, n_ctx=4096, trust=True) as batch:
+    options = {"n_ctx": 4096, "settings": Settings(max_tokens=4), "trust": True}
+    with Batch(path, draft="none", n_gpu_layers="auto", devices=name, parallel=parallel, **options) as batch:
         texts = [result.text for result in batch.run(["abc", "def"])]
         return batch._models.target.model_params.n_gpu_layers, one.refused
 llm, one = open_(path, 1 << 33, -1, n_ctx=4096)
