@@ -47,6 +47,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in slow]
 
 
+def pytest_unconfigure() -> None:
+    """Close what llama_cpp opens when it is imported: Python 3.13 reports both files at its end."""
+    if opened := sys.modules.get("llama_cpp._utils"):
+        opened.outnull_file.close()
+        opened.errnull_file.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def away_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Work elsewhere: a child of `python -m` must import the installed package, not the folder `pyspec` beside it."""
