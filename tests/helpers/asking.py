@@ -44,6 +44,14 @@ def chat(client, text="hello there", **options):
     )
 
 
+def first_text(connection):
+    """Reads a stream of chat until it has said something."""
+    said = b""
+    while b'"content":"' not in said.replace(b'"content":""', b""):
+        said += (more := connection.recv(4096))
+        assert more, said
+
+
 def raw(server, data, **options):
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+import threading
 
 import pytest
 from helpers import scripted
 from helpers.server_here import opening
 from helpers.tab import CHROMIUM, Tab
-from helpers.waiting import wait
+from helpers.waiting import DEADLINE_S, wait
+
+from pyspec.engine.round import Loop
 
 
 @pytest.fixture
@@ -19,6 +23,39 @@ def serve(tiny_ascii):
     """
     with opening(tiny_ascii) as start:
         yield start
+
+
+class Rounds:
+    """Rounds of every engine: as many as a test lets be made."""
+
+    def __init__(self):
+        self._left, self._changed = 0, threading.Condition()
+
+    def allow(self, n):
+        """So many more; math.inf for all."""
+        with self._changed:
+            self._left += n
+            self._changed.notify_all()
+
+    def take(self):
+        """Waits for one."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._left > 0, DEADLINE_S)
+            self._left -= 1
+
+
+@pytest.fixture
+def rounds(serve, monkeypatch):
+    """No answer ends before a test lets it: `rounds.allow(n)`; behind the test all go on."""
+    made, real = Rounds(), Loop.round
+
+    def round_(*arguments, **more):
+        made.take()
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(Loop, "round", round_)
+    yield made
+    made.allow(math.inf)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -27,12 +28,14 @@ def test_a_request_is_told_in_words(serve):
     assert "hello" not in first
 
 
-def test_a_cancelled_one_is_told_so(serve):
+def test_a_cancelled_one_is_told_so(serve, rounds):
     lines = []
     server = serve(log=lines.append)
     connection = raw(server, body("hello", max_tokens=900))
     wait(lambda: server.batch.load[0] == 1)
     connection.close()
+    wait(lambda: not server.tasks)
+    rounds.allow(math.inf)
     wait(lambda: len(lines) == 1)
     assert as_text(lines[0]).endswith(" s, cancelled")
 

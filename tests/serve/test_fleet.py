@@ -147,10 +147,11 @@ def test_an_idle_model_makes_room_before_one_that_answers(fleet):
 
 def test_where_every_model_answers_another_is_refused(fleet, monkeypatch):
     """With 429 and what may help; what answers goes on."""
-    monkeypatch.setattr("pyspec.serve.fleet._WAIT_S", 0.1)
     server, loaded = fleet(9, memory=1.5)
     with held_answer(server) as stream:
-        status, told = post(server, body(model="a"))
+        with monkeypatch.context() as patch:
+            patch.setattr("pyspec.serve.fleet._WAIT_S", 0.1)
+            status, told = post(server, body(model="a"))
         assert (status, "--models-memory" in told["error"]["message"], loaded) == (429, True, [])
         assert b"[DONE]" in rest(stream)
     said(server, "a")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.answers import counters
-from helpers.asking import body, post, raw
+from helpers.asking import body, first_text, post, raw
 from helpers.waiting import wait
 
 from pyspec.serve.service import Service
@@ -80,18 +82,21 @@ def test_mistakes_of_clients_are_400(serve, mistake, caplog):
     assert "Traceback" not in caplog.text
 
 
-def test_a_dead_end_is_no_reason_to_read_others_anew(serve):
+def test_a_dead_end_is_no_reason_to_read_others_anew(serve, rounds):
     """A grammar that allows nothing more ends its answer alone, which says why: no other is put aside and read again."""
     server = serve(draft="none", n_ctx=4096, parallel=2)
     stream = raw(server, body(stream=True, max_tokens=3000, logit_bias={"2": -100}))
     wait(lambda: server.batch.load[0] == 1)
     dead = body(grammar='root ::= "a" [^\\U00000000-\\U0010FFFF]')
-    status, told = post(server, dead)
+    with ThreadPoolExecutor(1) as others:
+        other = others.submit(post, server, dead)
+        wait(lambda: sum(server.batch.load) == 2)
+        rounds.allow(200)
+        status, told = other.result()
     assert (status, "grammar" in told["error"]["message"]) == (400, True)
     (answer,) = server.batch._scheduler.active.values()
     assert not answer.job.alone
     stream.close()
-    server.wait_idle()
 
 
 TOOLS = [
@@ -156,17 +161,18 @@ def test_a_known_grammar_waits_for_no_new_one(server, monkeypatch):
     assert found == [200] * 3
 
 
-def test_queue_is_bounded(serve):
+def test_queue_is_bounded(serve, rounds):
     """More than run and may wait: 429, when to come again, and room again afterwards."""
-    server = serve(draft="none", n_ctx=4096, parallel=1, queue=1)
-    held = [raw(server, body(stream=True, max_tokens=4000)) for _ in range(2)]
+    server = serve(draft="none", parallel=1, queue=1)
+    held = [raw(server, body(stream=True)) for _ in range(2)]
     wait(lambda: server.batch.load == (1, 1))
     status, told = post(server, body())
     assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
-    for connection in held:
-        connection.close()
+    rounds.allow(math.inf)
     server.wait_idle()
     assert post(server, body())[0] == 200
+    for connection in held:
+        connection.close()
 
 
 def test_api_key(serve):
@@ -274,14 +280,18 @@ def test_metrics_count_as_usage_does(serve):
     assert found["pyspec_first_token_seconds_count"] == 3
 
 
-def test_metrics_count_answers_that_nobody_waits_for(serve):
+def test_metrics_count_answers_that_nobody_waits_for(serve, rounds):
     """They took the machine's time, cancelled while they ran or before."""
     server = serve(draft="none", n_ctx=4096, parallel=1)
-    left = [raw(server, body(stream=True, max_tokens=4000, logit_bias={"2": -100})) for _ in "ab"]
+    rounds.allow(20)
+    left = [raw(server, body(stream=True, max_tokens=4000, logit_bias={"2": -100}))]
+    first_text(left[0])
+    left.append(raw(server, body(stream=True)))
     wait(lambda: server.batch.load == (1, 1))
-    left[0].recv(1 << 10)
     for connection in left:
         connection.close()
+    wait(lambda: not server.tasks)
+    rounds.allow(math.inf)
     wait(lambda: metrics(server).get("pyspec_answers_total cancelled") == 2)
     assert metrics(server)["pyspec_tokens_total"] > 0
 

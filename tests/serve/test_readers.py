@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import struct
 import threading
 
 import pytest
-from helpers.asking import body, post, raw
-from helpers.waiting import DEADLINE_S, wait
+from helpers.asking import body, first_text, post, raw
+from helpers.waiting import wait
 
 from pyspec.batch.scheduler import Scheduler
-from pyspec.engine.round import Loop
 from pyspec.serve import timeouts
 
 
-def test_text_comes_while_it_is_made(serve):
-    """The first event is there long before the last."""
+def test_text_comes_while_it_is_made(serve, rounds):
+    """The first event is there before more rounds are made."""
     server = serve(draft="none")
+    rounds.allow(20)
     connection = raw(server, body(stream=True, max_tokens=900))
-    first = b""
-    while b'"content":"' not in first.replace(b'"content":""', b""):
-        first += connection.recv(4096)
+    first_text(connection)
     assert server.batch.load[0] == 1
     connection.close()
-    server.wait_idle()
 
 
 def test_a_round_wakes_the_loop_once(serve, monkeypatch):
@@ -85,7 +83,7 @@ def test_chunks_are_alike_but_for_their_texts(serve):
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("abrupt", [True, False])
-def test_answer_ends_when_its_client_goes(serve, stream, abrupt):
+def test_answer_ends_when_its_client_goes(serve, rounds, stream, abrupt):
     """Closed or reset: the sequence is free at once, and its tokens are not made for nobody."""
     server = serve(draft="none", n_ctx=4096, parallel=1)
     connection = raw(server, body(stream=stream, max_tokens=4000))
@@ -93,45 +91,36 @@ def test_answer_ends_when_its_client_goes(serve, stream, abrupt):
     if abrupt:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+    wait(lambda: not server.tasks)
+    rounds.allow(math.inf)
     server.wait_idle()
-    assert server.batch.stats()["tokens"] < 3900
+    assert server.batch.stats()["tokens"] < 100
     assert post(server, body())[0] == 200
 
 
-@pytest.fixture
-def slowed(serve, monkeypatch):
-    """A server of one sequence that makes no token until `go` is set."""
-    server, go, real = serve(draft="none", n_ctx=4096, parallel=1), threading.Event(), Loop.round
-
-    def round_(*arguments, **more):
-        assert go.wait(DEADLINE_S)
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(Loop, "round", round_)
-    yield server, go
-    go.set()
-
-
-def test_waiting_request_leaves_too(slowed):
+def test_waiting_request_leaves_too(serve, rounds):
     """One that never ran does not run when its turn comes."""
-    server, go = slowed
-    running = raw(server, body(stream=True, max_tokens=2000))
+    server = serve(draft="none", parallel=1)
+    running = raw(server, body(stream=True))
     waiting = raw(server, body("other", stream=True))
     wait(lambda: server.batch.load == (1, 1))
-    go.set()
     waiting.close()
-    running.close()
+    wait(lambda: len(server.tasks) == 1)
+    rounds.allow(math.inf)
     server.wait_idle()
+    assert server.batch.stats()["tokens"] == 8
+    running.close()
 
 
-def test_those_who_leave_the_queue_end_no_answer_but_their_own(slowed):
-    server, go = slowed
-    running = raw(server, body(stream=True, max_tokens=1000, logit_bias={"2": -100}))
+def test_those_who_leave_the_queue_end_no_answer_but_their_own(serve, rounds):
+    server = serve(draft="none", parallel=1)
+    running = raw(server, body(stream=True, max_tokens=100, logit_bias={"2": -100}))
     waiting = [raw(server, body(f"other {n}", stream=True)) for n in range(3)]
     wait(lambda: server.batch.load == (1, 3))
     for each in waiting:
         each.close()
-    go.set()
+    wait(lambda: len(server.tasks) == 1)
+    rounds.allow(math.inf)
     said = b""
     while b"[DONE]" not in said:
         said += (more := running.recv(1 << 16))
