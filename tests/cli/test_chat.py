@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.running import Done, run
+from helpers.waiting import DEADLINE_S
 
 import pyspec.cli.chat as module
 from pyspec.cli.opening import open_model
@@ -53,7 +54,7 @@ class Terminal:
             arguments,
             env=ENVIRONMENT,
             encoding="utf-8",
-            timeout=30,
+            timeout=DEADLINE_S,
             dimensions=(50, 200),
         )
         self.wait_for_prompt()
@@ -251,7 +252,7 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
     """As in `pyspec chat | tee log`: all that is typed is one message, and nothing else would say so."""
     out = tmp_path / "out"
     line = ["-c", f'"$@" > {out}', "sh", *command(str(tiny_ascii), "-n", "4")]
-    child = pexpect.spawn("/bin/sh", line, env=ENVIRONMENT, encoding="utf-8", timeout=60)
+    child = pexpect.spawn("/bin/sh", line, env=ENVIRONMENT, encoding="utf-8", timeout=DEADLINE_S)
     child.expect_exact("reading one message from stdin; Ctrl-D ends it")
     child.sendline("hi")
     child.sendeof()

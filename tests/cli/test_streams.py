@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import io
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from helpers.running import run, start
 from helpers.systems import full_device
 from helpers.waiting import DEADLINE_S, wait
 from rich.console import Console
 
+from pyspec.cli import streams
 from pyspec.cli.consoles import run_progress
 from pyspec.cli.streams import interruptible, prompt_text
 from pyspec.errors import OptionError
@@ -207,7 +209,8 @@ def test_a_signal_while_the_prompt_is_read(
     words = [name, "-m", smollm2, "-t", "1", "-c", "8192"]
     with start(*words, stdin=b"word " * 7000, new=new) as child:
         wait_for_handlers(child.pid)
-        time.sleep(0.3)  # some of the prompt is read
+        began = psutil.Process(child.pid).cpu_times().user
+        wait(lambda: psutil.Process(child.pid).cpu_times().user > began + 0.2)  # some of it is read
         child.send(number)
         ended, stdout, stderr = child.ended()
     assert ended == code
@@ -235,7 +238,8 @@ def test_a_signal_as_soon_as_it_is_handled_cancels(monkeypatch: pytest.MonkeyPat
 def stuck(_words: list[str]) -> None:
     """Waits in C for ever."""
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-    with interruptible(lambda: None):
+    streams.TWICE_S = math.inf  # however late the second comes
+    with interruptible(lambda: print("asked", flush=True)):  # noqa: T201
         libc.pthread_mutex_lock(mutex)
         print("in", flush=True)  # noqa: T201
         libc.pthread_mutex_lock(mutex)
@@ -245,8 +249,8 @@ def stuck(_words: list[str]) -> None:
 def test_a_second_signal_ends_what_never_leaves_c(number: int, code: int) -> None:
     """Python's own handlers do not run there; the first one only asks the work to end."""
     with start(begin=stuck) as child:
-        wait(lambda: child.stdout)
-        for _ in range(2):
-            child.send(number)
-            time.sleep(0.4)
+        wait(lambda: "in" in child.stdout)
+        child.send(number)
+        wait(lambda: "asked" in child.stdout)
+        child.send(number)
         assert child.wait() == code

@@ -186,7 +186,9 @@ def test_a_reader_who_leaves_is_asked_for_no_more(monkeypatch):
         for _ in range(2):
             await asyncio.wait_for(anext(pieces), DEADLINE_S)
         await pieces.aclose()
-        _, left = await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+        _, left = await asyncio.wait(
+            asyncio.all_tasks() - {asyncio.current_task()}, timeout=DEADLINE_S
+        )
         return left
 
     assert asyncio.run(read()) == set()

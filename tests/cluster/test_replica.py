@@ -7,7 +7,7 @@ import json
 
 import pytest
 from helpers.asking import POSTED
-from helpers.waiting import wait
+from helpers.waiting import DEADLINE_S, wait
 
 pytest.importorskip(
     "ray.serve", reason="the extra [ray-serve] is not installed", exc_type=ImportError
@@ -75,7 +75,9 @@ def test_an_answer_that_nobody_reads_on_leaves_nothing(tiny_ascii, monkeypatch):
         await anext(pieces)
         await asyncio.to_thread(wait, lambda: replica._batch.load == (0, 0))
         await pieces.aclose()
-        _, left = await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+        _, left = await asyncio.wait(
+            asyncio.all_tasks() - {asyncio.current_task()}, timeout=DEADLINE_S
+        )
         await replica.__del__()
         monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
         return left

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from faults.cases import load
 from helpers import tiny, tiny_eagle
 from helpers.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
 from helpers.systems import alive
-from helpers.waiting import DEADLINE_S
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.engine import pair
 from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError
@@ -203,6 +202,7 @@ LOOPS = "import time\nwhile True: time.sleep(1)"
 LOADS = """
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
 from pyspec.store import check
@@ -222,10 +222,3 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
             parent.send_signal(number)
             parent.wait(DEADLINE_S)
         wait(lambda: not alive(int(pid.read_text())))
-
-
-def wait(until: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.02)

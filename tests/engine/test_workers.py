@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic, sleep
 
 import llama_cpp
 import psutil
 import pytest
+from helpers.forked import fork
+from helpers.waiting import DEADLINE_S
 from llama_cpp import llama_cpp as library
 
 from pyspec import SpeculativeLlama
@@ -93,15 +94,11 @@ def test_a_fork_does_not_wait_for_its_parents_workers(tiny_target):
     plain = llama_cpp.Llama(str(tiny_target), n_threads=2, n_threads_batch=2, verbose=False)
     one = SpeculativeLlama(str(tiny_target), draft="none", n_threads=1, n_threads_batch=1)
     plain.eval([1, 2, 3])  # its workers stay
-    child = os.fork()
-    if child == 0:
+
+    def answer(_report: int) -> None:
         one.create_completion("ab", max_tokens=4)
         os._exit(0)
-    end = monotonic() + 10
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and monotonic() < end:
-        sleep(0.01)
-    if done == (0, 0):
-        os.kill(child, 9)
-    assert done == (child, 0)
+
+    assert fork(answer, DEADLINE_S).status == 0
     one.close()
     plain.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import time
 from typing import Any
 
 import pytest
+from helpers.waiting import wait
 from rich.console import Console
 
 from pyspec.screen import progress
@@ -23,8 +23,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_what_takes_long_is_said(terminal: io.StringIO) -> None:
     """At once, or after some time."""
     with progress.busy("loading x", after_s=0.01):
-        time.sleep(0.2)
-    assert "loading x" in terminal.getvalue()
+        wait(lambda: "loading x" in terminal.getvalue())
 
 
 def test_a_notebook_has_it_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +33,7 @@ def test_a_notebook_has_it_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "print", lambda text, **_: shown.append(text))
     monkeypatch.setattr(progress, "Console", lambda **_: notebook)
     with progress.busy("loading x", after_s=0.01):
-        time.sleep(0.2)
+        wait(lambda: shown)
     with progress.busy("loading y", after_s=60.0):
         pass
     assert shown == ["loading x ..."]

@@ -8,13 +8,13 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import types
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 from helpers.shop import WHEEL, Pip, Shop, sha
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.store import fetch as module
@@ -238,9 +238,9 @@ def test_lock_lets_one_in(tmp_path: Path) -> None:
     with file_lock(tmp_path / "lock"):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waited.wait(20)
+        assert waited.wait(DEADLINE_S)
         assert not entered.is_set()
-    thread.join(20)
+    thread.join()
     assert entered.is_set()
 
 
@@ -261,8 +261,7 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
     code = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(120)"
 
     def interrupt() -> None:
-        while not (marker.exists() and marker.read_text()):
-            time.sleep(0.05)
+        wait(lambda: marker.exists() and marker.read_text())
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from helpers.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
 from helpers.systems import make_fifo
+from helpers.waiting import DEADLINE_S
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lc
@@ -270,7 +271,7 @@ def test_fifo_is_refused_at_once(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(DEADLINE_S)
     assert len(caught) == 1
 
 
