@@ -31,14 +31,16 @@ OPTIONS = {
     "title": "", "out": None,
 }  # fmt: skip
 OURS = "pyspec"
+_ABOUT = (__doc__ or "").strip()
 
 
 class Long(Comparison):
     """A long prompt by contender. prompt: its tokens."""
 
     heading: ClassVar[str] = "A long prompt"
-    intro: ClassVar[str] = (__doc__ or "").strip()
+    intro: ClassVar[str] = _ABOUT
     work: ClassVar[str] = "a prompt of {0.prompt} tokens, and {0.max_tokens} tokens of answer"
+    how: ClassVar[str] = "temperature 0; medians of {0.repeat}, the contenders taking turns"
 
     prompt: int
 

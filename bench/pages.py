@@ -40,6 +40,7 @@ from everyday import Everyday, save
 from first_use import FirstUse
 from firsts import Firsts
 from load import Loads
+from long import Long
 from mixed import MixedResults
 from mixture import Mixture
 from noise import NoiseFound
@@ -97,7 +98,7 @@ rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 COMPARED: dict[str, type[Comparison]] = {
     "batch": BatchResults, "serve": ServeResults, "agent": AgentResults, "mixed": MixedResults, "pool": PoolResults,
-    "replicas": ReplicaResults, "embeddings": Embeddings,
+    "replicas": ReplicaResults, "embeddings": Embeddings, "long": Long,
 }  # fmt: skip
 """Folders of comparisons."""
 
