@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from helpers.waiting import wait
 from rich.console import Console
 
 from pyspec.batch import Batch
+from pyspec.batch.journal import Journal
 from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
 from pyspec.cli import consoles
@@ -196,6 +198,19 @@ def undisturbed(pyspec, many, tmp_path):
     return (tmp_path / "whole.jsonl").read_bytes()
 
 
+@pytest.fixture
+def halted(pyspec, many):
+    """Starts a run that stops itself with 12 records done; SIGCONT lets it go on."""
+    with ExitStack() as ends:
+
+        def start_(*, new=False):
+            process = pyspec.start(*many, "-o", "out.jsonl", new=new, halts=(Journal.append, 13))
+            ends.enter_context(process).halted()
+            return process
+
+        yield start_
+
+
 def wait_for(journal, records, process):
     wait(
         lambda: (
@@ -230,30 +245,29 @@ def test_kill_at_random_moments_loses_and_doubles_nothing(
 @pytest.mark.parametrize(
     ("number", "status", "new"), [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)]
 )
-def test_signal_keeps_what_is_done(pyspec, many, undisturbed, tmp_path, number, status, new):
+def test_signal_keeps_what_is_done(
+    pyspec, many, halted, undisturbed, tmp_path, number, status, new
+):
     """Finished records are kept, stderr says how to go on, and going on gives the same file."""
-    journal = tmp_path / "out.jsonl.journal"
-    with pyspec.start(*many, "-o", "out.jsonl", new=new) as process:
-        wait_for(journal, 10, process)
-        process.send(number)
-        code, _, stderr = process.ended()
+    process = halted(new=new)
+    process.send(number)
+    process.send(signal.SIGCONT)
+    code, _, stderr = process.ended()
     assert code == status
     assert "Run the same command again to resume." in stderr
     assert "Traceback" not in stderr
     assert not re.search(r"llama_|ggml|graph_compute|decode:", stderr)  # nor llama.cpp's own lines
-    assert 10 < journal.read_bytes().count(b"\n") < RECORDS
+    assert 10 < (tmp_path / "out.jsonl.journal").read_bytes().count(b"\n") < RECORDS
     assert pyspec(*many, "-o", "out.jsonl").returncode == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 
 
-def test_second_process_is_refused(pyspec, many, tmp_path):
+def test_second_process_is_refused(pyspec, many, halted):
     """Two runs into one output: the second is told so, the first is not disturbed."""
-    with pyspec.start(*many, "-o", "out.jsonl") as first:
-        wait_for(tmp_path / "out.jsonl.journal", 1, first)
-        first.send(signal.SIGSTOP)
-        second = pyspec(*many, "-o", "out.jsonl")
-        first.send(signal.SIGCONT)
-        assert first.wait() == 0
+    first = halted()
+    second = pyspec(*many, "-o", "out.jsonl")
+    first.send(signal.SIGCONT)
+    assert first.wait() == 0
     assert second.returncode == 1
     assert "another process is writing" in second.stderr
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from helpers import running, scripted, tiny, tiny_mmproj
 from helpers.running import start
-from helpers.waiting import wait
 
 from pyspec.cli.generate import NEXT
+from pyspec.engine.handle import Engine
 from pyspec.text.parts import Piece
 
 COMMON = ["-t", "1", "--temp", "0", "-n", "12", "--draft", "lookup"]
@@ -258,9 +258,11 @@ def test_closed_pipe_is_quiet(tiny_ascii: Path) -> None:
 def test_ctrl_c_keeps_the_partial_answer(tiny_ascii: Path, new: bool) -> None:
     """One Ctrl-C ends the answer with what there is; the exit code is 130."""
     words = ["Tell a very long story.", "-m", tiny_ascii, "-t", "1", "-c", "0", "-n", "-1"]
-    with start("generate", *words, "--draft", "none", new=new) as child:
-        wait(lambda: child.stdout or child.poll() is not None)
+    halts = (Engine.accept, 20)
+    with start("generate", *words, "--draft", "none", new=new, halts=halts) as child:
+        child.halted()
         child.send(signal.SIGINT)
+        child.send(signal.SIGCONT)
         code, stdout, stderr = child.ended()
     assert (code, stdout == "") == (130, False)
     assert "tokens/s" in stderr

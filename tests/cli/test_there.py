@@ -89,6 +89,8 @@ WHOLE = """
 import sys
 asked = []
 sys.addaudithook(lambda event, _: asked.append(set(sys.modules)) if event == "socket.connect" else None)
+from pyspec.chat import servers
+servers._TIMEOUT_S = 120.0
 from pyspec.cli.main import main
 try:
     main(sys.argv[1:])

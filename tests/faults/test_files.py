@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from helpers import tiny_eagle
 from helpers.make_gguf import ARR, F32, STR, U32, U64, Gguf, Tensor, floats, string, tiny_llama
 from helpers.running import start
 from helpers.systems import make_fifo
-from helpers.waiting import wait
 
+from pyspec.engine.handle import Engine
 from pyspec.errors import (
     DraftMismatch,
     ModelError,
@@ -155,9 +156,7 @@ def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
         "-m",
         path,
         "-n",
-        "-1",
-        "-c",
-        "2048",
+        "60",
         "-t",
         "1",
         "--raw",
@@ -168,11 +167,12 @@ def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
     texts = []
     for is_cut in (False, True):
         path.write_bytes(GOOD.build())
-        with start(*words, "--draft", "none") as child:
-            wait(lambda: child.stdout or child.poll() is not None)
+        with start(*words, "--draft", "none", halts=(Engine.accept, 20)) as child:
+            child.halted()
             if is_cut:
                 assert child.poll() is None
                 os.truncate(path, 100)
+            child.send(signal.SIGCONT)
             assert child.wait() == 0
             texts.append(child.stdout)
     assert texts[0] == texts[1]

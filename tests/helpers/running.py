@@ -18,12 +18,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import psutil
 import pytest
 
 from helpers import forked
+from helpers.halting import sitecustomize
 from helpers.waiting import wait
 from pyspec.cli.main import main
 
@@ -181,6 +184,11 @@ class Started:
         """How it ended, once it has."""
         return Done(self.wait(), self.stdout, self.stderr)
 
+    def halted(self) -> None:
+        """Returns once it has stopped itself, or ended."""
+        state = psutil.Process(self.pid).status
+        wait(lambda: self.poll() is not None or state() == psutil.STATUS_STOPPED)
+
     def said(self, pattern: str) -> re.Match[str]:
         """What of stderr matches, as soon as it does. Fails if the command ends without it."""
         found: list[re.Match[str]] = []
@@ -253,14 +261,26 @@ def _spawn(
 
 def start(
     *words: object, stdin: bytes | None = None, cwd: Path | None = None, before: Callable[[], None] | None = None,
-    begin: Main = main, new: bool = False, **variables: str | None,
+    begin: Main = main, new: bool = False, halts: tuple[Callable[..., Any], int] | None = None,
+    **variables: str | None,
 ) -> Started:  # fmt: skip
     """Start `pyspec WORDS` in a fork; new: in an interpreter of its own.
 
     before: what the process does first, such as limiting itself. begin: what it does then, in place of `pyspec`.
+    halts: a method and the call of it before which the process stops itself, until SIGCONT comes.
     """
     python = _python(begin) if new or not (hasattr(os, "fork") and forked.may_fork) else None
+    if halts and python is None:
+        before = partial(sitecustomize.halt, *halting(*halts)[sitecustomize.VARIABLE].split())
+    elif halts:
+        variables |= halting(*halts)
     return Started(list(map(str, words)), stdin, cwd, before, begin, variables, python)
+
+
+def halting(method: Callable[..., Any], calls: int) -> dict[str, str]:
+    """Variables for a Python that stops itself before this call of a method."""
+    told = f"{method.__module__} {method.__qualname__.replace('.', ' ')} {calls}"
+    return {sitecustomize.VARIABLE: told, "PYTHONPATH": str(Path(sitecustomize.__file__).parent)}
 
 
 def _python(begin: Main) -> list[str]:
