@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tests run in several processes at once: a thread that waits must not keep a core. OpenMP reads this when llama.cpp is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# No test asserts a time: by default hypothesis fails an example of over 200 ms.
-settings.register_profile("untimed", settings.default, deadline=None)
-settings.load_profile("untimed")
+# No test asserts a time: by default hypothesis fails an example of over 200 ms, and a machine that is slow to make them. A change
+# is judged by the examples of the one before; `--hypothesis-profile anew` looks for others, as .ci/weekly does. Fixtures that
+# examples share are what they are meant to be: models, folders and instruction sets.
+_checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+_untimed = settings(deadline=None, suppress_health_check=_checks)
+settings.register_profile("anew", _untimed)
+settings.register_profile("settled", _untimed, derandomize=True)
+settings.load_profile("settled")
 
 # A shell has what it starts in the background ignore Ctrl-C, and what that starts would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -83,6 +88,17 @@ def flash_attention() -> Iterator[None]:
         for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
             patch.setattr(f"{module}.attention_of", on)
         patch.setattr("pyspec.batch.contexts.streams_pay", lambda _path, use, *_: use.n_seq >= 8)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """What a start and a question to a server may take is for people: a machine that stalls finds the same in a test."""
+    from helpers.waiting import DEADLINE_S
+
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("store.drafts.TIMEOUT_S", "chat.servers._TIMEOUT_S"):
+            patch.setattr(f"pyspec.{limit}", float(DEADLINE_S))
         yield
 
 

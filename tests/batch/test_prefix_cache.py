@@ -6,7 +6,7 @@ from itertools import takewhile
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.batch.prefix_cache import PrefixCache, common
@@ -92,7 +92,6 @@ def test_what_a_sequence_holds_is_not_read_again_however_short(open_batch, read,
     assert sum(read) <= len(own[1]) - alike + answered
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(st.integers(0, 3), max_size=40),
     prompt=st.lists(st.integers(0, 3), min_size=1, max_size=40),

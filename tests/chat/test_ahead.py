@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.chat.ahead import TypeAhead, typed_text
 
@@ -46,6 +47,7 @@ def test_nothing_is_shown_and_nothing_lost(pair: tuple[int, int]) -> None:
     with ahead.collecting():
         for start in range(0, len(lines), 1000):
             os.write(master, lines[start : start + 1000])
+        wait(lambda: ahead._data.count(b"\r") + ahead._data.count(b"\n") == 2000)
     os.set_blocking(master, False)
     with pytest.raises(BlockingIOError):
         os.read(master, 1)
@@ -54,13 +56,17 @@ def test_nothing_is_shown_and_nothing_lost(pair: tuple[int, int]) -> None:
     assert termios.tcgetattr(slave) == before
 
 
-def test_a_paste_that_has_begun_is_read_to_its_end(pair: tuple[int, int]) -> None:
+def test_a_paste_that_has_begun_is_read_to_its_end(
+    pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rest would be taken for lines."""
+    monkeypatch.setattr("pyspec.chat.ahead._TIMEOUT_S", DEADLINE_S)
     master, slave = pair
     ahead = TypeAhead(slave)
     rest = threading.Timer(0.1, os.write, (master, b"two\x1b[201~"))
     with ahead.collecting():
         os.write(master, b"\x1b[200~one\n")
+        wait(lambda: ahead._data)
         rest.start()
     rest.join()
     assert ahead.taken() == "one\ntwo"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch import Batch
@@ -26,10 +26,7 @@ from pyspec.grammar.masks import check_constraint
 from pyspec.requests.bodies import read_body, records_of
 
 COUNT = int(os.environ.get("PYSPEC_FUZZ_DOORS", "60"))
-many = settings(
-    max_examples=COUNT,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+many = settings(max_examples=COUNT)
 
 
 def words(text: str) -> list[str]:

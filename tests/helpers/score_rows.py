@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 #  around the vectors' width, the search step and the block of the kernels
 EDGES = [1, 2, 3, 15, 16, 17, 63, 64, 65, 1023, 1024, 1025, 2047, 2049, 5000]
-
-each_level = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-"""A property that holds on every instruction set (`level`)."""
 
 _ordinary = st.floats(-60, 60, width=32)
 _tied = st.integers(-3, 3).map(float)

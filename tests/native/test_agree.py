@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.score_rows import each_level, random_row, rows
+from helpers.score_rows import random_row, rows
 from helpers.twins import agreement
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,6 @@ def c_agree(
     return status, [(a.s, a.a, a.pd, a.pc, a.top) for a in out]
 
 
-@each_level
 @given(row=rows(), seed=st.integers(0, 2**32 - 1), where=st.integers(0, 2**31))
 def test_is_the_twins(level: int, row: np.ndarray, seed: int, where: int) -> None:
     """S, A and both probabilities to five digits, the argmax exactly."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.score_rows import each_level, rows
+from helpers.score_rows import rows
 from helpers.twins import draw, noise, noise_hash
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,7 +99,6 @@ def c_draw(
     return status, out.first, out.second, out.z1, out.z2
 
 
-@each_level
 @given(
     row=rows(),
     temperature=st.sampled_from([0.01, 0.5, 0.8, 1.0, 2.0, 50.0]),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.score_rows import EDGES, each_level, random_row, rows
+from helpers.score_rows import EDGES, random_row, rows
 from helpers.twins import Row, scan
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,6 @@ def c_scan(row: np.ndarray, what: int = lib.PS_SCAN_LSE) -> tuple[int, Row]:
     return status, Row(out.first, out.second, out.z1, out.z2, out.lse)
 
 
-@each_level
 @given(row=rows())
 def test_top2_is_the_twins(level: int, row: np.ndarray) -> None:
     """Both ids and both logits are exactly those of a sort, ties and -inf included."""
@@ -30,7 +29,6 @@ def test_top2_is_the_twins(level: int, row: np.ndarray) -> None:
     assert (got.first, got.second, got.z1, got.z2) == (want.first, want.second, want.z1, want.z2)
 
 
-@each_level
 @given(row=rows())
 def test_lse_is_the_twins(level: int, row: np.ndarray) -> None:
     """Log-sum-exp within what a block's sum in float32 may round: equal terms of one lane all round the same way."""
@@ -60,7 +58,6 @@ def test_ordered_rows(level: int, shape: str) -> None:
     assert got.lse == pytest.approx(want.lse, rel=1e-6)
 
 
-@each_level
 @given(
     row=rows(), bad=st.sampled_from([math.nan, -math.nan, math.inf]), where=st.integers(0, 2**31)
 )

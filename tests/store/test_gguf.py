@@ -15,7 +15,7 @@ import pytest
 from helpers.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
 from helpers.systems import make_fifo
 from helpers.waiting import DEADLINE_S
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lc
 
@@ -359,7 +359,7 @@ def test_block_sizes_equal_llama_cpps() -> None:
 EDITS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=9)), max_size=4)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(edits=EDITS, cut=st.floats(0, 1))
 def test_fuzzed_header_raises_only_model_errors(
     edits: list[tuple[float, bytes]], cut: float, tmp_path: Path, tiny_bytes: bytes
