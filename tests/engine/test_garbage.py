@@ -35,11 +35,7 @@ def adapter(tmp_path):
     writer.add_float32("adapter.lora.alpha", 1.0)
     writer.add_tensor("blk.0.attn_q.weight.lora_a", weights.matrix(4, tiny.N_EMBD))
     writer.add_tensor("blk.0.attn_q.weight.lora_b", weights.matrix(tiny.N_EMBD, 4))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return tiny.written(writer, path)
 
 
 @pytest.mark.parametrize("use", USED)

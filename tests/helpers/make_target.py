@@ -7,6 +7,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from helpers import tiny
+
 WIDTH, LAYERS, HEADS, KV, HEAD, FF = 64, 3, 4, 2, 16, 96
 TEMPLATE = (
     "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>'}}"
@@ -14,17 +16,9 @@ TEMPLATE = (
 )
 
 
-def byte_tokens() -> list[str]:
-    """The 256 printable stand-ins that byte-level BPE vocabularies use for bytes."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    other = (b for b in range(256) if b not in plain)
-    names = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(other)}
-    return [names[b] for b in range(256)]
-
-
 def write_target(path: Path, architecture: str = "llama", seed: int = 0) -> Path:
     """Write a random target; `architecture` may lie, for tests of refusals."""
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_tokens(), "he", "ll"]
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *tiny.byte_tokens("gpt2"), "he", "ll"]
     tokens += [f"<unused{i}>" for i in range(320 - len(tokens))]
     kinds = [3, 3, 3] + [1] * 258 + [5] * (len(tokens) - 261)
     writer = gguf.GGUFWriter(path, architecture)
@@ -49,11 +43,7 @@ def write_target(path: Path, architecture: str = "llama", seed: int = 0) -> Path
     writer.add_chat_template(TEMPLATE)
     for name, shape in tensor_shapes(len(tokens)).items():
         writer.add_tensor(name, _values(name, shape, seed))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return tiny.written(writer, path)
 
 
 def tensor_shapes(vocab: int) -> dict[str, tuple[int, ...]]:

@@ -212,6 +212,29 @@ _KINDS = {
 }
 
 
+def begun(
+    path: Path, arch: str, n_layer: int, width: int = N_EMBD, n_ctx: int = 4096
+) -> gguf.GGUFWriter:
+    """A file with the sizes of a model; `written` ends it."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_context_length(n_ctx)
+    writer.add_embedding_length(width)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(0 if arch == "mamba" else N_FF)
+    writer.add_head_count(0 if arch == "mamba" else N_HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    return writer
+
+
+def written(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """The file, with all that was added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def write(
     path: Path,
     *,
@@ -246,13 +269,7 @@ def write(
     `tokenizer.ggml.fim_NAME_token_id`.
     """
     tokens = tokens or TOKENS
-    writer = gguf.GGUFWriter(path, "llama" if arch == "mixture" else arch)
-    writer.add_context_length(n_ctx)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(n_layer + n_heads)
-    writer.add_feed_forward_length(0 if arch == "mamba" else N_FF)
-    writer.add_head_count(0 if arch == "mamba" else N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer = begun(path, "llama" if arch == "mixture" else arch, n_layer + n_heads, n_ctx=n_ctx)
     if n_heads:
         writer.add_uint32(f"{arch}.nextn_predict_layers", n_heads)
     _facts(writer, arch, n_layer, window, n_experts)
@@ -274,11 +291,7 @@ def write(
         for name, tensor in block(weights, f"blk.{layer}"):
             if trunk or layer >= n_layer:
                 writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)
 
 
 # -- vocabularies for chats --------------------------------------------------------------------------------------------
@@ -341,11 +354,7 @@ def add_chat_vocabulary(
 def write_tokens(path: Path, tokens: list[str]) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     _vocabulary(writer, tokens, EOS)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)
 
 
 def write_vocabulary(path: Path, template: str | None, marks: Sequence[str], **how: Any) -> Path:
@@ -358,8 +367,4 @@ def write_vocabulary(path: Path, template: str | None, marks: Sequence[str], **h
     writer.add_head_count(N_HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     add_chat_vocabulary(writer, template, marks, **how)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return written(writer, path)

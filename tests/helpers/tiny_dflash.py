@@ -39,8 +39,8 @@ def write(
     facts: causal, anchored, block and mask, None for what the file does not say.
     """
     said = {"causal": False, "anchored": None, "block": BLOCK, "mask": MASK} | facts
-    writer, weights = gguf.GGUFWriter(path, "dflash"), tiny.Weights(seed)
-    _header(writer, layers, width, said)
+    writer, weights = tiny.begun(path, "dflash", N_LAYER, width), tiny.Weights(seed)
+    _add_facts(writer, layers, said)
     n_draft = tiny.N_VOCAB if d2t is None else len(d2t)
     ends = {
         "token_embd.weight": (embeddings, (tiny.N_VOCAB, width), np.sqrt(width)),
@@ -74,22 +74,10 @@ def write(
         norms |= {f"blk.{layer}.{name}.weight": width // of for name, of in sizes.items()}
     for name, size in norms.items():
         writer.add_tensor(name, 1 + 0.1 * weights.matrix(size, 1)[:, 0])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return tiny.written(writer, path)
 
 
-def _header(
-    writer: gguf.GGUFWriter, layers: Sequence[int], width: int, said: dict[str, Any]
-) -> None:
-    writer.add_context_length(4096)
-    writer.add_embedding_length(width)
-    writer.add_block_count(N_LAYER)
-    writer.add_feed_forward_length(tiny.N_FF)
-    writer.add_head_count(tiny.N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+def _add_facts(writer: gguf.GGUFWriter, layers: Sequence[int], said: dict[str, Any]) -> None:
     writer.add_array("dflash.target_layers", list(layers))
     writer.add_causal_attention(said["causal"])
     if said["block"] is not None:

@@ -38,13 +38,7 @@ def write(
 ) -> Path:
     """Write an EAGLE-3 file; without `embeddings` or `head` it uses the target's. output: a head in place of a random one."""
     tokens = tokens or tiny.TOKENS
-    writer, weights = gguf.GGUFWriter(path, "eagle3"), tiny.Weights(seed)
-    writer.add_context_length(4096)
-    writer.add_embedding_length(width)
-    writer.add_block_count(n_layer)
-    writer.add_feed_forward_length(tiny.N_FF)
-    writer.add_head_count(tiny.N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer, weights = tiny.begun(path, "eagle3", n_layer, width), tiny.Weights(seed)
     writer.add_array("eagle3.target_layers", list(layers))
     writer.add_uint32("eagle3.target_hidden_size", hidden)
     if norm_before_residual:
@@ -76,11 +70,7 @@ def write(
         writer.add_tensor(f"blk.0.{name}.weight", weights.matrix(*shape))
     for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
         writer.add_tensor(f"blk.0.{name}.weight", 1 + 0.1 * weights.matrix(width, 1)[:, 0])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return tiny.written(writer, path)
 
 
 def _read(path: Path) -> tuple[dict[str, Matrix], dict[str, object]]:

@@ -15,13 +15,7 @@ WIDTH = 16
 
 
 def _begin(path: Path, arch: str, width: int, windows: list[bool]) -> gguf.GGUFWriter:
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(4096)
-    writer.add_embedding_length(width)
-    writer.add_block_count(len(windows))
-    writer.add_feed_forward_length(tiny.N_FF)
-    writer.add_head_count(tiny.N_HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+    writer = tiny.begun(path, arch, len(windows), width)
     writer.add_key_length(HEAD)
     writer.add_value_length(HEAD)
     writer.add_uint32(f"{arch}.attention.key_length_swa", HEAD)
@@ -60,10 +54,6 @@ def _end(writer: gguf.GGUFWriter, weights: tiny.Weights, width: int, *, head: bo
         writer.add_tensor("output.weight", output)
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
     writer.add_tensor("rope_freqs.weight", np.ones(HEAD // 2, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def write(path: Path, *, seed: int = 0, n_layer: int = 4) -> Path:
@@ -74,7 +64,7 @@ def write(path: Path, *, seed: int = 0, n_layer: int = 4) -> Path:
     for layer in range(n_layer):
         _layer(writer, weights, layer, tiny.N_EMBD, own=True)
     _end(writer, weights, tiny.N_EMBD, head=True)
-    return path
+    return tiny.written(writer, path)
 
 
 def write_assistant(path: Path, *, seed: int = 3, hidden: int = tiny.N_EMBD) -> Path:
@@ -88,4 +78,4 @@ def write_assistant(path: Path, *, seed: int = 3, hidden: int = tiny.N_EMBD) -> 
     writer.add_tensor("nextn.pre_projection.weight", weights.matrix(WIDTH, 2 * hidden))
     writer.add_tensor("nextn.post_projection.weight", weights.matrix(hidden, WIDTH))
     _end(writer, weights, WIDTH, head=False)
-    return path
+    return tiny.written(writer, path)

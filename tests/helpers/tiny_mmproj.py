@@ -39,11 +39,7 @@ def write(path: Path, n_embd: int = tiny.N_EMBD, seed: int = 1) -> Path:
             np.ones(shape) if ".ln" in name and "weight" in name else random.normal(0, 0.3, shape)
         )
         writer.add_tensor(name, data.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return tiny.written(writer, path)
 
 
 def _shapes(n_embd: int) -> dict[str, tuple[int, ...]]:

@@ -39,11 +39,7 @@ def write(path: Path, arch: str, *tensors: str, kind: str = "", heads: int = 0) 
         writer.add_uint32(f"{arch}.nextn_predict_layers", heads)
     for name in tensors:
         writer.add_tensor(name, np.zeros((4, 4), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return tiny.written(writer, path)
 
 
 HEAD = "blk.2.nextn.eh_proj.weight"
