@@ -57,13 +57,13 @@ def least_verify_ms(
 ) -> dict[int, float]:
     """The shortest of several verifies near the end of a sequence, by row count: disturbances only make them longer.
 
-    A row count is left out where earlier times show that it would exceed the budget.
+    A row count behind the first is left out where earlier times show that it would exceed the budget.
     """
     found: dict[int, float] = {}
     end = perf_counter() + budget_s
     for n in rows:
         longest = max(found.values(), default=0.0)
-        if perf_counter() + 1e-3 * _REPEATS * longest > end:
+        if found and perf_counter() + 1e-3 * _REPEATS * longest > end:
             break
         depth = len(text) - n
         found[n] = min(verify_ms(engine, text, depth, n) for _ in range(_REPEATS))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers import tiny_positions
+from helpers.waiting import DEADLINE_S
 
 from pyspec import SpeculativeLlama
 from pyspec.engine import timing
@@ -32,8 +33,11 @@ def _answered(path: Path, draft: Path, length: str = "auto") -> SpeculativeLlama
     return llm
 
 
-def test_counts_that_no_round_had_are_timed(tiny_target: Path, tiny_draft: Path) -> None:
+def test_counts_that_no_round_had_are_timed(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Afterwards each count is known well enough to be kept, and so is a step of the draft."""
+    monkeypatch.setattr(timing, "_BUDGET_S", DEADLINE_S)
     llm = _answered(tiny_target, tiny_draft)
     time_unseen(llm, llm.curve)
     assert all(llm.curve.target.count(rows) >= SURE for rows in ROWS[1:])
@@ -41,8 +45,23 @@ def test_counts_that_no_round_had_are_timed(tiny_target: Path, tiny_draft: Path)
     llm.close()
 
 
-def test_what_is_known_is_not_timed_again(tiny_target: Path, tiny_draft: Path) -> None:
+def test_a_row_is_timed_however_little_time_there_is(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may stall before the first: what the others are scaled by is known all the same."""
+    llm = _answered(tiny_target, tiny_draft)
+    before = {rows: llm.curve.target.count(rows) for rows in ROWS}
+    monkeypatch.setattr(timing, "_BUDGET_S", -1.0)
+    time_unseen(llm, llm.curve)
+    assert {rows: llm.curve.target.count(rows) for rows in ROWS} == before
+    llm.close()
+
+
+def test_what_is_known_is_not_timed_again(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second call finds nothing to do."""
+    monkeypatch.setattr(timing, "_BUDGET_S", DEADLINE_S)
     llm = _answered(tiny_target, tiny_draft)
     time_unseen(llm, llm.curve)
     known = {rows: llm.curve.target.count(rows) for rows in ROWS}
