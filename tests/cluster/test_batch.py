@@ -10,6 +10,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
+from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster.attempts import Attempts  # noqa: E402
 from pyspec.cluster.batch import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
@@ -53,10 +54,11 @@ def arguments():
     return {**words, "n_threads": 1, "n_threads_batch": 1}
 
 
-def test_two_workers_answer_as_one(arguments, open_batch, tiny_target):
+def test_two_workers_answer_as_one(arguments, tiny_target):
     """Every record once, with the text and the hash of a local batch."""
     records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
-    local = sorted(open_batch(max_tokens=12).run(records), key=lambda result: result.index)
+    with Batch(str(tiny_target), **arguments) as batch:
+        local = sorted(batch.run(records), key=lambda result: result.index)
     with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
         found = sorted(batch.run_indexed(list(enumerate(records))), key=lambda result: result.index)
     assert [(r.id, r.text, r.prompt_sha256) for r in found] == [
@@ -130,9 +132,10 @@ def test_worker_that_dies_loses_nothing(arguments, tiny_target, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error:.*concurrency.*")
-def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
+def test_datasets_in_and_out(arguments, tiny_target, tmp_path):
     """A Parquet file of prompts becomes a Parquet file of answers."""
-    local = sorted(open_batch(max_tokens=12).run(PROMPTS), key=lambda result: result.index)
+    with Batch(str(tiny_target), **arguments) as batch:
+        local = {result.id: result.text for result in batch.run(PROMPTS)}
     rows = [{"id": str(i), "prompt": prompt} for i, prompt in enumerate(PROMPTS)]
     ray.data.from_items(rows).write_parquet(str(tmp_path / "in"))
     data = ray.data.read_parquet(str(tmp_path / "in"))
@@ -140,7 +143,7 @@ def test_datasets_in_and_out(arguments, open_batch, tiny_target, tmp_path):
     found = {
         row["id"]: row["text"] for row in ray.data.read_parquet(str(tmp_path / "out")).iter_rows()
     }
-    assert found == {result.id: result.text for result in local}
+    assert found == local
 
 
 def test_what_a_journal_has_is_not_computed_again(arguments, tiny_target, tmp_path, monkeypatch):
