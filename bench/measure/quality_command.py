@@ -81,7 +81,7 @@ def quality(
     """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
 
     Each question is answered by every variant. Variants are modes of `pyspec bench`, and margin+random, margin+thin,
-    plain+temp:T; @N uses only the first N questions. The page compares tokens per pass, likelihood under the target,
+    plain+temp:T; @N uses only the first N questions. The page compares tokens a round, likelihood under the target,
     answers that loop and answers that fail a check, each with the first variant. With --verdict only the baseline and the
     rule that was chosen answer the half that confirms.
     """

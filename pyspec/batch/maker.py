@@ -47,7 +47,7 @@ class Settings:
             record's id, so that neither order nor neighbours matter.
         rule: `Strict()` or `Margin()`, by which drafted tokens are accepted.
         max_tokens: Maximal tokens of an answer.
-        system: System text of chats.
+        system: System prompt of chats.
         stop: Strings that end an answer.
         raw: Whether prompts are used without the chat template.
         timeout: Time limit of an answer in seconds, from the start of its prefill.
@@ -220,7 +220,7 @@ class JobMaker:
         ]
 
     def _is_chat(self, record: Record) -> bool:
-        """Whether the chat template applies. For a model without one, a prompt without system text is a text to continue."""
+        """Whether the chat template applies. For a model without one, a prompt without system prompt is a text to continue."""
         if record.messages is not None or record.form == COMPLETION:
             return record.messages is not None
         alone = self._template.is_plain and self._system(record) is None

@@ -61,7 +61,7 @@ class Batch:
 
     Args:
         model_path: A file or a name.
-        settings: Defaults of records: sampling, acceptance rule, max_tokens, system text and stop strings.
+        settings: Defaults of records: sampling, acceptance rule, max_tokens, system prompt and stop strings.
         parallel: Sequences, 1 to 64; None for as many as the cost curve favours and memory holds.
         n_ctx: Tokens of a record, prompt and answer.
         cells: KV cells of all sequences together; None for what the records need.

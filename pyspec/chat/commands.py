@@ -56,7 +56,7 @@ class Command:
 
 def execute(chat: Chat, line: str) -> None:
     """Run a line that begins with /. Raises InputError for an unknown command."""
-    name, _, argument = line[1:].strip().partition(" ")
+    name, argument = [*line[1:].split(maxsplit=1), "", ""][:2]
     command = find(name)
     if command is None:
         _refuse_path(line.strip())
@@ -140,8 +140,12 @@ def _clear(chat: Chat, _argument: str) -> None:
 
 
 def _undo(chat: Chat, _argument: str) -> None:
-    question = " ".join(chat.undo().user.split())
-    chat.screen.note(f"removed: {question[:60]}{'...' if len(question) > 60 else ''}")
+    chat.screen.note(f"removed: {_beginning(chat.undo().user)}")
+
+
+def _beginning(text: str) -> str:
+    line = " ".join(text.split())
+    return line[:60] + ("..." if len(line) > 60 else "")
 
 
 def _save(chat: Chat, argument: str) -> None:
@@ -160,7 +164,8 @@ def _may_replace(chat: Chat, path: Path) -> None:
         raise InputError(f"{path} was not changed", "name another file")
 
 
-def _load(chat: Chat, argument: str) -> None:
+def _load(chat: Chat, argument: str, called: str = "") -> None:
+    """Go on with a saved chat. called: what to call it in place of its path."""
     path = _file(argument)
     saved = files.load(path)
     conversation, same = files.restore(saved, chat.model)
@@ -173,7 +178,9 @@ def _load(chat: Chat, argument: str) -> None:
         chat.screen.note(f"setting not loaded: {sentence}")
     if not same and (note := files.held_with(saved, chat.model)):
         chat.screen.note(note)
-    chat.screen.note(f"loaded {counted(len(conversation.exchanges), 'exchange')} from {path}")
+    chat.screen.note(
+        f"loaded {counted(len(conversation.exchanges), 'exchange')} from {called or path}"
+    )
     show_last(chat)
 
 
@@ -188,7 +195,7 @@ def _chats(chat: Chat, argument: str) -> None:
         raise InputError("no chats are logged", "/save FILE keeps this one")
     if argument:
         path = found[_number_of(argument, len(found)) - 1][0]
-        _load(chat, str(path))
+        _load(chat, str(path), "chat " + argument)
         chat.log, chat.file = (path if chat.log is not None else None), None
         return
     rows = []
@@ -197,7 +204,7 @@ def _chats(chat: Chat, argument: str) -> None:
             datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M")
         )
         first = next((each.content for each in saved.messages if each.role == "user"), "")
-        rows.append((str(number), f"{moment}  {saved.model.name}  {' '.join(first.split())[:60]}"))
+        rows.append((str(number), f"{moment}  {saved.model.name}  {_beginning(first)}"))
     chat.screen.table(rows)
     chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {files.log_folder()}")
 

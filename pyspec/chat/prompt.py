@@ -46,8 +46,9 @@ class TypedText:
 
     @property
     def is_command(self) -> bool:
-        """Whether it begins with a slash and was not quoted."""
-        return self.text.startswith("/") and not self.literal
+        """Whether it begins with a slash and was not quoted. Several lines are a message, except after /system."""
+        one = "\n" not in self.text.strip() or self.text.startswith("/system ")
+        return self.text.startswith("/") and one and not self.literal
 
 
 def is_open(text: str) -> bool:

@@ -282,7 +282,7 @@ class Chat:
 
     def _show_stats(self, answer: Result) -> None:
         how, block = self.settings.stats, answer.speculation
-        if how == SILENT or not block:
+        if how == SILENT or not block.get("rounds"):
             return
         self.screen.note(speed_sentence(block, answer.rate))
         if how != BRIEF:

@@ -149,7 +149,7 @@ def say_answer(
         screen.note("stopped before the answer began")
     if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
         screen.note(cut)
-    if output.stats is False or not answer.speculation:
+    if output.stats is False or not answer.speculation.get("rounds"):
         return
     screen.note(speed_sentence(answer.speculation, answer.rate))
     if output.stats:

@@ -244,7 +244,7 @@ def _answer(answerer: Any, run: FileRun) -> int:
 
 
 def _rate(summary: RunProgress, seconds: float) -> str:
-    rate = f"{summary.tokens / max(1e-3, seconds):.1f} tok/s"
+    rate = f"{summary.tokens / max(1e-3, seconds):.1f} tokens/s"
     if not summary.verified:
         return rate
     return f"{rate}, accepted {100 * summary.accepted / summary.verified:.0f} %"
@@ -279,7 +279,9 @@ FIRST_FAILURES = 3
 def _say_failure(console: Console, result: RecordResult, number: int) -> None:
     """Name one of the first failures, above the bar."""
     if result.error is not None and number <= FIRST_FAILURES:
-        text = Text(safe(f"{result.id} failed: {result.error.message}"), "red")
+        said = result.error.message
+        named = said.startswith(result.id.rpartition(":")[0] or result.id)  # with its file and line
+        text = Text(safe(f"failed: {said}" if named else f"{result.id} failed: {said}"), "red")
         console.print(text, soft_wrap=not console.is_terminal)
     if number == FIRST_FAILURES + 1:
         console.print(Text("more records failed; see the output", "red"))
@@ -293,7 +295,10 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not facts["done"]:
         return
     yield "ended by", ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"
-    yield "tokens", "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tok/s".format_map(facts)
+    yield (
+        "tokens",
+        "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tokens/s".format_map(facts),
+    )
     drafts = (
         "{accepted} of {verified} checked tokens accepted" if facts["verified"] else "none checked"
     )

@@ -27,6 +27,9 @@ _ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
 _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """The allowed range that click appends to an option's help; it is removed, since errors state it."""
 
+_IN_WORDS = re.compile(r"\[default: \((.*)\)\]")
+"""A default described in words, which click puts in parentheses."""
+
 ENVIRONMENT = (
     ("PYSPEC_CACHE", "folder of downloaded models and of facts about files"),
     ("PYSPEC_MODELS", "folder of another manifest of known models"),
@@ -69,7 +72,9 @@ class Option(click.Option):
         shown = copy.copy(self)
         shown.opts = [name for name in self.opts if name not in self.aliases]
         record = super(Option, shown).get_help_record(ctx)
-        return None if record is None else (record[0], _RANGE.sub("", record[1]).rstrip())
+        if record is None:
+            return None
+        return record[0], _IN_WORDS.sub(r"[default: \1]", _RANGE.sub("", record[1])).rstrip()
 
 
 def option(group: str, *names: str, **settings: Any) -> Any:
@@ -206,10 +211,9 @@ def _number_follows(rest: Sequence[str]) -> bool:
 
 def _near(arg: str, known: Any) -> list[str]:
     letters = arg.lstrip("-").partition("=")[0]
-    near = difflib.get_close_matches(arg, known, n=3, cutoff=0.6)
-    if f"--{letters}" in known:
-        near.insert(0, f"--{letters}")
-    return list(dict.fromkeys(near))
+    by_letters = {name.lstrip("-"): name for name in known}  # dashes are alike in all of them
+    near = difflib.get_close_matches(letters, by_letters, n=3, cutoff=0.7)
+    return [by_letters[found] for found in near]
 
 
 class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on

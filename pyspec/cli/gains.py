@@ -60,7 +60,7 @@ class GainFigures(msgspec.Struct, frozen=True):
         used = "lookup" if self.draft == "none" else self.draft.replace("+", " + ")
         return (
             f"here: {self.edits:.1f} times for edits, {self.chat:.1f} for chat; using {used}; "
-            f"temperature {self.temperature:g} (edits 0)"
+            f"temperature 0 for edits, {self.temperature:g} for chat"
         )
 
 

@@ -162,6 +162,7 @@ def info(as_json: bool) -> None:
     import llama_cpp  # noqa: PLC0415 - --help needs none of these
 
     from pyspec._version import __version__  # noqa: PLC0415
+    from pyspec.chat import state_path  # noqa: PLC0415
     from pyspec.cli.consoles import screen_of  # noqa: PLC0415
     from pyspec.store.devices import devices, layer_devices, missed_card  # noqa: PLC0415
     from pyspec.store.files import cache_dir  # noqa: PLC0415
@@ -177,6 +178,7 @@ def info(as_json: bool) -> None:
         ("extra buffers", _extra_buffers()),
         ("threads", default_threads()),
         ("cache", cache_dir()),
+        *((name, state_path(f"PYSPEC_{v}", name) or "none") for v, name in _STATE),
     )
     if as_json:
         tell(json.dumps(_as_object(rows)))
@@ -184,6 +186,10 @@ def info(as_json: bool) -> None:
     screen_of("auto").table(((name, str(value)) for name, value in rows))
     if missed := missed_card():
         tell(missed, err=True)
+
+
+_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"), ("SERVERS", "servers"))
+"""Variables and names of what commands leave outside the cache."""
 
 
 def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -301,6 +307,14 @@ def sentences(error: PyspecError) -> list[str]:
     return [" ".join(line.splitlines()) for line in (f"pyspec: {said}", *hint)]
 
 
+def refusal(error: click.ClickException) -> str:
+    """Say in one line what click did not take, and which help has more unless the message names a command itself."""
+    said = error.format_message().rstrip(".").replace(". Did you", "; did you")
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pyspec"
+    more = "" if "`pyspec" in said else f" (see `{path} --help`)"
+    return f"pyspec: {said[:1].lower()}{said[1:]}{more}"
+
+
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every expected error is one sentence and an exit code."""
     open_closed()
@@ -339,9 +353,7 @@ def _run(args: list[str]) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        tell(said.getvalue().rstrip("\n"), err=True)
+        tell(refusal(error), err=True)
         return error.exit_code
     except PyspecError as error:
         for line in sentences(error):

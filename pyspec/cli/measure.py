@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,9 +13,9 @@ import msgspec
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.cli.command import command, option, tell
-from pyspec.cli.consoles import run_progress
+from pyspec.cli.consoles import run_progress, screen_of
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.gains import GainPlan, keep_gains, kept_gains, measure_gains
+from pyspec.cli.gains import GainFigures, GainPlan, keep_gains, kept_gains, measure_gains
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.sampling.chain import Sampling
@@ -57,9 +58,11 @@ def measure(asked: GainOptions, models: ModelOptions, engine: EngineOptions) -> 
     if asked.kept:
         found = kept_gains(stamp(resolve(models.model)))
         if found is None:
-            tell("nothing was measured for this model here; leave --kept out", err=True)
+            tell(
+                "nothing is kept for this model; `pyspec measure` without --kept measures", err=True
+            )
             return 1
-        tell(msgspec.json.encode(found) if asked.as_json else found.sentence)
+        _say(found, asked.as_json)
         return 0
     opener = partial(open_model, models.steady(), DraftOptions(), engine)
     with closing(LlamaChat(opener, called=models.model)) as model, run_progress() as report:
@@ -73,5 +76,13 @@ def measure(asked: GainOptions, models: ModelOptions, engine: EngineOptions) -> 
         tell(f"not kept: meanwhile other programs used {others:.1f} processors", err=True)
     else:
         keep_gains(target, found)
-    tell(msgspec.json.encode(found) if asked.as_json else found.sentence)
+    _say(found, asked.as_json)
     return 0
+
+
+def _say(found: GainFigures, as_json: bool) -> None:
+    """Print what was found: an object, or the sentence, folded on a terminal."""
+    if as_json:
+        tell(msgspec.json.encode(found))
+    else:
+        screen_of("auto").out.print(found.sentence, markup=False, soft_wrap=not sys.stdout.isatty())

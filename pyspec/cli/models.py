@@ -138,7 +138,7 @@ def _row(
     }  # fmt: skip
 
 
-@models.command(cls=Subcommand)
+@models.command(cls=Subcommand, short_help="Fetch a model and print its path.")
 @click.argument("name")
 @click.option(
     "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
@@ -217,7 +217,7 @@ def _draft_of(chat: ChatModel) -> str | None:
     return with_terms(chat.draft, known.size, known.licence)
 
 
-@models.command("search", cls=Subcommand)
+@models.command("search", cls=Subcommand, short_help="List chat models to fetch.")
 @click.argument("words", nargs=-1)
 @click.option(
     "--hub/--no-hub", default=True, help="Ask the Hugging Face hub too, if there are words."
@@ -241,13 +241,11 @@ def search_models(words: tuple[str, ...], hub: bool, as_json: bool) -> None:
         tell(json.dumps({"models": told, "hub": there}, indent=1))
         return
     if found:
-        head = ("name", "GB", "GB in memory", "licence", "draft", "repository", "what")
         first = ("name", "GB", "GB in memory", "what", "licence", "draft", "repository")
-        print_listing(head, map(_chat_cells, found), first, 3)
+        print_listing((*first[:3], *first[4:], "what"), map(_chat_cells, found), first, 3)
     if there:
         columns = ("on the hub", "downloads")
-        cells = [[each["model"], str(each["downloads"])] for each in there]
-        print_listing(columns, cells, columns, 2)
+        print_listing(columns, ([e["model"], str(e["downloads"])] for e in there), columns, 2)
     if why:
         tell(why, err=True)
     if not found and not there:
@@ -284,7 +282,7 @@ def _pulled(name: str, kind: str | None, show: Progress) -> Path:
     if hub_repo(name) is not None and not Path(name).exists():
         return fetch_repo(name, show)
     resolve(name)  # raises for an unknown name
-    raise ModelNotFound(f"{name} is a file on this machine; there is nothing to fetch")
+    raise ModelNotFound(f"{name} is here already; there is nothing to fetch")
 
 
 def _echo_path(path: Path, as_json: bool) -> None:
@@ -303,7 +301,7 @@ def path(name: str | None, as_json: bool) -> None:
     _echo_path(found, as_json)
 
 
-@models.command("add", cls=Subcommand)
+@models.command("add", cls=Subcommand, short_help="Give a GGUF file a name.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--name", help="Its name; if not given, the file name without .gguf.")
 def add_model(file: Path, name: str | None) -> None:

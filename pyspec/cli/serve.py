@@ -328,7 +328,7 @@ def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: in
     shown = f"[{server.host}]" if ":" in server.host else server.host
     tell(
         f"{model} on http://{shown}:{port}: draft {facts['draft']}, "
-        f"{facts['parallel']} answers at once; Ctrl-C stops it",
+        f"up to {facts['parallel']} answers at once; Ctrl-C stops it",
         err=True,
     )
     if server.keys is None and not server.is_local:

@@ -96,7 +96,7 @@ class Record(RecordFields, kw_only=True):
         prompt: A user's turn, or with `Settings.raw` the whole prompt.
         messages: A conversation in OpenAI's format.
         tokens: A prompt as token ids.
-        system: System text of a `prompt`; `messages` have their own.
+        system: System prompt of a `prompt`; `messages` have their own.
         max_tokens: Maximal tokens of the answer.
         seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
         grammar: GBNF that the answer follows.

@@ -29,9 +29,9 @@ SAME = 0.05
 """How far from 1 a factor may be and still count as the same speed."""
 
 STATS_HELP = (
-    "tok/s: tokens a second after the prompt was read. plain: the speed without drafts, from what a decode costs on this "
+    "tokens/s: tokens a second after the prompt was read. plain: the speed without drafts, from what a decode costs on this "
     "machine (curve) or from the rounds of this answer that had no draft (rounds). drafted: tokens proposed; checked: "
-    "those that the target looked at; accepted: those that stayed. a round: tokens gained per pass of the target, 1 without "
+    "those that the target looked at; accepted: those that stayed. tokens a round: gained per pass of the target, 1 without "
     "drafts. relaxed: tokens accepted although the target ranked another one first (--verify margin), and the sum of their "
     "gaps."
 )
@@ -117,7 +117,7 @@ def plain_words(block: Mapping[str, Any]) -> str:
     plain = block.get("plain")
     if plain is None:
         return "not measured yet"
-    return f"{plain['tokens_per_second']:.1f} tok/s, {PLAIN_FROM[plain['from']]}"
+    return f"{plain['tokens_per_second']:.1f} tokens/s, {PLAIN_FROM[plain['from']]}"
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
@@ -125,18 +125,20 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     if not block:
         return "0 tokens"
     tokens = round(block["rounds"] * block["mean_length"])
-    parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tok/s"]
+    parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tokens/s"]
     if block["draft"] != "none":
         plain = block.get("plain")
         known = (
-            f"{plain['tokens_per_second']:.1f} tok/s ({plain['from']})" if plain else "not measured"
+            f"{plain['tokens_per_second']:.1f} tokens/s ({plain['from']})"
+            if plain
+            else "not measured"
         )
         parts.append(f"plain {known}")
     if block["drafted"]:
         parts.append(
             f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
         )
-        parts.append(f"{block['mean_length']:.2f} a round")
+        parts.append(f"{block['mean_length']:.2f} tokens a round")
     else:
         parts.append("nothing drafted")
     if block["relaxed"]:
@@ -152,14 +154,14 @@ def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tu
     tokens = round(block["rounds"] * block["mean_length"])
     return [
         ("tokens", str(tokens)),
-        ("rate", f"{rate:.1f} tok/s"),
+        ("rate", f"{rate:.1f} tokens/s"),
         ("plain decoding", plain_words(block)),
         ("times plain", "not measured yet" if factor is None else f"{factor:.2f}"),
         (
             "drafted",
             f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",
         ),
-        ("mean length", f"{block['mean_length']:.2f} tokens a round"),
+        ("tokens a round", f"{block['mean_length']:.2f}"),
         ("relaxed", f"{block['relaxed']} tokens, {block['relaxed_nats']:.3f} nats"),
         (
             "prompt",

@@ -85,9 +85,8 @@ def as_text(line: str) -> str:
     path, seconds = safe(entry["path"])[:_LONGEST_PATH], entry["ms"] / 1e3
     words = [f"{entry['time'][11:19]} {entry['method']} {path} {entry['status'] or 'no answer'}"]
     if "prompt_tokens" in entry:
-        words.append(
-            f"{entry['model']}, {entry['prompt_tokens']} + {entry['completion_tokens']} tokens"
-        )
+        read, made = entry["prompt_tokens"], entry["completion_tokens"]
+        words.append(f"{entry['model']}, {read} tokens read, {made} made")
     cancelled = entry["status"] == _GONE or "cancelled" in entry.get("finish_reasons", ())
     unfinished = len(entry.get("finish_reasons", ())) < entry.get("answers", 0)
     words.append(f"{seconds:.2f} s" + (", cancelled" if cancelled or unfinished else ""))

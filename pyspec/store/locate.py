@@ -364,7 +364,8 @@ def _unknown(name: str) -> ModelNotFound:
     elif _TAGGED.fullmatch(name):
         hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"
     else:
-        hint = f"use a name from `pyspec models list`, a file, or a file of the hub: {_HUB_NAME}"
+        lists = "`pyspec models list` has the names here, `pyspec models search` others to fetch"
+        hint = f"{lists}; a file works too, and a file of the hub: {_HUB_NAME}"
     return ModelNotFound(f"there is no model {show(name)} here", hint)
 
 

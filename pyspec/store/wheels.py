@@ -66,6 +66,10 @@ def _run(command: list[str], log: Path, env: dict[str, str]) -> int:
             child.wait()
 
 
+_NO_CONNECTION = "after connection broken by"
+"""Of the warning with which pip, or the urllib3 in it, tries again where there is no network."""
+
+
 def _pip_failed(requirement: str, log: Path) -> FetchError:
     text = log.read_text(encoding="utf-8", errors="replace")
     if "No module named pip" in text:
@@ -73,6 +77,9 @@ def _pip_failed(requirement: str, log: Path) -> FetchError:
         return FetchError("pip is not installed beside this Python", hint)
     if DISK_FULL in text:
         return FetchError(f"the disk filled up while {requirement} was fetched")
+    if _NO_CONNECTION in text:  # pip's last line calls this a missing version
+        hint = "check the network and pip's index settings (`pip config list`), or give a GGUF file's path to -m"
+        return FetchError(f"no connection to pip's index, which has {requirement}", hint)
     errors = [line for line in text.splitlines() if line.startswith("ERROR:")]
     reason = show(errors[-1][6:].strip(), 200) if errors else "it gave no reason"
     hint = "check the network and pip's index settings (`pip config list`), then run it again"

@@ -223,7 +223,7 @@ def _parts(inputs: TemplateInput) -> TemplateInput:
 
 
 def _system_in_front(inputs: TemplateInput) -> TemplateInput:
-    """Put the system text in front of the first user message."""
+    """Put the system prompt in front of the first user message."""
     first, *rest = inputs["messages"] or [{}]
     if first.get("role") not in SYSTEM_ROLES or not isinstance(first["content"], str):
         return inputs
@@ -234,7 +234,7 @@ def _system_in_front(inputs: TemplateInput) -> TemplateInput:
 
 
 def _tools_in_words(inputs: TemplateInput) -> TemplateInput:
-    """Describe tools in the system text and write calls and results as text, as Hermes and Qwen models were trained on."""
+    """Describe tools in the system prompt and write calls and results as text, as Hermes and Qwen models were trained on."""
     messages = [_call_in_words(message) for message in inputs["messages"]]
     if inputs.get("tools"):
         text = tools_text([tool.get("function", tool) for tool in inputs["tools"]])
@@ -363,8 +363,8 @@ CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TUR
 """Combinations of forms in the order in which they are tried."""
 
 WARNINGS = {
-    "front": "this model's chat template has no system role: the system text goes before the first user message",
-    "words": "this model's chat template does not support tools: they are described in the system text",
+    "front": "this model's chat template has no system role: the system prompt goes before the first user message",
+    "words": "this model's chat template does not support tools: they are described in the system prompt",
     "late": "this model's chat template accepts a system message only at the beginning: later ones become user messages",
     "merged": "this model's chat template requires alternating roles: consecutive messages of one role are merged",
     "behind": "this model's chat template accepts no user message after a tool's result: its text is appended to the result",

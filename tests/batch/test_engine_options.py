@@ -1,4 +1,4 @@
-"""What llama.cpp is asked for reaches the contexts of a batch, and system text its prompts."""
+"""What llama.cpp is asked for reaches the contexts of a batch, and system prompt its prompts."""
 
 from __future__ import annotations
 

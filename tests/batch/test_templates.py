@@ -62,7 +62,7 @@ def prompt(made: tuple[JobMaker, TargetLlama], record: Record) -> str:
 
 
 def test_prompt_is_a_turn_behind_the_batchs_system_text(maker: Callable[..., Any]) -> None:
-    """A bare prompt goes through the template, with the system text that holds."""
+    """A bare prompt goes through the template, with the system prompt that holds."""
     made = maker(SHOWN, system="Be brief.")
     assert prompt(made, Record(id="a", prompt="hi")) == "[system]Be brief.[user]hi"
     assert prompt(made, Record(id="a", prompt="hi", system="S")) == "[system]S[user]hi"
@@ -87,7 +87,7 @@ def test_variables_are_part_of_what_is_asked() -> None:
 
 
 def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> None:
-    """A prompt by itself is gone on with; a system text or messages make a dialogue, which ends at the next speaker."""
+    """A prompt by itself is gone on with; a system prompt or messages make a dialogue, which ends at the next speaker."""
     made = maker(None)
     llm = made[1]
     turns = [{"role": "user", "content": "hi"}]

@@ -62,7 +62,7 @@ def test_question_leaves_the_last_answer_out() -> None:
 
 
 def test_an_empty_system_text_is_a_system_turn() -> None:
-    """An empty system text is the user's own, and not the same as none."""
+    """An empty system prompt is the user's own, and not the same as none."""
     assert Conversation("").messages() == [{"role": "system", "content": ""}]
 
 

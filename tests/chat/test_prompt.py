@@ -72,6 +72,13 @@ def test_quoted_commands_are_messages() -> None:
     assert not typed(" /help").is_command
 
 
+def test_several_lines_are_a_message() -> None:
+    """A pasted text may begin with what looks like a command, and only /system takes several lines."""
+    assert not TypedText("/help\nsecond line").is_command
+    assert TypedText("/help\n").is_command
+    assert TypedText("/system Be brief.\nBe kind.").is_command
+
+
 def test_lines_of_a_pipe() -> None:
     """CRLF is LF, a BOM is dropped, blank lines are left out, the last line needs no end."""
     assert entries(b"\xef\xbb\xbfone\r\n\n  \ntwo\\\nthree\nfour") == [

@@ -25,10 +25,10 @@ def test_two_turns() -> None:
     assert text == (
         "one\n"
         "50.0 tokens/s (drafts off: they would not have paid off here)\n"
-        "3 tokens | 50.0 tok/s | plain 25.0 tok/s (curve) | nothing drafted | prompt 7, 0 kept | draft lookup\n"
+        "3 tokens | 50.0 tokens/s | plain 25.0 tokens/s (curve) | nothing drafted | prompt 7, 0 kept | draft lookup\n"
         "tw2~\n"
         "50.0 tokens/s, 2.0 times plain decoding\n"
-        "4 tokens | 50.0 tok/s | plain 25.0 tok/s (curve) | 2 drafted, 2 checked, 2 accepted | 1.00 a round"
+        "4 tokens | 50.0 tokens/s | plain 25.0 tokens/s (curve) | 2 drafted, 2 checked, 2 accepted | 1.00 tokens a round"
         " | 1 relaxed (0.25 nats) | prompt 20, 10 kept | draft lookup\n"
     )
 
@@ -240,7 +240,7 @@ def test_draft_is_changed_and_kept_on_errors() -> None:
 
 
 def test_system_text() -> None:
-    """The system text is set, shown, kept by /clear and removed by a dash."""
+    """The system prompt is set, shown, kept by /clear and removed by a dash."""
     model = FakeModel(["one"])
     _, text = session(model, "/system\n/system be kind\n/clear\n/system\nhi\n/system -\n/system\n")
     assert text == (

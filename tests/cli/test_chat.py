@@ -220,8 +220,8 @@ def test_as_a_filter(smollm2: str) -> None:
     assert answer
     names = [row[:15].strip() for row in rows]
     assert names[:4] == ["tokens", "rate", "plain decoding", "times plain"]
-    assert " tok/s | " in done.stderr
-    assert " tok/s | " not in done.stdout
+    assert " tokens/s | " in done.stderr
+    assert " tokens/s | " not in done.stdout
 
 
 def test_stdin_that_is_not_utf8(smollm2: str) -> None:

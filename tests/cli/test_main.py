@@ -121,6 +121,18 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["backends"]
 
 
+def test_info_names_every_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes pyspec deletes these; an empty variable means that nothing is left there."""
+    monkeypatch.setenv("PYSPEC_CHATS", "/of/chats")
+    monkeypatch.setenv("PYSPEC_SERVERS", "")
+    with pytest.raises(SystemExit):
+        main(["info", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["chats"], found["servers"]) == ("/of/chats", "none")
+
+
 @pytest.mark.parametrize("words", [[], ["models"], ["models", "pull"], ["info"]])
 def test_help_all_is_taken_where_help_lists_all(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_sentence_names_both_uses_the_draft_and_the_temperature() -> None:
     found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
     assert found.sentence == (
-        "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0.8 (edits 0)"
+        "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0 for edits, 0.8 for chat"
     )
 
 
@@ -40,7 +40,7 @@ def test_it_is_measured_kept_and_said_again(
     assert run(model, "--kept", **cache).returncode == 1
     done = run(model, "-n", "8", "--seconds", "1", "--draft", "lookup", **cache)
     assert done.stdout.startswith("here: ")
-    assert "using lookup; temperature 0.8 (edits 0)" in done.stdout
+    assert "using lookup; temperature 0 for edits, 0.8 for chat" in done.stdout
     assert run(model, "--kept", **cache).stdout == done.stdout
     told = json.loads(run(model, "--kept", "--json", **cache).stdout)
     assert told["edits"] > 0

@@ -99,7 +99,7 @@ def test_warnings_wait_for_the_end_of_an_answer() -> None:
 
 def test_stats_line() -> None:
     assert stats_line(BLOCK, 30.0) == (
-        "40 tokens | 30.0 tok/s | plain 20.0 tok/s (curve) | 12 drafted, 10 checked, 8 accepted | 1.60 a round"
+        "40 tokens | 30.0 tokens/s | plain 20.0 tokens/s (curve) | 12 drafted, 10 checked, 8 accepted | 1.60 tokens a round"
         " | 2 relaxed (0.50 nats) | prompt 37, 0 kept | draft lookup"
     )
 

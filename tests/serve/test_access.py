@@ -22,7 +22,8 @@ def test_a_request_is_told_in_words(serve):
     wait(lambda: len(lines) == 2)
     first, second = map(as_text, lines)
     assert re.fullmatch(
-        r"\d\d:\d\d:\d\d POST /v1/chat/completions 200, tiny, \d+ \+ 3 tokens, \d+\.\d\d s", first
+        r"\d\d:\d\d:\d\d POST /v1/chat/completions 200, tiny, \d+ tokens read, 3 made, \d+\.\d\d s",
+        first,
     )
     assert re.fullmatch(r"\d\d:\d\d:\d\d POST /v1/nothing 404, \d+\.\d\d s", second)
     assert "hello" not in first

@@ -48,7 +48,7 @@ def test_streams_are_lines_and_the_default(server):
 
 
 def test_a_text_is_a_chats_turn_or_raw(server):
-    """With a system text and without; raw as /v1/completions."""
+    """With a system prompt and without; raw as /v1/completions."""
     options = {"num_predict": 6}
     told = ask(server, "/api/generate", prompt="a", options=options, stream=False)
     assert told["response"] == openai(server, max_tokens=6)[0]["content"]

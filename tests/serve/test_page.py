@@ -39,7 +39,7 @@ def test_page_answers_and_shows_where_tokens_came_from(serve, browser):
     assert {kind for kind, _ in spans} <= {"target", "accepted", "relaxed"}
     assert all(title for _, title in spans)
     assert tab.evaluate("turns[0].tokens.map(t => t.text).join('') === turns[0].content")
-    assert tab.evaluate("document.getElementById('speed').textContent").endswith("tok/s")
+    assert tab.evaluate("document.getElementById('speed').textContent").endswith("tokens/s")
     assert float(tab.evaluate("document.getElementById('length').textContent")) >= 1
     say(tab, "and then")
     tab.until(f"{DONE} === 2")

@@ -107,6 +107,12 @@ def no_wheel(pip: Pip) -> None:
         (no_wheel, "left 0 wheels"),
         (fails("ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
         (fails("/usr/bin/python: No module named pip"), "pip is not installed"),
+        (
+            fails(
+                "WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"
+            ),
+            "no connection to pip's index, .*or give a GGUF file's path",
+        ),
         (fails("OSError: [Errno 28] No space left on device"), "disk filled up"),
         (fails(""), "no reason"),
     ],
@@ -326,6 +332,10 @@ def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) ->
             "cannot get a/b/c.gguf from the hub: '404 Client Error'",
         ),
         (ValueError(), "ValueError"),
+        (
+            ConnectionResetError("[Errno 104] reset"),
+            "no connection to huggingface.co .*HF_ENDPOINT",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "disk filled up"),
     ],
 )

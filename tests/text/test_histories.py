@@ -38,12 +38,12 @@ WHOLE = '{"path": "a.py"}'
 CUT = '{"path": "a'
 
 HISTORIES: dict[str, list[dict[str, Any]]] = {
-    "a late system text": [said("system", "One."), said("user", "Two."), said("system", "Three.")],
-    "a system text between": [
+    "a late system prompt": [said("system", "One."), said("user", "Two."), said("system", "Three.")],
+    "a system prompt between": [
         said("system", "One."), said("user", "Two."), said("assistant", "Three."),
         said("system", "Four."), said("user", "Five."),
     ],
-    "two system texts": [said("system", "One."), said("developer", "Two."), said("user", "Three.")],
+    "two system prompts": [said("system", "One."), said("developer", "Two."), said("user", "Three.")],
     "a late developer text": [said("user", "One."), said("developer", "Two.")],
     "two users": [said("user", "One."), said("user", "Two.")],
     "a user behind a result": [
@@ -129,7 +129,7 @@ def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> 
     return [word for word in words if word not in prompt]
 
 
-@pytest.mark.parametrize("name", ["a late system text", "two users"])
+@pytest.mark.parametrize("name", ["a late system prompt", "two users"])
 def test_turns_stay_as_they_are_where_the_template_takes_them(
     name: str, templates: dict[str, ChatTemplate]
 ) -> None:
@@ -140,8 +140,8 @@ def test_turns_stay_as_they_are_where_the_template_takes_them(
 
 
 def test_a_late_system_text_stays_where_it_is(templates: dict[str, ChatTemplate]) -> None:
-    """What was read before it can be kept: a turn of the user's, where the template wants system texts first."""
-    template, turns = templates["Qwen3.5-4B"], HISTORIES["a system text between"]
+    """What was read before it can be kept: a turn of the user's, where the template wants system prompts first."""
+    template, turns = templates["Qwen3.5-4B"], HISTORIES["a system prompt between"]
     before = template.render(turns[:2], answer=False)
     assert template.render(turns).startswith(before)
     assert "<|im_start|>user\nFour.<|im_end|>" in template.render(turns)

@@ -255,7 +255,7 @@ def test_template_that_wants_parts_gets_them(made: Callable[..., TargetLlama]) -
 def test_system_joins_the_user_where_there_is_no_such_turn(
     made: Callable[..., TargetLlama], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Refused or left out, the system text goes in front of the first user's, which is said."""
+    """Refused or left out, the system prompt goes in front of the first user's, which is said."""
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     for source in (refuses + "{{ messages[0].content }}", "{{ messages[-1].content }}"):
         turns = [{"role": "system", "content": "Be brief."}, user("Hi.")]

@@ -53,13 +53,13 @@ class Live {
     this.drafted += tokens.filter((token) => token.source !== "target").length;
     const seconds = (now - this.first) / 1000;
     const all = this.rounds + this.drafted;
-    if (seconds > 0.2) $("speed").textContent = `${(this.tokens / seconds).toFixed(1)} tok/s`;
+    if (seconds > 0.2) $("speed").textContent = `${(this.tokens / seconds).toFixed(1)} tokens/s`;
     if (this.rounds) $("length").textContent = (all / this.rounds).toFixed(2);
     if (all) $("accepted").textContent = `${((100 * this.drafted) / all).toFixed(0)} % of text`;
   }
 
   end(block) {
-    $("speed").textContent = `${block.timings.tokens_per_second.toFixed(1)} tok/s`;
+    $("speed").textContent = `${block.timings.tokens_per_second.toFixed(1)} tokens/s`;
     $("length").textContent = block.mean_length.toFixed(2);
     if (block.verified) $("accepted").textContent = `${block.accepted} of ${block.verified}`;
     $("against").textContent = block.times_plain ? `${block.times_plain.toFixed(2)}x` : "–";
