@@ -21,7 +21,6 @@ from pyspec.screen.words import speed_sentence, stats_line
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
     from pyspec.chat.remote import RemoteChat
-    from pyspec.screen.display import Screen
     from pyspec.text.parts import Piece
     from pyspec.text.result import Result
 
@@ -83,7 +82,7 @@ def keep_chat(
 
 @contextmanager
 def answer_writer(
-    screen: Screen, output: OutputOptions, piece: Callable[[int], bytes]
+    screen: Any, output: OutputOptions, piece: Callable[[int], bytes]
 ) -> Iterator[Callable[[Piece], None]]:
     """Yield a function that shows a piece of the answer. A pipe gets plain text; --json prints everything at the end."""
     shown = output.reasoning != HIDE
@@ -133,7 +132,7 @@ def shown_answer(
 
 
 def say_answer(
-    llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Screen
+    llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Any
 ) -> None:
     """Report on an answer that was shown. llm: a `SpeculativeLlama`, or what stands in for one."""
     if output.as_json:

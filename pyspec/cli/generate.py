@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +27,7 @@ from pyspec.cli.answering import (
     say_answer,
     shown_answer,
 )
-from pyspec.cli.command import TEXT, command, option
+from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     CacheOptions,
@@ -286,7 +288,7 @@ def _by_server(
     conversation.exchanges.append(question)
     model.take(conversation.messages())
     answer = model.answer((), options)
-    screen = _screen(output)  # while the server computes
+    screen = _screen(output) if _on_terminal(output) else PlainScreen()  # while the server computes
     screen.note(f"by the server at {there.url}: {model.name}, draft {model.draft}")
     with answer_writer(screen, output, model.piece) as write:
         pieces, signals = shown_answer(answer, model.cancel, screen.progress.stop, write)
@@ -299,6 +301,22 @@ def _by_server(
         keep_chat(path, asked, conversation, model)
     say_answer(stand_in(model), said, output, shape.max_tokens, screen)
     return _status(said, signals, shaped=False)
+
+
+def _on_terminal(output: OutputOptions) -> bool:
+    """Whether anything is painted or wrapped, for which a screen is imported before the first word."""
+    return output.color == "always" or sys.stdout.isatty() or sys.stderr.isatty()
+
+
+class PlainScreen:
+    """What an answer needs of a `Screen` where nothing is a terminal."""
+
+    out = SimpleNamespace(is_terminal=False)
+    progress = SimpleNamespace(stop=lambda: None)
+
+    def note(self, text: str) -> None:
+        """Print a line about what happened."""
+        tell(text, err=True)
 
 
 def _screen(output: OutputOptions) -> Screen:
