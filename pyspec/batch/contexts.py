@@ -20,17 +20,13 @@ from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions, longest_draft
 from pyspec.engine.pictures import Projector
-from pyspec.engine.profiles import SideFile, beginnings, gpu_layers
-from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, states_of
+from pyspec.engine.profiles import SideFile, gpu_layers
+from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.cost import CostCurve
 from pyspec.sampling.limits import is_quantised
 from pyspec.store.attention import Attention, attention_of, streams_pay
 from pyspec.store.attention_times import TILE, Use, flash_type
-from pyspec.store.files import size_of
-from pyspec.store.heads import MTP, head_size
 from pyspec.store.words import AUTO, parse_devices
 
 log = logging.getLogger("pyspec")
@@ -112,7 +108,7 @@ class Models:
         self._flash = kwargs.get("flash_attn", AUTO)
         kwargs = {"verbose": False, **kwargs, "flash_attn": bool(self._flash), "n_ctx": STEP}
         self.requested_rows = int(kwargs.get("n_batch", 0)), int(kwargs.get("n_ubatch", 0))
-        kwargs["head"] = draft in ("auto", MTP, f"lookup+{MTP}")
+        kwargs["head"] = may_use_head(draft)
         kwargs["snapshots"] = self._snapshots(Path(path), draft, at_once, kwargs)
         self.target = TargetLlama(path, **kwargs)
         try:
@@ -168,28 +164,14 @@ class Models:
         return {role: path for role, path in files.items() if path is not None}
 
     @property
-    def _beside(self) -> list[Path]:
-        """The files of draft and companion, if any."""
-        return [path for path in (self.parts.draft, self.parts.companion) if path is not None]
-
-    @property
     def sides(self) -> list[SideFile]:
         """Draft and companion, with the bytes that a step of each reads."""
-        paths = self._beside
-        sides = [SideFile(path, size_of(path)) for path in paths]
-        if sides:
-            reads = states_of(self.parts, self.target) is not None
-            size = head_size(paths[0]) if self.parts.head else sides[0].size
-            sides[0] = SideFile(paths[0], size, reads)
-        return sides
-
-    def known(self) -> tuple[CostCurve, Acceptance]:
-        """The pair's measured profile, or a prior."""
-        return beginnings(self.target, self.sides)
+        return self.parts.sides(reads_states=states_of(self.parts, self.target) is not None)
 
     def beside(self, options: SideOptions) -> float:
         """Bytes of a token in the KV caches of draft and companion."""
-        found = [cell_bytes(path, options) for path in self._beside]
+        paths = self.parts.draft, self.parts.companion
+        found = [cell_bytes(path, options) for path in paths if path is not None]
         if self.parts.head:  # one layer of the target's file
             found[0] /= int(llama_cpp.llama_model_n_layer(self.target.model))
         return sum(found)

@@ -24,6 +24,7 @@ from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
+from pyspec.engine.profiles import policies_of
 from pyspec.engine.selection import MemoryChoice
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
@@ -32,7 +33,6 @@ from pyspec.llama.arguments import file_of
 from pyspec.llama.prompt_cache import PromptFile
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
-from pyspec.policy.policies import Policies
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.text.result import RecordResult
@@ -128,16 +128,14 @@ class Batch:
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MAX_DEFAULT}  # fmt: skip
         self._models = models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
-        self.settings = settings = settings.following(self._models.target, self._models.sides)
+        self.settings = settings = settings.following(models.target, sides := models.sides)
         self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names, models.projector)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
-        curve, learned = self._models.known()
-        scored = self._models.parts.companion is not None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
         rule, draw = settings.rule_in_force, settings.sampling.draw
-        self._policies = Policies(policy, curve, learned, companion=scored, rule=rule, draw=draw)
-        self.parallel = parallel or self._at_once(curve)
+        self._policies = policies_of(models.target, sides, policy, rule=rule, draw=draw)
+        self.parallel = parallel or self._at_once(self._policies.curve)
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it
         self._needs = [n_ctx] * self.parallel if interactive else []
         if exact:  # kernels take rows by fours, and the rest one by one

@@ -142,16 +142,12 @@ class Assembly:
     @property
     def sides(self) -> list[SideFile]:
         """The files of the models, and the bytes that a step of each reads."""
-        return [SideFile(model.path, model.size, model.reads_states) for model in self.models]
+        return self._parts.sides(reads_states=self._states is not None)
 
     @property
     def placed(self) -> list[PlacedModel]:
         """Where the layers of draft and companion were meant to go."""
         return [model.placed for model in self.models]
-
-    @property
-    def has_companion(self) -> bool:
-        return self._parts.companion is not None
 
     def close(self) -> None:
         """Free the engine, then the models; may be called twice."""

@@ -32,9 +32,8 @@ from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import device_array, layer_devices, rough_layers
 from pyspec.store.drafts import facts_if_same_tokens
-from pyspec.store.files import size_of
 from pyspec.store.header import Facts, read_header
-from pyspec.store.heads import ASSISTANT, MTP, States, head_size
+from pyspec.store.heads import ASSISTANT, MTP, States
 from pyspec.store.kinds import most_positions, refuse_other_kinds
 from pyspec.store.others import file_name_of, name_of
 from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
@@ -164,11 +163,6 @@ class SideModel:
     def _free(self) -> None:
         if self._owned:
             self._model.close()
-
-    @property
-    def size(self) -> int:
-        """Bytes of weights that one step reads."""
-        return size_of(self.path) if self._owned else head_size(self.path)
 
     @property
     def placed(self) -> PlacedModel:

@@ -25,6 +25,8 @@ from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.policy.lengths import Length
+from pyspec.policy.policies import Policies
 from pyspec.store.attention_times import VERIFIED
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import cache_dir, file_sha256, recall, remember, stamp, write_whole
@@ -228,6 +230,12 @@ def beginnings(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptan
     curve = prior_curve(llm, sides, target.get(1, 0.0))
     curve.begin_with(target, draft)
     return curve, kept_learned(llm, sides) or prior_learned(sides)
+
+
+def policies_of(llm: Any, sides: Sequence[SideFile], length: Length, **defaults: Any) -> Policies:
+    """Make the policies for loaded models, which begin with what is known of these. defaults: rule and draw of `Policies`."""
+    curve, learned = beginnings(llm, sides)
+    return Policies(length, curve, learned, companion=len(sides) > 1, **defaults)
 
 
 def keep_seen(llm: Any, sides: Sequence[SideFile], curve: CostCurve, watch: Watch) -> None:

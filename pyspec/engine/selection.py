@@ -11,16 +11,19 @@ import llama_cpp
 
 from pyspec._lib import STATES_SHOWN
 from pyspec.engine.models import longest_draft
+from pyspec.engine.profiles import SideFile
 from pyspec.errors import OptionError, UnsupportedModel
 from pyspec.lookup.drafters import Drafter, ForeignDrafter, LookupDrafter
 from pyspec.lookup.memory import Memory
 from pyspec.store.drafts import drafts_here, offers_for
 from pyspec.store.fetch import cached
+from pyspec.store.files import size_of
 from pyspec.store.header import facts_of
 from pyspec.store.heads import (
     MTP,
     States,
     TargetShape,
+    head_size,
     kind_of_draft,
     n_heads,
     read_states,
@@ -65,6 +68,13 @@ class Parts:
         named += [name] if name else []
         return "+".join(named) or "none", name_of(self.companion) if self.companion else "none"
 
+    def sides(self, *, reads_states: bool) -> list[SideFile]:
+        """Return draft and companion as far as there are any. reads_states: whether the draft reads the target's states."""
+        size = head_size if self.head else size_of
+        draft = [SideFile(self.draft, size(self.draft), reads_states)] if self.draft else []
+        other = [SideFile(self.companion, size_of(self.companion))] if self.companion else []
+        return [*draft, *other]
+
     def remember(self, memory: MemoryChoice, target: Any) -> None:
         """Let lookup draft from earlier texts. memory: True for this process, a folder for later ones too, or a memory object."""
         if not isinstance(self.drafter, LookupDrafter) or memory is False:
@@ -96,6 +106,11 @@ class Parts:
             f"not used as drafts for this model: {', '.join(self.left_out)}",
             *following.notes,
         ]
+
+
+def may_use_head(draft: Any) -> bool:
+    """Return whether the user's word for the draft includes the target's own next-token head, which loads with the target."""
+    return draft in ("auto", MTP, f"lookup+{MTP}")
 
 
 def choose_parts(target: Any, draft: Any, companion: str | Path) -> Parts:

@@ -15,8 +15,8 @@ import numpy as np
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import SideOptions
-from pyspec.engine.profiles import beginnings
-from pyspec.engine.selection import MemoryChoice, Parts, choose_parts
+from pyspec.engine.profiles import policies_of
+from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_head
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.engine.tensor_places import Overrides
@@ -34,7 +34,6 @@ from pyspec.llama.options import (
 )
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
-from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 from pyspec.sampling.limits import check_bias, check_ranges
@@ -42,7 +41,6 @@ from pyspec.sampling.native import ProcessorHook, refuse
 from pyspec.sampling.noise import Noise, check_noise
 from pyspec.sampling.verification import Verification, as_rule
 from pyspec.screen.notebook import SpeculationBlock
-from pyspec.store.heads import MTP
 from pyspec.text.fill_in import FillIn
 from pyspec.text.tokens import Step
 from pyspec.vocab.tokenizer import check_tokens, piece_reader
@@ -93,7 +91,7 @@ class Generation(Mirror):
         self._noted: set[str] = set()
         self._timed_plain = False
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
-        kwargs.setdefault("head", draft in ("auto", MTP, f"lookup+{MTP}"))
+        kwargs.setdefault("head", may_use_head(draft))
         super().__init__(model_path, wait=wait, **kwargs)
         self.piece = piece_reader(self._model.vocab)
         self.verification = rule
@@ -113,10 +111,8 @@ class Generation(Mirror):
         assembly = Assembly(self, parts, side_options)
         self._session = Session(assembly)
         self.verification = followed(self.verification, self.model_path, assembly.sides)
-        self.curve, learned = beginnings(self, assembly.sides)
-        assembly.engine.temper = learned.temper
-        scored = assembly.has_companion
-        self._policies = Policies(self._length, self.curve, learned, companion=scored)
+        self._policies = policies_of(self, assembly.sides, self._length)
+        self.curve, assembly.engine.temper = self._policies.curve, self._policies.temper
         for note in assembly.notes:
             self._note(note)
 
