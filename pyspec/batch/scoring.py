@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspec.batch.jobs import ActiveJob
-from pyspec.engine.handle import ALL_ROWS, Engine
+from pyspec.engine.handle import Engine
 from pyspec.text.tokens import TokenLogprobs
 
 SCORED_CHUNK = 64
@@ -18,12 +18,9 @@ def score_chunk(engine: Engine, answer: ActiveJob, most: int = SCORED_CHUNK) -> 
     scores = answer.scored
     if scores is None:
         return True
-    prompt, seq, held = answer.job.tokens, answer.run.seq, len(scores) - 1
-    chunk = prompt[held : min(held + most, len(prompt) - 1)]
-    if chunk:
-        engine.set_tokens(seq, prompt[: held + len(chunk)], held)
-        engine.verify([(seq, 0, ALL_ROWS)])
-    n = answer.job.alternatives or 0
-    for i in range(len(chunk)):
-        scores.append(TokenLogprobs.of(engine.row(seq, i), prompt[held + i + 1], n))
+    prompt, held, n = answer.job.tokens, len(scores) - 1, answer.job.alternatives or 0
+    end = min(held + most, len(prompt) - 1)
+    if end > held:
+        rows = engine.rows_behind(answer.run.seq, prompt[:end], held)
+        scores += [TokenLogprobs.of(row, token, n) for row, token in zip(rows, prompt[held + 1 :])]
     return len(scores) == len(prompt)

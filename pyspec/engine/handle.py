@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -203,6 +203,14 @@ class Engine:
         n = len(work)
         self._work[0:n] = work
         check(lib.ps_verify(self._engine, n, self._work), "verifying")
+
+    def rows_behind(
+        self, seq: int, tokens: Sequence[int], held: int
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Read tokens, of which the sequence holds the first `held`, in one decode; the logits behind each, [n_vocab]."""
+        self.set_tokens(seq, tokens, held)
+        self.verify([(seq, 0, ALL_ROWS)])
+        return (self.row(seq, i) for i in range(len(tokens) - held))
 
     def accept(self, seq: int, sampler: int, gate: Gate) -> Any:
         """Accept, commit and roll back; returns the `ps_verdict`, valid until the next accept. sampler 0 is argmax."""

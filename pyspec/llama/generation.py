@@ -302,7 +302,8 @@ class Generation(Mirror):
             key = options.speculation.length, rule, options.sampling.draw
             policy = options.policy or self._policies.of(*key)
             run = options.run(tokens, chain, self, rule)
-            run.rows = self._begin_rows(tokens, options.keep_rows, options.prompt_rows)
+            kept = options.keep_rows, options.prompt_rows
+            run.rows = self._begin_rows(tokens, *kept, session.engine)
             policy.begin_answer()
             progress = None if options.progress is None else lent(options.progress)
             try:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.engine.answer_lock import AnswerLock
+from pyspec.engine.handle import Engine
 from pyspec.engine.pictures import stand_ins
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
@@ -285,36 +286,25 @@ class Mirror(TargetLlama):
         return not isinstance(getattr(self, "_model", ClosedHandle()), ClosedHandle)
 
     def _begin_rows(
-        self, tokens: Sequence[int], keep: bool, prompt: bool
+        self, tokens: Sequence[int], keep: bool, prompt: bool, engine: Engine
     ) -> list[npt.NDArray[np.float32]] | None:
         """Make the list for the logits of an answer's tokens, for logprobs; None if they are not kept.
 
-        prompt: begin it with the prompt's logits, which are computed here. llama-cpp-python takes row i for token i + 1 of all
-        tokens but a leading BOS, even if there is no BOS to leave out; then a row of zeros goes first.
+        prompt: begin it with the prompt's logits, for which the engine reads it. llama-cpp-python takes row i for token i + 1 of
+        all tokens but a leading BOS, even if there is no BOS to leave out; then a row of zeros goes first.
         """
         rows: list[npt.NDArray[np.float32]] = []
         if keep and prompt:
-            rows = self._prompt_rows(tokens)
             if tokens[0] != self.token_bos():
-                rows.insert(0, np.zeros(self._n_vocab, dtype=np.float32))
+                rows.append(np.zeros(self._n_vocab, dtype=np.float32))
+            text = list(tokens[:-1])
+            engine.cancel(raised=False)  # it came when the last answer had ended
+            for held in range(0, len(text), self.n_batch):
+                rows += engine.rows_behind(0, text[: held + self.n_batch], held)
+            self.hold(text)
         first = 0 if prompt else len(tokens) - 1
         self._rows = ScoreRows(first, rows, self._n_vocab) if keep else None
         return rows if keep else None
-
-    def _prompt_rows(self, tokens: Sequence[int]) -> list[npt.NDArray[np.float32]]:
-        """Decode a prompt except for its last token; returns the logits of each token, [n_vocab]."""
-        text = list(tokens[:-1])
-        self._ctx.kv_cache_seq_rm(-1, 0, -1)
-        rows: list[npt.NDArray[np.float32]] = []
-        for start in range(0, len(text), self.n_batch):
-            part = text[start : start + self.n_batch]
-            self._batch.set_batch(batch=part, n_past=start, logits_all=True)
-            self._ctx.decode(self._batch)
-            found = np.ctypeslib.as_array(self._ctx.get_logits(), (len(part) * self._n_vocab,))
-            rows += list(np.array(found).reshape(len(part), self._n_vocab))
-        self.input_ids[: len(text)] = text
-        self._n_tokens, self._left, self._foreign = len(text), [], []
-        return rows
 
     # -- saved states --------------------------------------------------------------------------------------------------
 
