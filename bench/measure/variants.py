@@ -43,7 +43,7 @@ from pyspec.policy.lengths import MAX_FIXED, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
 from pyspec.profiling.logits import nats_of
 from pyspec.profiling.questions import Question, Report
-from pyspec.sampling.chain import Sampling, build_chain
+from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate
 
@@ -231,7 +231,6 @@ class SideBySide:
     ) -> _Answer:
         temperature = variant.extras.get("temp", sampling.temperature)
         own = variant.sampling(Sampling(temperature=temperature, seed=sampling.seed))
-        chain = build_chain(own, self.target, tokens=prompt)
         asked = AnswerOptions(
             own,
             Speculation(verification=variant.rule, draft_max=variant.draft_max),
@@ -239,7 +238,7 @@ class SideBySide:
             keep_rows=True,
             drafting=variant.drafting if variant.draft_max else "nothing",
         )
-        run = asked.run(prompt, chain, self.target)
+        run, chain = asked.begin(prompt, self.target)
         run.seq = seq
         rng = random.Random(f"{sampling.seed} {variant.name}")  # noqa: S311 - reproducible, not secret
         return _Answer(variant, run, own, chain, rng)

@@ -14,7 +14,7 @@ from pyspec.errors import PyspecError
 from pyspec.llama.options import AnswerOptions
 from pyspec.requests.custom import openai_calls
 from pyspec.requests.records import Record
-from pyspec.sampling.chain import build_chain
+from pyspec.sampling.chain import error_behind
 from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.result import RecordResult, Usage
@@ -108,12 +108,10 @@ class ActiveJob:
     @classmethod
     def begin(cls, job: Job, target: Any) -> ActiveJob:
         """Create the sampler and start an empty answer. Raises OptionError or InputError for invalid sampler options."""
-        options, grammar = job.options, job.options.grammar
-        text = job.reader(options.stop)
-        budget = options.budget(target, job.tokens)
-        chain = build_chain(options.sampling, target, grammar, tokens=job.tokens, budget=budget)
-        answer = cls(job, options.run(job.tokens, chain, target), text, chain, len(job.tokens))
-        if options.prompt_rows:
+        text = job.reader(job.options.stop)
+        run, chain = job.options.begin(job.tokens, target)
+        answer = cls(job, run, text, chain, len(job.tokens))
+        if job.options.prompt_rows:
             answer.scored = [None]
         elif job.echo:
             answer.echo()
@@ -138,10 +136,7 @@ class ActiveJob:
     @property
     def error(self) -> PyspecError | None:
         """The error that ended it, if any."""
-        masks = None if self.chain is None else self.chain.masks
-        if self.run.error is None or masks is None:
-            return self.run.error
-        return masks.error or self.run.error
+        return self.run.error and error_behind(self.chain, self.run.error)
 
     @property
     def late(self) -> bool:

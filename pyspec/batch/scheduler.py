@@ -30,7 +30,7 @@ from pyspec.batch.prefix_cache import PrefixCache, common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.scoring import SCORED_CHUNK, score_chunk
 from pyspec.engine.parked import ParkedText, ParkedTexts
-from pyspec.engine.pictures import PromptPictures, cannot_go_back
+from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import Tally, plain_decode_ms, times_among
@@ -178,8 +178,7 @@ class Scheduler:
         """Begin a run whose prompt has pictures. All answers wait for these: the projector works in this thread."""
         self._engine.set_tokens(run.seq, ())
         held = pictures.read(run.tokens, run.seq)
-        if self._loop.begin(run, held) < held:
-            raise cannot_go_back()
+        self._loop.begin(run, held, least=held)
 
     def _parked(self, answer: ActiveJob, n: int) -> ParkedText | None:
         """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from time import perf_counter
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from pyspec._lib import lib
 from pyspec.engine.guided import allowed, force, judge
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.runs import Outage, Run, draft_of, emitted
+from pyspec.engine.pictures import cannot_go_back
+from pyspec.engine.runs import UNLIMITED, Outage, Run, draft_of, emitted
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.lookup.drafters import NOTHING, Drafter, Proposal
@@ -26,9 +27,6 @@ LOOKUP_MAX = 16
 """Longest draft asked of a Python drafter, in tokens: a wider verify batch gains nothing on any measured curve."""
 
 _OF_ONE_TEXT = (lib.PS_E_SAMPLER, lib.PS_E_NUMERIC)
-
-MAX_BATCH = 2**31 - 1
-"""No limit of rows other than llama.cpp's own."""
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class Loop:
         drafter: Drafter | None = None,
         draft_model: bool = False,
         companion: bool = False,
-        n_batch: int = MAX_BATCH,
+        n_batch: int = UNLIMITED,
         longest: int = MAX_DRAFT,
         draft_longest: int = MAX_DRAFT,
         threads: Threads | None = None,
@@ -97,20 +95,22 @@ class Loop:
         """Whether there is a draft model or a drafter."""
         return self.draft_model or self.drafter is not None
 
-    def begin(self, run: Run, held: int = -1) -> int:
-        """Load a run's tokens into its sequence; returns how many the target's KV holds. held: see `Engine.set_tokens`."""
+    def begin(self, run: Run, held: int = -1, least: int = 0) -> int:
+        """Load a run's tokens into its sequence; returns how many the target's KV holds.
+
+        held: see `Engine.set_tokens`. least: positions that cannot be read again, since the last of them hold a picture. Raises
+        UnsupportedModel if the memory does not keep those.
+        """
         kept = self.engine.set_tokens(run.seq, run.tokens, held)
+        if kept < least:
+            raise cannot_go_back()
         run.missing = len(run.tokens) - 1 - kept
         return kept
 
     def end(self, run: Run) -> None:
         """Tell the drafter that a run is over. It may remember the tokens, even if it never had room to draft."""
-        if self.drafter is None:
-            return
-        try:
-            self.drafter.end(run.seq, run.tokens)
-        except Exception as error:  # noqa: BLE001 - as in `_propose`
-            self._complain(self.drafter.name, error)
+        if self.drafter is not None:
+            self._tell(self.drafter.end, run.seq, run.tokens)
 
     def round(
         self,
@@ -291,14 +291,11 @@ class Loop:
             self._complain(drafter.name, error)
             return NOTHING
 
-    def _tell_drafter(self, run: Run, ids: list[int], n_verified: int, n_accepted: int) -> None:
-        drafter = self.drafter
-        if drafter is None or n_verified == 0:
-            return
+    def _tell(self, what: Callable[..., None], *about: Any) -> None:
         try:
-            drafter.observe(run.seq, ids, n_verified, n_accepted)
+            what(*about)
         except Exception as error:  # noqa: BLE001 - as above
-            self._complain(drafter.name, error)
+            self._complain(self.drafter.name if self.drafter else "", error)
 
     def _run_model(self, orders: Sequence[_DraftOrder], plan: Plan, drafted: _RoundDrafts) -> None:
         start = perf_counter()
@@ -362,7 +359,8 @@ class Loop:
         ids = [token.id for token in tokens]
         run.extend(ids)
         self._count(run, verdict, n_drafted, tokens)
-        self._tell_drafter(run, ids, n_verified, verdict.n_accepted)
+        if self.drafter is not None and n_verified:
+            self._tell(self.drafter.observe, run.seq, ids, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
         seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
         if verdict.next >= 0:

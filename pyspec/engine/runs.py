@@ -18,6 +18,9 @@ from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.noise import Coupling
 from pyspec.text.tokens import Source, Token
 
+UNLIMITED = 2**31 - 1
+"""No limit of an answer's tokens, which then ends with the context, or of a decode's rows, other than llama.cpp's own."""
+
 _SOURCES = tuple(Source)
 
 

@@ -9,7 +9,6 @@ from time import perf_counter
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.pictures import cannot_go_back
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
@@ -17,20 +16,19 @@ from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
 from pyspec.policy.types import Policy
 from pyspec.text.tokens import Step, Token
 
-UNLIMITED = 2**31 - 1
-"""No token limit: the context is the limit, and the answer ends with "context"."""
-
 
 class Session:
-    """The text in the single sequence of `assembly`; `close` frees the assembly, too."""
+    """The text in the single sequence of `assembly`; `close` frees the assembly, too.
+
+    in_flight: the run that is being answered, None between answers.
+    """
 
     def __init__(self, assembly: Assembly) -> None:
         self.assembly = assembly
         self.engine, self.loop, self.n_ctx = assembly.engine, assembly.loop, assembly.n_ctx
         self._lock = Lock()
         self._closed = False
-        self._answer_id = 0  # a suspended answer must not go on with a newer one's tokens
-        self._in_flight = False
+        self.in_flight: Run | None = None
         self.tokens: list[int] = []
         self.statistics: AnswerStatistics | None = None
 
@@ -44,24 +42,22 @@ class Session:
     ) -> Iterator[Step]:
         """Answer the prompt in `run.tokens`, one step per round; `statistics` then holds what was done.
 
-        held: see `Engine.set_tokens`. progress(done, total) is called after each chunk of the prompt. A cancel ends the answer
-        with finish_reason "cancelled" and keeps the tokens so far. least: positions that cannot be read again, since some hold
-        an image. Raises ContextOverflow before any decode, UnsupportedModel if the memory cannot keep those, and EngineBusy if
-        another answer is in flight.
+        held, least: see `Loop.begin`. progress(done, total) is called after each chunk of the prompt. A cancel ends the answer
+        with finish_reason "cancelled" and keeps the tokens so far. Raises ContextOverflow before any decode, UnsupportedModel as
+        `Loop.begin` does, and EngineBusy if another answer is in flight.
         """
         n_prompt = len(run.tokens)
         if n_prompt > self.n_ctx:
             raise ContextOverflow(self.n_ctx, n_prompt)
         clock = _Clock(self.engine)
-        kept = self._begin(run, held, least)
-        answer_id, emitted = self._answer_id, list[Token]()
+        kept, emitted = self._begin(run, held, least), list[Token]()
         try:
             answers = run.remaining > 0
             if answers:
-                self._read(answer_id, run, policy, progress)
+                self._read(run, policy, progress)
                 clock.prompt_read()
             while answers and run.finish_reason is None:
-                with self._alone(answer_id):
+                with self._alone(run):
                     (step,) = self.loop.round((run,), policy)
                 if run.error is not None:
                     run.finish_reason = None
@@ -73,8 +69,8 @@ class Session:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
         finally:
-            if answer_id == self._answer_id:
-                self._in_flight = False
+            if self.in_flight is run:
+                self.in_flight = None
                 self.engine.cancel(raised=False)
                 self.loop.end(run)
                 timings = clock.timings(run.tally.tokens)
@@ -83,14 +79,14 @@ class Session:
                 )
 
     @contextmanager
-    def _alone(self, answer_id: int) -> Iterator[None]:
-        """Keep other threads out while C is called, and refuse an answer that a newer one has replaced."""
+    def _alone(self, run: Run | None) -> Iterator[None]:
+        """Keep other threads out while C is called, and refuse an answer that a newer one has replaced: its tokens are gone."""
         if not self._lock.acquire(blocking=False):
             raise EngineBusy(
                 "another thread is using this model", "use one object per thread, or a lock"
             )
         try:
-            if answer_id != self._answer_id:
+            if self.in_flight is not run:
                 raise EngineBusy(
                     "another answer was begun on this model, or it was closed",
                     "finish one answer before the next",
@@ -100,19 +96,14 @@ class Session:
             self._lock.release()
 
     def _begin(self, run: Run, held: int, least: int) -> int:
-        with self._alone(self._answer_id):
-            kept = self.loop.begin(run, held)
+        with self._alone(self.in_flight):
             self.tokens, self.statistics = run.tokens, None
-            if kept < least:
-                raise cannot_go_back()
+            kept = self.loop.begin(run, held, least)
             self.engine.cancel(raised=False)
-            self._in_flight = True
-            self._answer_id += 1
+            self.in_flight = run
             return kept
 
-    def _read(
-        self, answer_id: int, run: Run, policy: Policy, progress: Callable[[int, int], None] | None
-    ) -> None:
+    def _read(self, run: Run, policy: Policy, progress: Callable[[int, int], None] | None) -> None:
         """Read the prompt in chunks; `progress` is called before the first of several, and after each."""
         total = len(run.tokens) - 1
         most = min(PREFILL_CHUNK, self.loop.n_batch)
@@ -120,7 +111,7 @@ class Session:
             progress(total - run.missing, total)
         while True:
             if run.missing:
-                with self._alone(answer_id):
+                with self._alone(run):
                     self.loop.round((), policy, [(run, min(run.missing, most))])
             if progress is not None:
                 progress(total - run.missing, total)
@@ -134,15 +125,14 @@ class Session:
 
     def cancel(self) -> None:
         """End the answer in flight soon, if there is one; safe from any thread and from a signal handler."""
-        if self._in_flight:
+        if self.in_flight is not None:
             self.engine.cancel()
 
     def close(self) -> None:
         """Free the assembly; cancels an answer that another thread has in flight first."""
         self.engine.cancel()
         with self._lock:
-            self._answer_id += 1
-            self._closed = True
+            self.in_flight, self._closed = None, True
             self.assembly.close()
 
     @contextmanager

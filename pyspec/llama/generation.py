@@ -35,7 +35,7 @@ from pyspec.llama.options import (
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
-from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.chain import Sampling, in_force
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.native import ProcessorHook, refuse
 from pyspec.sampling.noise import Noise, check_noise
@@ -295,13 +295,11 @@ class Generation(Mirror):
         processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
         options = replace(options, sampling=options.sampling.seeded())
-        budget = options.budget(self, tokens)
-        chain = build_chain(options.sampling, self, options.grammar, hook, tokens, budget)
+        run, chain = options.begin(tokens, self, self.verification, hook)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)
             key = options.speculation.length, rule, options.sampling.draw
             policy = options.policy or self._policies.of(*key)
-            run = options.run(tokens, chain, self, rule)
             kept = options.keep_rows, options.prompt_rows
             run.rows = self._begin_rows(tokens, *kept, session.engine)
             policy.begin_answer()

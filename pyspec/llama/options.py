@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspec.engine.runs import Run
     from pyspec.engine.statistics import Tally
     from pyspec.policy.simple import LengthPolicy
-    from pyspec.text.budget import Budget, ReasoningLimit
+    from pyspec.sampling.native import ProcessorHook
+    from pyspec.text.budget import ReasoningLimit
 
 _STRICT = Strict()
 
@@ -168,18 +169,27 @@ class AnswerOptions:
             return _STRICT
         return rule_at(requested, self.sampling.temperature)
 
-    def run(
-        self, tokens: Sequence[int], chain: Any, target: Any, own: Verification = _STRICT
-    ) -> Run:
-        """The `Run` for rounds, on sequence 0; chain: what `build_chain` made of the sampling and the grammar."""
+    def begin(
+        self,
+        tokens: Sequence[int],
+        target: Any,
+        own: Verification = _STRICT,
+        hook: ProcessorHook | None = None,
+    ) -> tuple[Run, Any]:
+        """Make the `Run` of an answer, on sequence 0, and what `build_chain` makes, to be closed after it.
+
+        own: the rule if the call names none. hook: logits processors. Raises InputError or OptionError.
+        """
         from pyspec._lib import address  # noqa: PLC0415 - options are also those of a server's answers
         from pyspec.engine.handle import Gate  # noqa: PLC0415
-        from pyspec.engine.runs import Run  # noqa: PLC0415
-        from pyspec.engine.session import UNLIMITED  # noqa: PLC0415
+        from pyspec.engine.runs import UNLIMITED, Run  # noqa: PLC0415
+        from pyspec.sampling.chain import build_chain  # noqa: PLC0415
 
         most, sampling, rule = self.max_tokens, self.sampling, self.rule(own)
+        budget = None if self.reasoning is None else self.reasoning.budget(target.speech, tokens)
+        chain = build_chain(sampling, target, self.grammar, hook, tokens, budget)
         thinking = isinstance(rule, Margin) and rule.phase == "reasoning"
-        return Run(
+        run = Run(
             0,
             list(tokens),
             Gate(rule, sampled=sampling.draw == "apart"),
@@ -193,6 +203,7 @@ class AnswerOptions:
             guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
             phase=target.speech.phase(tokens) if thinking else None,
         )
+        return run, chain
 
     def _coupling(self, rule: Verification) -> Coupling | None:
         """The noise; says so where the chain begins with its top-k."""
@@ -207,10 +218,6 @@ class AnswerOptions:
         """Whether sampling uses changed rows instead of the raw ones, so that no token may be relaxed."""
         own = self.grammar or self.logits_processor or self.reasoning is not None
         return bool(own or self.sampling.shaped)
-
-    def budget(self, target: Any, tokens: Sequence[int]) -> Budget | None:
-        """The budget for the reasoning of the answer to a prompt, if it has one."""
-        return None if self.reasoning is None else self.reasoning.budget(target.speech, tokens)
 
 
 @dataclass

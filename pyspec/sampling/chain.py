@@ -9,7 +9,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp import _internals as internals
 
-from pyspec.errors import EngineError
+from pyspec.errors import EngineError, PyspecError
 from pyspec.grammar.gbnf import constraint_of
 from pyspec.grammar.masks import MaskHook, Masks
 from pyspec.sampling.native import BudgetHook, CoupledXtc, Dry, ProcessorHook
@@ -78,14 +78,19 @@ def in_force(chain: Any) -> Iterator[None]:
     """Use a chain, then close it; if its grammar failed, that error replaces the engine's."""
     try:
         yield
-    except EngineError:
-        masks = None if chain is None else chain.masks
-        if masks is None or masks.error is None:
+    except EngineError as error:
+        if (cause := error_behind(chain, error)) is error:
             raise
-        raise masks.error from None
+        raise cause from None
     finally:
         if chain is not None:
             chain.close()
+
+
+def error_behind(chain: Any, error: PyspecError) -> PyspecError:
+    """Return why an answer failed: where its grammar did, that error takes the place of the engine's."""
+    masks = None if chain is None else chain.masks
+    return masks.error if masks is not None and masks.error is not None else error
 
 
 def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from helpers.asking import post
 
-from pyspec.batch import jobs
+from pyspec.sampling import chain
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ PATHS = {
 def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
     """By llama-server's names in every interface; the block tells whose random numbers drew."""
     seen = []
-    real = jobs.build_chain
+    real = chain.build_chain
     monkeypatch.setattr(
-        jobs, "build_chain", lambda how, *rest, **more: seen.append(how) or real(how, *rest, **more)
+        chain, "build_chain", lambda how, *rest: seen.append(how) or real(how, *rest)
     )
     body = {**PATHS[path], **MORE, "sampling": noise, "temperature": 1.5, "seed": 7}
     status, told = post(server, json.dumps(body).encode(), f"/v1/{path}")
