@@ -45,7 +45,7 @@ class PrefixCache:
         self.texts[seq] = held
 
     def pad(self, text: Sequence[int]) -> list[int]:
-        """Give all free sequences this text, none of which their KV cache holds. Returns the sequences."""
+        """Set this text in all free sequences, whose KV cache then holds none of it. Returns the sequences."""
         for seq in self.texts:
             self.keep(seq, (), 0)
             self._engine.set_tokens(seq, text)

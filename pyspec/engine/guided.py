@@ -29,7 +29,7 @@ def allowed(engine: Engine, run: Run, n: int) -> int:
 
 
 def judge(engine: Engine, run: Run, n: int, draft: Draft, by_grammar: int) -> None:
-    """Say which rule judges the first n drafted tokens of a run: strict where it leaves, or may leave, what may be relaxed."""
+    """Set the rule for the first n drafted tokens of a run: strict if they leave, or may leave, the part that may be relaxed."""
     outside = run.phase is not None and not run.phase.covers(
         ffi.unpack(engine.drafted(run.seq).token, n)
     )

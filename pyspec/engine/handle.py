@@ -53,7 +53,7 @@ class Gate:
         self._relaxes_lookup = not isinstance(rule, Margin) or rule.lookup
 
     def judge(self, *, looked_up: bool, outside: bool = False) -> None:
-        """Say of the next draft to be judged whether it comes from lookup, and whether it is outside what may be relaxed."""
+        """Set the rule for the next draft. looked_up: it comes from lookup. outside: it leaves the part that may be relaxed."""
         strict = outside or (looked_up and not self._relaxes_lookup)
         self.gate.theta = 1.0 if strict else self._theta
 
@@ -139,7 +139,7 @@ class Engine:
         check(lib.ps_seq_copy(self._engine, source, to, n), "sharing a prefix")
 
     def put_back(self, role: Role, seq: int, n: int) -> None:
-        """Say that the KV of a role other than the target's was put back; at most n of the sequence's tokens stay."""
+        """Note that another role's KV than the target's was restored; at most n of the sequence's tokens stay in it."""
         check(lib.ps_seq_put_back(self._engine, role, seq, n), "putting a text back")
 
     def prefill(self, role: Role, seq: int, upto: int, chunk: int) -> int:

@@ -1,4 +1,4 @@
-"""Tries a draft that reads a target's states together with that target before loading it: its graph depends on both.
+"""Tries a draft that reads a target's states before loading it, together with that target: its graph depends on both.
 
 Where a head's sizes do not fit, llama.cpp asserts, reads out of bounds, or never ends; headers do not tell everything.
 """

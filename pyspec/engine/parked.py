@@ -1,4 +1,4 @@
-"""Conversations that lost their sequence to others, kept in this machine's memory: one that comes back is not read again."""
+"""Keeps evicted conversations in this machine's memory, so that one that comes back need not be prefilled again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ParkedTexts:
         self._texts: list[ParkedText] = []
 
     def park(self, seq: int, text: Sequence[int], owner: str) -> None:
-        """Keep what a sequence holds of an owner's text, unless a longer one that begins like that is kept."""
+        """Keep what a sequence holds of an owner's text, unless a kept text already begins with it."""
         tokens = list(text[: self._engine.held(Role.TARGET, seq)])
         if not tokens or self._most <= 0:
             return
@@ -61,7 +61,7 @@ class ParkedTexts:
             self._texts.pop(0)
 
     def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
-        """Take out the owner's text that begins most like a prompt, in at least so many tokens."""
+        """Remove and return the owner's text with the longest common prefix with a prompt; None below `least` tokens."""
         texts = enumerate(self._texts)
         found = [(_common(each, prompt), i) for i, each in texts if each.owner == owner]
         most, i = max(found, default=(0, 0))

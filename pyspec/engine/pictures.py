@@ -31,7 +31,7 @@ _NUMBERS = count(1)
 
 
 def stand_ins(n: int, n_vocab: int) -> list[int]:
-    """Return n ids that no other such rows have, so that a text is never taken for them."""
+    """Return n ids that stand for rows; no other rows get the same ids, and no text is mistaken for them."""
     ids, number = [0] * n, next(_NUMBERS)
     for at in range(n - 1, -1, -1):
         number, ids[at] = divmod(number, n_vocab)

@@ -1,4 +1,4 @@
-"""What a context holds of a sequence, as bytes: out of it into this process's memory, and back."""
+"""Copies what a context holds of a sequence into this process's memory, and back."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from pyspec.text.tokens import Token
 class Tally:
     """Counts of one answer.
 
-    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included; forced: those
-    of the latter that a grammar drafted. plain_ms: time
-    that decoding without drafts would have taken, and took_ms what this took, as far as the former is known.
+    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included; forced: accepted
+    ones that a grammar drafted. plain_ms: time that decoding without drafts would have taken; took_ms: time that these rounds
+    took, of rounds for which plain_ms is known.
     accepted_by_position[i]: rounds in which the i-th drafted token was taken.
     """
 

@@ -136,7 +136,7 @@ class Mirror(TargetLlama):
         self._n_tokens = n
 
     def hold(self, tokens: Sequence[int], foreign: Sequence[tuple[int, int]] = ()) -> None:
-        """Take note that another put these tokens into the context, in place of what it held.
+        """Note that the context now holds these tokens, which somebody else decoded, and nothing else.
 
         foreign: from where to where they only stand for other rows.
         """
