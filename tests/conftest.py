@@ -79,15 +79,10 @@ def safe_weights() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def flash_attention() -> Iterator[None]:
     """What attention's times decide in tests: no measurement chooses how the logits that they compare are rounded."""
-    from pyspec.store import attention
-
-    def on(_path: Path, use: Any, _flash: bool | None = None) -> attention.Attention:
-        return attention.Attention(flash=True, below_tile=use.unified and use.n_seq > 1)
+    from helpers.halting.sitecustomize import settle_attention
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
-            patch.setattr(f"{module}.attention_of", on)
-        patch.setattr("pyspec.batch.contexts.streams_pay", lambda _path, use, *_: use.n_seq >= 8)
+        settle_attention(patch.setattr)
         yield
 
 

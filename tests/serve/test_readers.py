@@ -102,6 +102,7 @@ def test_waiting_request_leaves_too(serve, rounds):
     """One that never ran does not run when its turn comes."""
     server = serve(draft="none", parallel=1)
     running = raw(server, body(stream=True))
+    wait(lambda: server.batch.load == (1, 0))
     waiting = raw(server, body("other", stream=True))
     wait(lambda: server.batch.load == (1, 1))
     waiting.close()
@@ -115,6 +116,7 @@ def test_waiting_request_leaves_too(serve, rounds):
 def test_those_who_leave_the_queue_end_no_answer_but_their_own(serve, rounds):
     server = serve(draft="none", parallel=1)
     running = raw(server, body(stream=True, max_tokens=100, logit_bias={"2": -100}))
+    wait(lambda: server.batch.load == (1, 0))
     waiting = [raw(server, body(f"other {n}", stream=True)) for n in range(3)]
     wait(lambda: server.batch.load == (1, 3))
     for each in waiting:

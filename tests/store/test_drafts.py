@@ -260,6 +260,7 @@ def test_a_start_does_not_wait_for_every_header(
         made(home / f"other{n}.gguf", n_layer=1, tokens=[*tiny.TOKENS[:-1], str(n)])
     made(home / "fits.gguf", n_layer=2)
     times = iter(range(100))
+    monkeypatch.setattr("pyspec.store.drafts.TIMEOUT_S", 0.05)
     monkeypatch.setattr("pyspec.store.drafts.monotonic", lambda: 0.2 * next(times))
     assert names_of(target) == []
     monkeypatch.setattr("pyspec.store.drafts.monotonic", lambda: 0.0)

@@ -1,17 +1,32 @@
 """Has a process stop itself within its work: nobody has to be quick to meet it there.
 
-Python imports this at its start where the folder is on PYTHONPATH; a fork calls `halt`.
+Python imports this at its start where the folder is on PYTHONPATH; a fork calls `halt`. What tests settle holds there as well.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 VARIABLE = "PYSPEC_TEST_HALTS"
 """Names a module, a class, its method and the call of it before which the process stops."""
+
+
+def settle_attention(put: Callable[[Any, str, Any], object]) -> None:
+    """No measurement chooses how logits are rounded. put: how a name of a module gets another value."""
+    from pyspec.batch import contexts
+    from pyspec.engine import target
+    from pyspec.store.attention import Attention
+
+    def on(_path: object, use: Any, _flash: bool | None = None) -> Attention:
+        return Attention(flash=True, below_tile=use.unified and use.n_seq > 1)
+
+    for module in (contexts, target):
+        put(module, "attention_of", on)
+    put(contexts, "streams_pay", lambda _path, use, *_: use.n_seq >= 8)
 
 
 def halt(module: str, owner: str, name: str, calls: str) -> None:
@@ -29,4 +44,5 @@ def halt(module: str, owner: str, name: str, calls: str) -> None:
 
 
 if told := os.environ.get(VARIABLE):
+    settle_attention(setattr)
     halt(*told.split())
