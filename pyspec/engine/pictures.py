@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import llama_cpp
 
 from pyspec.errors import EngineError, InputError, ModelInvalid, UnsupportedModel
+from pyspec.store.attention_times import flash_type
 from pyspec.store.check import check_projector
 from pyspec.store.files import show
 from pyspec.store.header import facts_of
@@ -132,11 +133,9 @@ class Projector:
         params.use_gpu = self._target.model_params.n_gpu_layers != 0
         params.print_timings = params.warmup = False
         params.n_threads = self._target.n_threads
-        on = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         # as llama-cpp-python's handlers choose
-        flash = self._target.context_params.flash_attn_type == on
-        params.flash_attn_type = on if flash else off
+        is_on = self._target.context_params.flash_attn_type == flash_type(flash=True)
+        params.flash_attn_type = flash_type(is_on)
         return params
 
     def close(self) -> None:

@@ -20,13 +20,13 @@ import numpy as np
 from pyspec.errors import PyspecError
 from pyspec.store.attention_times import (
     BESIDE,
-    DEPTH_MANY,
     DEPTHS,
     VERIFIED,
     AttentionTimes,
     Times,
     Use,
     behind,
+    depth_of_many,
     times_of,
 )
 from pyspec.store.files import Stamp, stamp
@@ -128,7 +128,7 @@ def streams_pay(
     )
     if pool is None or streams is None:
         return False
-    passes = use.n_seq * min(DEPTH_MANY, use.n_ctx) / BESIDE
+    passes = use.n_seq * depth_of_many(use) / BESIDE
     return layers * streams.ms + passes * pass_ms < layers * pool.ms
 
 
@@ -194,9 +194,8 @@ def _rises(times: tuple[Times, ...], seen: float, share: float) -> Deeper:
     """What each token of context adds, in a mean layer."""
     first, last = times[0], times[-1]
     far = max(1.0, last.depth - first.depth)
-    see = (
-        1.0 if math.isinf(seen) else 1.0 - share
-    )  # within a window too it adds, but for a short while only
+    # within a window it adds for a short while only
+    see = 1.0 if math.isinf(seen) else 1.0 - share
     return (
         see * max(0.0, last.plain - first.plain) / far,
         see * max(0.0, last.verify - first.verify) / far,

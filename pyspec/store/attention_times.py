@@ -34,15 +34,13 @@ TILE = 64
 DEPTHS = (64, 256, 1024)
 """Tokens of context behind which a single text is timed."""
 
-DEPTH_MANY = 192
-"""Tokens of each of many sequences: a short question and half of its answer."""
-
 BESIDE = 128
 """Rows of a prompt in a decode beside answers."""
 
 VERIFIED = 8
 """Rows of a verify."""
 
+_DEPTH_MANY = 192  # of each of many sequences: a short question and half of its answer
 _PIECE = 256  # rows of a prompt in a decode of its own
 _TURNS, _READ_TURNS = 4, 2
 _BUSY = "busy "
@@ -125,9 +123,14 @@ def times_of(heads: Heads, use: Use) -> AttentionTimes | None:
     return timed
 
 
+def depth_of_many(use: Use) -> int:
+    """Return the tokens of context behind which each of many sequences is timed."""
+    return min(_DEPTH_MANY, max(1, use.n_ctx // 2))
+
+
 def _depths(use: Use) -> tuple[int, ...]:
     if use.n_seq > 1:
-        return (min(DEPTH_MANY, max(1, use.n_ctx // 2)),)
+        return (depth_of_many(use),)
     return tuple(depth for depth in DEPTHS if depth + VERIFIED <= use.n_ctx) or (1,)
 
 
