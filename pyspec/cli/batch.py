@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -287,6 +288,20 @@ def _say_failure(console: Console, result: RecordResult, number: int) -> None:
         console.print(Text("more records failed; see the output", "red"))
 
 
+_ENDS = {
+    "stop": "by the model", "length": "at the limit (-n)", "context": "with the context full (-c)",
+    "tool_calls": "with a tool call", "cancelled": "by a signal",
+}  # fmt: skip
+"""How answers end, by `finish_reason`."""
+
+_FAULTS = {
+    "InputError": "with unusable input", "InputEncoding": "not UTF-8", "InputTooLong": "above --max-input",
+    "OptionError": "with an option out of range", "ContextOverflow": "too long for the context (-c)",
+    "DeadlineExceeded": "above --timeout", "TemplateError": "refused by the chat template", "EngineError": "in llama.cpp",
+}  # fmt: skip
+"""Why records fail, by the name of the exception."""
+
+
 def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the rows of the summary; without any for work that was not done."""
     counts = [("answered", "answered"), ("failed", "failed"), ("kept", "before")]
@@ -294,7 +309,15 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "records", ", ".join(parts)
     if not facts["done"]:
         return
-    yield "ended by", ", ".join(f"{reason} {n}" for reason, n in facts["reasons"].items()) or "-"
+    faults, ends = Counter[str](), Counter[str]()
+    for reason, n in facts["reasons"].items():
+        if reason in _ENDS:
+            ends[_ENDS[reason]] += n
+        else:
+            faults[_FAULTS.get(reason, "for another reason")] += n
+    for name, found in (("failed", faults), ("ended", ends)):
+        if found:
+            yield name, ", ".join(f"{n} {how}" for how, n in found.items())
     yield (
         "tokens",
         "{tokens} in {seconds:.1f} s: {tokens_per_second:.1f} tokens/s".format_map(facts),

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from textwrap import wrap as wrapped
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -95,6 +94,12 @@ class Wrapper:
         return gap + part
 
 
+def folded(text: str, width: int) -> list[str]:
+    """Break a text into lines of `width` cells between words, with its white space joined. A wider word stays whole."""
+    wrapper = Wrapper(width)
+    return (wrapper.push(" ".join(text.split())) + wrapper.finish()).split("\n")
+
+
 def _cells(gap: str, column: int) -> int:
     at = column
     for char in gap:
@@ -145,7 +150,7 @@ class Screen:
         for name, value in pairs:
             lines = [value]
             if self.out.is_terminal:
-                lines = wrapped(value, self.out.width - len(start), break_long_words=False, break_on_hyphens=False)  # fmt: skip
+                lines = folded(value, self.out.width - len(start))
             first = f"{name}\n{start}" if below else f"{name:<{width}} "
             self.say(first + f"\n{start}".join(lines))
 

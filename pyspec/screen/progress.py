@@ -10,6 +10,7 @@ from threading import Timer
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from pyspec.screen.words import safe
 
@@ -75,7 +76,7 @@ def busy(what: str, after_s: float = 0.0) -> Iterator[None]:
 def _line(console: Console, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
     if console.is_jupyter:  # a moving line needs ipywidgets there
         return partial(console.print, f"{what} ...", markup=False, highlight=False), lambda: None
-    status = console.status(what)
+    status = console.status(Text(what))  # a str would be read as markup, and lose brackets
     return status.start, status.stop
 
 

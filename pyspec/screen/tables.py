@@ -1,4 +1,4 @@
-"""Tables: Markdown for pages and pipes; on a terminal the columns that fit, without folding."""
+"""Tables: Markdown for pages and pipes; on a terminal the columns that fit, of which only the last is folded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from pyspec.screen.display import folded
 from pyspec.screen.words import safe
 
 T = TypeVar("T")
 
 _GAP = 2
-_LEAST = 16  # cells from which a long text's beginning is worth showing
+_LEAST = 16  # cells from which a long text is worth showing
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class TextTable:
     """Cells under heads. The first column is text; the others are figures, except those named in `words`.
 
     words: heads of text columns. first: heads of columns in the order in which a narrow terminal shows them; the table's last
-    column is truncated if too long. Without it all columns are shown, and a table that is too wide is transposed. needed: how
-    many of `first` are always shown; if they do not fit beside the first column, that gets lines of its own. above: these lines.
+    column is folded between words if too long. Without it all columns are shown, and a table that is too wide is transposed.
+    needed: how many of `first` are always shown; if they do not fit beside the first column, that gets lines of its own.
+    above: these lines.
     """
 
     head: Sequence[str]
@@ -56,7 +58,10 @@ class TextTable:
     @property
     def _sizes(self) -> list[int]:
         columns = zip(self.head, *self.rows, strict=True)
-        return [max(map(cell_len, column)) for column in columns]
+        return [
+            max(cell_len(line) for cell in column for line in cell.split("\n"))
+            for column in columns
+        ]
 
     @property
     def _least(self) -> int:
@@ -83,7 +88,7 @@ class TextTable:
                 kept[name] = size
                 left -= size + _GAP
         chosen = [(i, kept[name]) for i, name in enumerate(self.head) if name in kept]
-        rows = [[_shortened(row[i], size) for i, size in chosen] for row in self.rows]
+        rows = [[_folded(row[i], size) for i, size in chosen] for row in self.rows]
         return TextTable([self.head[i] for i, _ in chosen], rows, self.words, self.first)
 
     def lines(self) -> list[str]:
@@ -91,15 +96,22 @@ class TextTable:
         lines = [self._line(row) for row in (self.head, *self.rows)]
         if not self.above:
             return lines
-        return [f"{name}\n{' ' * _GAP}{line}" for name, line in zip(self.above, lines, strict=True)]
+        below = f"\n{' ' * _GAP}"
+        return [
+            name + below + line.replace("\n", below)
+            for name, line in zip(self.above, lines, strict=True)
+        ]
 
     def _line(self, row: Sequence[str]) -> str:
+        """A row's cells; the further lines of a folded last one stand below its first."""
+        *others, (last, *more) = *row[:-1], row[-1].split("\n")
         cells = [
             text + " " * (size - cell_len(text)) if (i == 0 and not self.above) or name in self.words
             else " " * (size - cell_len(text)) + text
-            for i, (name, text, size) in enumerate(zip(self.head, row, self._sizes, strict=True))
+            for i, (name, text, size) in enumerate(zip(self.head, [*others, last], self._sizes, strict=True))
         ]  # fmt: skip
-        return (" " * _GAP).join(cells).rstrip()
+        start = " " * (self.width - self._sizes[-1])
+        return "\n".join([(" " * _GAP).join(cells).rstrip(), *(start + line for line in more)])
 
 
 def _turned(
@@ -107,6 +119,11 @@ def _turned(
 ) -> tuple[list[str], list[list[str]]]:
     first, *others = zip(head, *rows, strict=True)
     return list(first), [list(column) for column in others]
+
+
+def _folded(text: str, size: int) -> str:
+    """Break a cell between words; a word that is too long is cut."""
+    return "\n".join(_shortened(line, size) for line in folded(text, size))
 
 
 def _shortened(text: str, size: int) -> str:

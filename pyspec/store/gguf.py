@@ -239,9 +239,8 @@ def parse_header(path: Path) -> Header:
 
 def _counts(c: Cursor) -> tuple[int, int, int]:
     kind = "not a GGUF v2/v3 file"
-    if c.size < 24:
-        raise c.bad(f"{kind}: it has only {c.size} bytes", RESUME if c.size else "it is empty")
-    if (magic := c.take(4, "the magic")) != b"GGUF":
+    magic = c.take(min(c.size, 4), "the magic")
+    if c.size < _LEAST or magic != b"GGUF":
         raise _no_gguf(c, magic + c.take(min(c.size, 64) - c.pos, "the beginning"))
     version: int = c.scalar(_U32, "the version")
     if version & 0xFFFF == 0:
@@ -257,6 +256,9 @@ def _counts(c: Cursor) -> tuple[int, int, int]:
     return version, n_tensors, n_kv
 
 
+_LEAST = 24
+"""Bytes of the magic, the version and two counts, with which every file begins."""
+
 _FOREIGN = (
     (rb"version https://git-lfs", "it is a git-lfs pointer, not the model", "fetch the model itself with `git lfs pull`"),
     (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)", "it is a web page, not the model",
@@ -271,6 +273,9 @@ def _no_gguf(c: Cursor, head: bytes) -> ModelInvalid:
     for begins, what, hint in _FOREIGN:
         if re.match(begins, head, re.DOTALL | re.IGNORECASE):
             return c.bad(f"not a GGUF v2/v3 file: {what}", hint)
+    if c.size < _LEAST:
+        hint = RESUME if c.size else "it is empty"
+        return c.bad(f"not a GGUF v2/v3 file: it has only {c.size} bytes", hint)
     return c.bad(f"not a GGUF v2/v3 file: it begins with {head[:4]!r}")
 
 

@@ -352,10 +352,13 @@ def summary(facts: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({}, "records   3 answered\nended by  stop 3\ntokens    9 in 1.0 s: 9.0 tokens/s\ndrafts    none checked\n"),
-        ({"kept": 2, "failed": 1}, "records   3 answered, 1 failed, 2 before\n"),
-        ({"answered": 1, "failed": 2}, "records   1 answered, 2 failed\n"),
-        ({"accepted": 4, "verified": 6}, "drafts    4 of 6 checked tokens accepted\n"),
+        ({}, "records  3 answered\nended    3 by the model\ntokens   9 in 1.0 s: 9.0 tokens/s\ndrafts   none checked\n"),
+        ({"kept": 2, "failed": 1}, "records  3 answered, 1 failed, 2 before\n"),
+        (
+            {"answered": 1, "failed": 3, "reasons": {"InputError": 2, "length": 1, "KeyError": 1}},
+            "records  1 answered, 3 failed\nfailed   2 with unusable input, 1 for another reason\nended    1 at the limit (-n)\n",
+        ),
+        ({"accepted": 4, "verified": 6}, "drafts   4 of 6 checked tokens accepted\n"),
         ({"accepted": 4, "verified": 6, "relaxed": 1}, "accepted, 1 relaxed\n"),
         ({"done": 0, "answered": 0, "kept": 5}, "records  0 answered, 5 before\n"),
     ],

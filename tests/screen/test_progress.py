@@ -26,6 +26,12 @@ def test_what_takes_long_is_said(terminal: io.StringIO) -> None:
         wait(lambda: "loading x" in terminal.getvalue())
 
 
+def test_brackets_of_a_name_are_shown(terminal: io.StringIO) -> None:
+    """A file may be called so; rich would take them for markup."""
+    with progress.busy("loading model[bold].gguf"):
+        wait(lambda: "loading model[bold].gguf" in terminal.getvalue())
+
+
 def test_a_notebook_has_it_as_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, and only for what takes long."""
     shown: list[str] = []

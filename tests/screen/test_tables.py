@@ -1,4 +1,4 @@
-"""Tables fit the terminal and fold nothing."""
+"""Tables fit the terminal; of their columns only the last is folded."""
 
 from __future__ import annotations
 
@@ -37,10 +37,21 @@ def test_names_are_never_folded(width: int) -> None:
 
 @pytest.mark.parametrize(("width", "heads"), [(60, 2), (70, 3), (80, 4), (90, 4)])
 def test_a_narrow_terminal_gets_the_first_columns(width: int, heads: int) -> None:
-    """In their order, the last text cut where a part of it fits."""
+    """In their order, the last text folded where a part of it fits."""
     fitting = MODELS.fitting(width)
     assert {*fitting.head} == {*MODELS.first[:heads]}
     assert fitting.width <= width
+
+
+def test_the_last_text_is_folded_between_words() -> None:
+    """Its further lines stand below its first, and nothing of it is lost."""
+    long = "one layer that reads three of the target's, 8192 ids"
+    table = replace(MODELS, rows=[["a model", "draft", "0.02", long]])
+    _, first, second = printed(table, 60).splitlines()
+    start = first.index("one")
+    assert second[:start].isspace()
+    assert f"{first[start:]} {second[start:]}" == long
+    assert cell_len(first) <= 60
 
 
 def test_a_wide_table_of_figures_is_turned() -> None:

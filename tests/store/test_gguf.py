@@ -134,6 +134,7 @@ def broken(folder: Path, change: Change) -> Path:
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
         (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
+        (b"<html>Sign in</html>\r\n", "web page.*/resolve/"),
         (b"PK\x03\x04" + bytes(40), "compressed file"),
         (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
         (b"ordinary words, nothing else", "begins with b'ordi'"),
