@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any, TypeVar, cast
 
@@ -39,9 +39,10 @@ def _inside() -> EngineBusy:
 class AnswerLock:
     """Held by one answer at a time; `wait` is as in `SpeculativeLlama`.
 
-    An answer holds it from its first step to its end, even while nobody reads the answer. A thread that releases it keeps no
-    workers, which would slow down the next thread: web frameworks answer each request, and even each piece of a stream, in any
-    thread of a pool. forks: whether a child process may use it.
+    An answer holds it from its first step to its end, even while nobody reads the answer. Of its steps, and of what frees the
+    context, one runs at a time, whatever threads they run in. A thread that releases the lock keeps no workers, which would slow
+    down the next thread: web frameworks answer each request, and even each piece of a stream, in any thread of a pool. forks:
+    whether a child process may use it.
     """
 
     def __init__(self, wait: bool | float, *, forks: bool) -> None:
@@ -51,13 +52,13 @@ class AnswerLock:
         self._reader = 0
         self._read: object | None = None
         self._wanders = False
-        self._working = False
+        self._step = threading.Lock()
         self._here = _Here()
         self._process = None if forks else os.getpid()
 
     def held(self, work: Generator[_Item, None, None]) -> Generator[_Item, None, None]:
         """Yield what `work` yields, holding the lock until it ends. Raises EngineBusy."""
-        with self.taken() as me, closing(work):
+        with self.taken() as me, self.ending(me, work.close):
             while True:
                 with self.step(me):
                     try:
@@ -103,7 +104,7 @@ class AnswerLock:
                 if self._changed.wait_for(lambda: self._holder is None, left):
                     self._holder = me
                     return
-                paused = not self._working
+                paused = not self._step.locked()
             if end is not None and monotonic() >= end:
                 waited = "" if isinstance(self._wait, bool) else f" after {self._wait} s"
                 raise EngineBusy(f"another answer is still in flight{waited}", _HINT)
@@ -127,22 +128,60 @@ class AnswerLock:
             yield
 
     @contextmanager
-    def step(self, me: object) -> Iterator[None]:
-        """Guard the work between two yields of an answer; a dropped answer goes on if nobody else took the lock."""
+    def step(self, me: object, *, last: bool = False) -> Iterator[None]:
+        """Guard the work between two yields of an answer; a dropped answer goes on if nobody else took the lock.
+
+        last: guard the answer's end. Where another answer has the lock, or another thread frees the context, a step raises
+        EngineBusy, and an end runs with `holds` False.
+        """
+        outer, self._here.working = self._here.working, True
+        holds = self._enter(me)
+        try:
+            if not (holds or last):
+                raise EngineBusy("another answer was begun on this model, or it is closed", _HINT)
+            self._here.working = holds
+            yield
+        finally:
+            if holds:
+                if self._wanders:
+                    release_workers()
+                self._step.release()
+            self._here.working = outer
+
+    def _enter(self, me: object) -> bool:
+        """Begin a step, unless another answer has the lock or the context is being freed."""
         with self._changed:
-            if self._holder not in (None, me):
-                raise EngineBusy("another answer was begun on this model", _HINT)
+            if self._holder not in (None, me) or not self._step.acquire(blocking=False):
+                return False
             here = threading.get_ident()
             self._wanders |= self._read is me and self._reader != here
-            self._holder, self._reader, self._working = me, here, True
-            self._read = me
-        self._here.working = True
+            self._holder = self._read = me
+            self._reader = here
+            return True
+
+    @contextmanager
+    def ending(self, me: object, *ends: Callable[[], object]) -> Iterator[None]:
+        """Call `ends` behind `with`, the last one first, guarded as the end of an answer."""
         try:
             yield
         finally:
-            if self._wanders:
-                release_workers()
-            self._here.working = self._working = False
+            with self.step(me, last=True), ExitStack() as stack:
+                for end in ends:
+                    stack.callback(end)
+
+    @property
+    def holds(self) -> bool:
+        """Whether this thread works on an answer that has the context."""
+        return self._here.working
+
+    def between_steps(self) -> threading.Lock:
+        """Return what keeps steps out while the context is freed.
+
+        Raises EngineBusy inside an answer, which would wait for itself.
+        """
+        if self._here.working:
+            raise _inside()
+        return self._step
 
     def lent(self, function: _Function) -> _Function:
         """Return a caller's function as one that may ask nothing of this object while it runs in an answer."""
@@ -156,15 +195,10 @@ class AnswerLock:
 
         return cast("_Function", call)
 
-    def check_outside(self) -> None:
-        """Raise EngineBusy inside an answer, which would wait for itself."""
-        if self._here.working:
-            raise _inside()
-
     def drop(self) -> None:
         """Release the lock of an answer that nobody reads any more."""
         with self._changed:
-            if not self._working:
+            if not self._step.locked():
                 self._holder = None
                 self._changed.notify_all()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
 from time import perf_counter
 
 from pyspec.engine.assembly import Assembly
@@ -20,14 +18,13 @@ from pyspec.text.tokens import Step, Token
 class Session:
     """The text in the single sequence of `assembly`; `close` frees the assembly, too.
 
-    in_flight: the run that is being answered, None between answers.
+    Only one thread at a time may use it, but for `cancel`: see `AnswerLock`. in_flight: the run that is being answered, None
+    between answers.
     """
 
     def __init__(self, assembly: Assembly) -> None:
         self.assembly = assembly
         self.engine, self.loop, self.n_ctx = assembly.engine, assembly.loop, assembly.n_ctx
-        self._lock = Lock()
-        self._closed = False
         self.in_flight: Run | None = None
         self.tokens: list[int] = []
         self.statistics: AnswerStatistics | None = None
@@ -57,8 +54,12 @@ class Session:
                 self._read(run, policy, progress)
                 clock.prompt_read()
             while answers and run.finish_reason is None:
-                with self._alone(run):
-                    (step,) = self.loop.round((run,), policy)
+                if self.in_flight is not run:  # a newer one replaced it: its tokens are gone
+                    raise EngineBusy(
+                        "another answer was begun on this model, or it was closed",
+                        "finish one answer before the next",
+                    )
+                (step,) = self.loop.round((run,), policy)
                 if run.error is not None:
                     run.finish_reason = None
                     raise run.error
@@ -78,30 +79,12 @@ class Session:
                     run.tally, timings, n_prompt, kept, emitted, run.finish_reason
                 )
 
-    @contextmanager
-    def _alone(self, run: Run | None) -> Iterator[None]:
-        """Keep other threads out while C is called, and refuse an answer that a newer one has replaced: its tokens are gone."""
-        if not self._lock.acquire(blocking=False):
-            raise EngineBusy(
-                "another thread is using this model", "use one object per thread, or a lock"
-            )
-        try:
-            if self.in_flight is not run:
-                raise EngineBusy(
-                    "another answer was begun on this model, or it was closed",
-                    "finish one answer before the next",
-                )
-            yield
-        finally:
-            self._lock.release()
-
     def _begin(self, run: Run, held: int, least: int) -> int:
-        with self._alone(self.in_flight):
-            self.tokens, self.statistics = run.tokens, None
-            kept = self.loop.begin(run, held, least)
-            self.engine.cancel(raised=False)
-            self.in_flight = run
-            return kept
+        self.tokens, self.statistics = run.tokens, None
+        kept = self.loop.begin(run, held, least)
+        self.engine.cancel(raised=False)
+        self.in_flight = run
+        return kept
 
     def _read(self, run: Run, policy: Policy, progress: Callable[[int, int], None] | None) -> None:
         """Read the prompt in chunks; `progress` is called before the first of several, and after each."""
@@ -111,8 +94,7 @@ class Session:
             progress(total - run.missing, total)
         while True:
             if run.missing:
-                with self._alone(run):
-                    self.loop.round((), policy, [(run, min(run.missing, most))])
+                self.loop.round((), policy, [(run, min(run.missing, most))])
             if progress is not None:
                 progress(total - run.missing, total)
             if not run.missing:
@@ -129,21 +111,9 @@ class Session:
             self.engine.cancel()
 
     def close(self) -> None:
-        """Free the assembly; cancels an answer that another thread has in flight first."""
-        self.engine.cancel()
-        with self._lock:
-            self.in_flight, self._closed = None, True
-            self.assembly.close()
-
-    @contextmanager
-    def if_open(self) -> Iterator[bool]:
-        """Make `close` wait. Yields False if it was closed already, or if another answer is at work."""
-        entered = self._lock.acquire(blocking=False)
-        try:
-            yield entered and not self._closed
-        finally:
-            if entered:
-                self._lock.release()
+        """Free the assembly."""
+        self.in_flight = None
+        self.assembly.close()
 
 
 class _Clock:

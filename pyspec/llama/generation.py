@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import numpy as np
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import policies_of
+from pyspec.engine.runs import Run
 from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_head
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
@@ -187,10 +188,10 @@ class Generation(Mirror):
         self, completion: Completion | None, chunks: Generator[Any, None, None]
     ) -> Generator[Any, None, None]:
         """Run llama-cpp-python's generator to its end under the lock, with `completion` in force."""
-        ended = nullcontext() if completion is None else closing(completion)
-        with self.answer_lock.taken() as me, ended, closing(chunks):
+        lock, ends = self.answer_lock, [each.close for each in (completion, chunks) if each]
+        with lock.taken() as me, lock.ending(me, *ends):
             while True:
-                with self.answer_lock.step(me):
+                with lock.step(me):
                     self._in_force.completion = completion
                     try:
                         chunk = next(chunks)
@@ -313,7 +314,7 @@ class Generation(Mirror):
                         raise hook.error
                     yield step
             finally:
-                self._record_speculation(policy, options)
+                self._record_speculation(run, policy, options)
 
     @property
     def session(self) -> Session:
@@ -338,17 +339,15 @@ class Generation(Mirror):
         rule = AnswerOptions(sampling, speculation).rule(self.verification)
         return self._policies.new(speculation.length, rule, sampling.draw)
 
-    def _record_speculation(self, policy: LengthPolicy, options: AnswerOptions) -> None:
+    def _record_speculation(self, run: Run, policy: LengthPolicy, options: AnswerOptions) -> None:
         """After an answer, however it ended, update what the KV holds and what was done."""
         session = self._session
-        if session is None:
+        if session is None or not self.answer_lock.holds:
             return
-        statistics = session.statistics
-        with session.if_open() as is_open:
-            if is_open:
-                if statistics is not None and not self._timed_plain:
-                    self._timed_plain = time_plain(self, session, statistics, policy)
-                self._adopt(session.tokens, session.held)
+        statistics = session.statistics if session.tokens is run.tokens else None
+        if statistics is not None and not self._timed_plain:
+            self._timed_plain = time_plain(self, session, statistics, policy)
+        self._adopt(session.tokens, session.held)
         if statistics is not None:
             names = session.assembly.draft, session.assembly.companion
             report = statistics.report(policy)
@@ -377,16 +376,18 @@ class Generation(Mirror):
 
     def close(self) -> None:
         """Free the models; may be called twice. Raises EngineBusy inside an answer of its own."""
-        if hasattr(self, "answer_lock"):
-            self.answer_lock.check_outside()
+        lock = self.answer_lock.between_steps() if hasattr(self, "answer_lock") else nullcontext()
         session, self._session = getattr(self, "_session", None), None
         if session is not None:
-            session.close()
-            self._parts.close()
-        if hasattr(self, "_stack"):
-            super().close()
-            # llama-cpp-python would go on using the freed model
-            self._model = self._ctx = self._batch = self.tokenizer_ = ClosedHandle()
+            session.engine.cancel()
+        with lock:
+            if session is not None:
+                session.close()
+                self._parts.close()
+            if hasattr(self, "_stack"):
+                super().close()
+                # llama-cpp-python would go on using the freed model
+                self._model = self._ctx = self._batch = self.tokenizer_ = ClosedHandle()
 
     def __enter__(self) -> Generation:
         return self

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.answers import GREEDY, ask
 from helpers.devices import LAYERS
 
 from pyspec.engine.answer_lock import AnswerLock
@@ -59,6 +61,62 @@ def test_patience_ends() -> None:
         next(lock.held(_count()))
     stream.close()
     assert next(lock.held(_count())) == 0
+
+
+def test_the_context_is_freed_between_steps_and_no_step_begins_meanwhile() -> None:
+    """Another thread that closes the model waits until the round at work is over."""
+    lock, freed = AnswerLock(wait=False, forks=True), threading.Event()
+
+    def free() -> None:
+        with lock.between_steps():
+            freed.set()
+
+    def answer() -> Generator[int, None, None]:
+        thread.start()
+        yield int(freed.wait(0.05))
+        yield 2
+
+    thread = threading.Thread(target=free)
+    stream = lock.held(answer())
+    assert next(stream) == 0
+    thread.join()
+    with lock.between_steps(), pytest.raises(EngineBusy):
+        next(stream)
+
+
+def test_an_answer_that_lost_the_lock_ends_without_the_context() -> None:
+    """It was dropped, and another one runs; what it closes must not touch what is that one's now."""
+    lock, held = AnswerLock(wait=False, forks=True), list[bool]()
+
+    def answer() -> Generator[int, None, None]:
+        try:
+            yield from range(10)
+        finally:
+            held.append(lock.holds)
+
+    first = lock.held(answer())
+    next(first)
+    lock.drop()
+    second = lock.held(answer())
+    next(second)
+    first.close()
+    assert (held, next(second)) == ([False], 1)
+    second.close()
+    assert held == [False, True]
+
+
+def test_a_dropped_stream_that_is_closed_late_changes_nothing(
+    open_llama: Callable[..., Any], tiny_target: Path
+) -> None:
+    """What the fields say and the last block are of the answer that came after it."""
+    llm = open_llama(tiny_target)
+    first = llm.steps([3, 4, 5], GREEDY, max_tokens=40)
+    next(first)
+    llm.cancel()
+    ids, block = ask(llm, [9, 8, 7], 5).ids, llm.last_speculation
+    first.close()
+    assert llm.last_speculation is block
+    assert llm.input_ids[: llm.n_tokens].tolist() == [9, 8, 7, *ids[:-1]]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")

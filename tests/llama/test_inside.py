@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,12 @@ def in_criterion(llm: Any, act: Callable[[], Any]) -> None:
     llm.create_completion(PROMPT, stopping_criteria=criteria, **GREEDY)
 
 
+def in_another_thread(llm: Any, act: Callable[[], Any]) -> None:
+    """Another thread asks in the middle of a round."""
+    with ThreadPoolExecutor(1) as pool:
+        in_processor(llm, lambda: pool.submit(act).result())
+
+
 def in_progress(llm: Any, act: Callable[[], Any]) -> None:
     list(llm.steps([5, 6, 7], AnswerOptions(max_tokens=2, progress=lambda *_: act())))
 
@@ -66,11 +73,17 @@ def in_stream(llm: Any, act: Callable[[], Any]) -> None:
         act()
 
 
-PLACES = {"processor": in_processor, "criterion": in_criterion, "progress": in_progress, "stream": in_stream}  # fmt: skip
+PLACES = {
+    "processor": in_processor,
+    "criterion": in_criterion,
+    "progress": in_progress,
+    "stream": in_stream,
+    "another thread": in_another_thread,
+}
 
 
-ASKED = [(p, c) for p in PLACES for c in CALLS if (p, c) != ("stream", "close")]
-"""All places and calls; closing between chunks ends the stream."""
+ASKED = [(p, c) for p in PLACES for c in CALLS if c != "close" or p not in ("stream", "another thread")]  # fmt: skip
+"""All places and calls; closing between chunks ends the stream, and in another thread it waits for the round."""
 
 
 @pytest.mark.parametrize(("place", "call"), ASKED)
