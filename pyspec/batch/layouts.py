@@ -1,4 +1,4 @@
-"""Output files of a batch, which never replace foreign files, in two layouts: a text file for each input, and a table."""
+"""Output files of a batch. Two layouts are here: a text file for each input file, and a table."""
 
 from __future__ import annotations
 
@@ -17,52 +17,55 @@ from pyspec.text.result import RecordResult
 
 
 class OutputFiles:
-    """A run's output files, and the signatures of files that existed before. overwrite: whether to replace foreign files."""
+    """A run's output files. A file that existed before is replaced only if this run wrote it.
+
+    overwrite: whether to replace any file. signatures: what identifies each file's content when the run begins.
+    """
 
     def __init__(
         self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
     ) -> None:
         self.journal, self.overwrite = journal, overwrite
-        self.seen = {path: _signature(path) for path in paths}
+        self.signatures = {path: _signature(path) for path in paths}
         read = {os.path.realpath(source.path) for source in inputs if source.path is not None}
-        for path in self.seen:
+        for path in self.signatures:
             if os.path.realpath(path) in read:
                 raise InputError(
                     f"{as_text(str(path))} is an input and would be overwritten", "give another -o"
                 )
-            if self.seen[path] is not None and _is_model(path):
+            if self.signatures[path] is not None and _is_model(path):
                 raise InputError(
                     f"{as_text(str(path))} is a model and would be overwritten", "give another -o"
                 )
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """The content of a file."""
+        """Yield the content of a file in parts."""
         raise NotImplementedError
 
     def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """Lines of an earlier output, see `JsonLines`; [] where only the journal has results."""
+        """Return the lines of an earlier output, see `JsonLines`; none where only the journal has results."""
         return []
 
     def check(self, journal: Journal, records: Sequence[Record]) -> None:
         """Raise ResumeMismatch where a file exists that was not written from this journal."""
         complete = all(i in journal for i in range(len(records)))
-        for path, seen in self.seen.items():
-            if self.overwrite or seen is None:
+        for path, signature in self.signatures.items():
+            if self.overwrite or signature is None:
                 continue
             if not complete or path.read_bytes() != b"".join(self.chunks(path, journal, records)):
                 raise self.refuse(path)
 
     def assemble(self, journal: Journal, records: Sequence[Record]) -> None:
         """Write the files. Raises BatchWriteError."""
-        for path in self.seen:
+        for path in self.signatures:
             self._write(path, self.chunks(path, journal, records))
 
     def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
-        """Write a file atomically. Raises BatchWriteError, also where a file has appeared or changed since the run began."""
+        """Write a file atomically. Raises BatchWriteError if that fails, or if the file has changed since the run began."""
         try:
-            if _signature(path) != self.seen[path]:
+            if _signature(path) != self.signatures[path]:
                 raise FileExistsError
-            write_whole(path, chunks, replace=self.seen[path] is not None)
+            write_whole(path, chunks, replace=self.signatures[path] is not None)
         except FileExistsError:
             raise BatchWriteError(
                 f"{as_text(str(path))} appeared or changed while the batch ran and is not overwritten",
@@ -73,7 +76,7 @@ class OutputFiles:
                 f"{path} cannot be written: {error.strerror}; all records are in the journal",
                 "free some space and run the same command again: it only writes the file",
             ) from None
-        self.seen[path] = _signature(path)
+        self.signatures[path] = _signature(path)
 
     def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
         """The error for a foreign file at `path`."""
@@ -84,7 +87,7 @@ class OutputFiles:
 
 
 def _is_model(path: Path) -> bool:
-    """Whether a file is a GGUF, which this very run may use."""
+    """Whether a file is a GGUF, which this run may be using."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"
@@ -107,7 +110,7 @@ def _signature(path: Path) -> object:
 
 
 class TextFiles(OutputFiles):
-    """A folder with a text file for each input file, under the input's name, with answers in the order of the inputs.
+    """A folder with a text file for each input file, under the same name. Answers are in the order of the records.
 
     A failed record leaves its place empty.
     """
@@ -129,15 +132,15 @@ class TextFiles(OutputFiles):
         journal = folder / "pyspec-batch.journal"
         super().__init__(self._sources, inputs, journal, overwrite=overwrite)
         try:
-            for path in (journal, *self.seen):
+            for path in (journal, *self.signatures):
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BatchWriteError(f"{path.parent} cannot be created: {error.strerror}") from None
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
         name = self._sources[path]
-        own = (i for i, record in enumerate(records) if record.source == name)
-        return (_ARRANGE[self.per](journal.read(i).text).encode() for i in own)
+        indexes = (i for i, record in enumerate(records) if record.source == name)
+        return (_ARRANGE[self.per](journal.read(i).text).encode() for i in indexes)
 
 
 _ARRANGE: dict[str, Callable[[str], str]] = {
@@ -148,7 +151,7 @@ _ARRANGE: dict[str, Callable[[str], str]] = {
 
 
 class TableFile(OutputFiles):
-    """A CSV file: the rows of CSV inputs, or the ids of other records, with columns for the answers.
+    """A CSV file. It has the rows of CSV inputs, or else the records' ids, with columns for the answers.
 
     reading: the settings with which the records were read.
     """
@@ -174,12 +177,12 @@ class TableFile(OutputFiles):
             for i, record in enumerate(records):
                 yield _row([record.id, *_cells(journal.read(i))])
             return
-        places = {(record.source, record.line): i for i, record in enumerate(records)}
+        indexes = {(record.source, record.line): i for i, record in enumerate(records)}
         head = self._head(self.inputs[0])
-        yield _row([*head, *_free(head)])
+        yield _row([*head, *_answer_columns(head)])
         for source in self.inputs:
             for line, row in self._rows(source)[1:]:
-                at = places.get((source.name, line))
+                at = indexes.get((source.name, line))
                 filled = [*row, *[""] * (len(head) - len(row))]
                 yield _row([*filled, *(["", "", ""] if at is None else _cells(journal.read(at)))])
 
@@ -196,8 +199,8 @@ class TableFile(OutputFiles):
 _COLUMNS = ("answer", "finish_reason", "error")
 
 
-def _free(head: Sequence[str]) -> list[str]:
-    """Names of our columns that do not clash with those of the table."""
+def _answer_columns(head: Sequence[str]) -> list[str]:
+    """Name the columns for answers; a name that the table has already gets a prefix."""
     return [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
 
 

@@ -1,4 +1,4 @@
-"""Lines of JSON as records: our own format, with the fields of the server's requests, and OpenAI's batch format."""
+"""Reads records from lines of JSON: in our format, with the fields of the server's requests, or in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("pyspec")
 
 
 class LineBody(ChatBody, kw_only=True):
-    """A line of our format: a chat request's fields, or `prompt` in place of messages. id: of the record."""
+    """A line in our format: the fields of a chat request, or `prompt` in place of messages. id: the record's."""
 
     id: str | int | None = None
     messages: list[dict[str, Any]] | None = None  # type: ignore[assignment]  # prompt stands in for it
@@ -45,14 +45,14 @@ class _Kind(msgspec.Struct):
     body: msgspec.Raw = msgspec.Raw()
 
 
-def record_of(text: str, at: Record, *, templated: bool) -> Record:
-    """The record of a line. Raises InputError, whatever is wrong with the line.
+def record_of(text: str, empty: Record, *, templated: bool) -> Record:
+    """Read the record of a line. Raises InputError, whatever is wrong with the line.
 
-    at: the placeholder for a faulty line, which gets the line's id and form. templated: whether `--template` is in use.
+    empty: stands for the line if it is faulty, and gets its id and form. templated: whether `--template` is in use.
     """
     try:
         line = msgspec.json.decode(text, type=_Kind)
-        record = _foreign(line, at, templated=templated) if bytes(line.body) else _own(text)
+        record = _openai(line, empty, templated=templated) if bytes(line.body) else _own(text)
         record.check()
         if record.speculation is not None and record.speculation.tokens:
             raise InputError("speculation.tokens is not supported in a batch", "leave it out")
@@ -73,16 +73,16 @@ def _own(text: str) -> Record:
     return record
 
 
-def _foreign(line: _Kind, at: Record, *, templated: bool) -> Record:
-    """The record of a line in OpenAI's format. `at` gets its custom_id, even if the line is faulty."""
-    at.id, at.form = line.custom_id or at.id, CHAT
+def _openai(line: _Kind, empty: Record, *, templated: bool) -> Record:
+    """Read a line in OpenAI's format. `empty` gets its custom_id, even if the line is faulty."""
+    empty.id, empty.form = line.custom_id or empty.id, CHAT
     if templated:
         raise InputError("--template cannot be used with OpenAI's batch format")
-    return _only(read_body(line.url, line.body), at.id)
+    return _only(read_body(line.url, line.body), empty.id)
 
 
 def _only(body: Body, name: str) -> Record:
-    """A body's single record. Raises InputError for several answers, a stream or logprobs."""
+    """Return the only record of a body. Raises InputError for several answers, a stream or logprobs."""
     record, *more = records_of(body, name)
     if body.n not in (None, 1) or body.stream or more:
         raise InputError(
@@ -96,7 +96,7 @@ def _only(body: Body, name: str) -> Record:
 
 @cache
 def _names() -> frozenset[str]:
-    """Known fields of a line: those of requests, and harmless ones."""
+    """Return the names of the fields that a line may have: those of requests, and harmless ones."""
     return frozenset({*LineBody.__struct_fields__, *ChatBody.harmless})
 
 

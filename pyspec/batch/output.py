@@ -1,8 +1,8 @@
-"""A run from files to files: it answers unfinished records into the journal, and then assembles the output from that.
+"""Runs a batch from input files to output files. Answers go into a journal first; the output is assembled from it at the end.
 
 `OUT.jsonl` has a line for each record, in the order of the inputs. `DIR/` has a text file for each input file, and `OUT.csv` a
-row for each record. The journal of the latter two is kept, since they cannot hold whole results. Without `--overwrite`, the run
-replaces only files that it wrote itself.
+row for each record. These two keep their journal, since they cannot hold whole results. Without `--overwrite`, a run replaces
+only files that it wrote itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pyspec.text.result import RecordResult
 
 
 class _EarlierLine(msgspec.Struct):
+    """The fields that decide whether a line of an earlier output can be kept."""
+
     prompt_sha256: str
     run: str
     id: str = ""
@@ -36,15 +38,15 @@ class _EarlierLine(msgspec.Struct):
     messages: list[Any] | None = None
 
     @property
-    def shows(self) -> bool:
-        """Whether it has the prompt."""
+    def has_prompt(self) -> bool:
         return self.prompt is not None or self.messages is not None
 
 
 class JsonLines(OutputFiles):
     """A JSONL file.
 
-    counts: with all counts of speculation in each line. prompts: with the prompts. model: its name in OpenAI's format.
+    counts: whether each line has all counts of speculation. prompts: whether it has the record's prompt. model: the model's name
+    in lines of OpenAI's format.
     """
 
     def __init__(
@@ -64,17 +66,17 @@ class JsonLines(OutputFiles):
         self._earlier: list[bytes | None] = []
 
     def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """The lines of this run's earlier output, None for failed records; [] for no file, or one to overwrite.
+        """Return the lines of this run's earlier output, with None for failed records.
 
-        Raises ResumeMismatch for any other file.
+        The list is empty if there is no file, or one to overwrite. Raises ResumeMismatch for any other file.
         """
         self._run = run
-        if self.seen[self.path] is None:
+        if self.signatures[self.path] is None:
             return []
         known = _known_lines(self.path)
         wanted = [(record.id, record.sha256) for record in records]
         found = [(line.custom_id or line.id, line.prompt_sha256) for line, _ in known]
-        lacks = self.prompts and any(not (line.error or line.shows) for line, _ in known)
+        lacks = self.prompts and any(not (line.error or line.has_prompt) for line, _ in known)
         if found == wanted and all(line.run == run for line, _ in known) and not lacks:
             self._earlier = [data if line.error is None else None for line, data in known]
             return self._earlier
@@ -97,12 +99,12 @@ class JsonLines(OutputFiles):
         journal.remove()
 
     def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """A line for each record: the earlier one unless it was answered again."""
+        """Yield a line for each record: its earlier line, unless the record was answered again."""
         for i, record in enumerate(records):
             line = self._earlier[i] if self._earlier and i not in journal else None
             if line is None:
-                prompt = shown(record) if self.prompts else {}
-                line = public(
+                prompt = _prompt_of(record) if self.prompts else {}
+                line = output_line(
                     journal.read(i),
                     self._run,
                     record.form,
@@ -114,7 +116,7 @@ class JsonLines(OutputFiles):
 
 
 def _known_lines(path: Path) -> list[tuple[_EarlierLine, bytes]]:
-    """Lines of an earlier output; none if the file is something else."""
+    """Return the lines of an earlier output; none if the file is something else."""
     decode = msgspec.json.Decoder(_EarlierLine).decode
     try:
         with path.open("rb") as stream:
@@ -128,13 +130,13 @@ ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
 the clock, on neighbours in the batch and on interruptions."""
 
 
-def shown(record: Record) -> dict[str, Any]:
-    """A record's prompt as members of its line; empty for a record that could not be read."""
+def _prompt_of(record: Record) -> dict[str, Any]:
+    """Return a record's prompt as members of its line; none for a record that could not be read."""
     prompts = {"prompt": record.prompt, "messages": record.messages}
     return {name: value for name, value in prompts.items() if value is not None}
 
 
-def public(
+def output_line(
     result: RecordResult,
     run: str,
     form: str = "",
@@ -143,16 +145,18 @@ def public(
     model: str = "",
     prompt: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
-    """The line of a result in the output file, with its newline. run: hash of the run's identity.
+    """Return a result's line in the output file, with its newline.
 
-    form: of OpenAI's batch format, "" for ours. counts: with all counts of speculation, by which files of two runs differ.
-    prompt: what `shown` returns, if the line is to have it.
+    run: hash of the run's identity. form: the endpoint of a line in OpenAI's batch format, "" for a line in ours. counts: whether
+    to include all counts of speculation, which differ between two runs. prompt: the record's prompt, if the line is to have it.
     """
     block = result.speculation
     if not counts:
         block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
     if form:
-        return msgspec.json.encode({**_foreign(result, run, form, block, model), **prompt}) + b"\n"
+        return (
+            msgspec.json.encode({**_openai_line(result, run, form, block, model), **prompt}) + b"\n"
+        )
     line = {"id": result.id, **prompt, "prompt_sha256": result.prompt_sha256, "text": result.text}
     for name in ("reasoning", "reasoning_cut", "calls"):
         if value := getattr(result, name):
@@ -161,10 +165,10 @@ def public(
     return msgspec.json.encode({**line, "error": result.error, "run": run}) + b"\n"
 
 
-def _foreign(
+def _openai_line(
     result: RecordResult, run: str, form: str, block: dict[str, Any], model: str
 ) -> dict[str, Any]:
-    """A line of OpenAI's batch format. Its times are 0, so that equal answers have equal bytes."""
+    """Return a line of OpenAI's batch format. Its times are 0, so that equal answers have equal bytes."""
     name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
     response = error = None
     if result.error is None:
@@ -187,7 +191,7 @@ def _foreign(
 def open_output(
     out: str, inputs: Sequence[InputFile], reading: Reading, *, overwrite: bool, **lines: Any
 ) -> OutputFiles:
-    """The output that `-o` names: a folder if it is one or ends with a slash, a table if it ends with .csv, else JSON lines.
+    """Open the output that `-o` names: a folder if it is one or ends with a slash, a table if it ends with .csv, else JSON lines.
 
     lines: arguments of `JsonLines`. Raises InputError for an unknown ending, and for prompts in a folder or a table.
     """
@@ -244,7 +248,7 @@ class RunProgress:
 
 
 class Answerer(Protocol):
-    """An engine that answers records: a `Batch`, or its equivalent on a cluster."""
+    """What answers records: a `Batch`, or its equivalent on a cluster."""
 
     def identity(self) -> dict[str, Any]:
         """All that the answers depend on."""
@@ -254,10 +258,10 @@ class Answerer(Protocol):
 
 
 class FileRun:
-    """A run over known records, within a `with` block: first `answer`, then `assemble`.
+    """Answers records and writes their output. Use it in a `with` block: first `answer`, then `assemble`.
 
-    retry_failed: whether to answer failed records again. Entering the block raises BatchWriteError or ResumeMismatch, before
-    anything is computed, if the output is in use or belongs to another run.
+    retry_failed: whether to answer failed records again. Entering the block raises BatchWriteError if another process writes
+    this output, and ResumeMismatch if it belongs to another run. Nothing has been computed by then.
     """
 
     def __init__(
@@ -281,8 +285,8 @@ class FileRun:
     def __enter__(self) -> FileRun:
         earlier = self.output.inspect(self.name, self.records)
         failed = earlier.count(None)
-        again = self.retry_failed and failed > 0
-        if earlier and not again and not self.output.journal.exists():
+        retries = self.retry_failed and failed > 0
+        if earlier and not retries and not self.output.journal.exists():
             self.summary.kept, self.summary.failed = len(self.records), failed
             return self
         journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
@@ -295,11 +299,11 @@ class FileRun:
 
     def _begin(self, journal: Journal, earlier: Sequence[bytes | None]) -> None:
         self.output.check(journal, self.records)
-        again = journal.failed if self.retry_failed else set()
+        retried = journal.failed if self.retry_failed else set()
         done = {i for i, line in enumerate(earlier) if line} | journal.places.keys()
-        done -= again
+        done -= retried
         self._todo = [i for i in range(len(self.records)) if i not in done]
-        self.summary.kept, self.summary.failed = len(done), len(journal.failed - again)
+        self.summary.kept, self.summary.failed = len(done), len(journal.failed - retried)
         self.journal = journal
 
     @property

@@ -1,6 +1,6 @@
-"""Finds input files, in a fixed order without duplicates, and reads records from lines, paragraphs, files, JSON and columns.
+"""Finds input files, and reads records from their lines, paragraphs, JSON lines or columns, or from whole files.
 
-Text is strict UTF-8. No record larger than the limit is ever held in memory.
+The order of files is fixed, and none is read twice. Text must be UTF-8. No record larger than the limit is held in memory.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _BOM = b"\xef\xbb\xbf"
 class Reading:
     """Settings for reading inputs.
 
-    per: the unit of a text file that is a record. limit: bytes of a record. errors: "strict", or "replace" to put U+FFFD where
-    bytes are not UTF-8. template: text with `{text}` in it. column: the column of a CSV file that has the prompts; not needed
-    if there is only one.
+    per: which part of a text file is a record. limit: most bytes of a record. errors: "strict", or "replace" to put U+FFFD in
+    place of bytes that are not UTF-8. template: a text in which each input replaces `{text}`. column: the column of a CSV file
+    that has the prompts; a file with one column needs no name.
     """
 
     per: Per = "line"
@@ -55,7 +55,7 @@ class Reading:
             )
 
     def wrap(self, text: str) -> str:
-        """The prompt for one input. Braces other than `{text}` are left alone."""
+        """Return the prompt for one input. Braces other than `{text}` stay."""
         return text if self.template is None else self.template.replace("{text}", text)
 
 
@@ -63,10 +63,10 @@ Kind = Literal["text", "jsonl", "csv"]
 
 
 def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> Iterator[Record]:
-    """Records of one input. Blank lines, paragraphs, files and rows are skipped.
+    """Read the records of one input. Blank lines, paragraphs, files and rows are skipped.
 
-    A line of JSON has `prompt` or `messages`, and optionally id, system, max_tokens and the like, or is in OpenAI's batch
-    format. Raises InputError for a table that cannot be read or lacks the column. Other faulty records carry their error.
+    A line of JSON is in OpenAI's batch format, or has `prompt` or `messages` and optional fields such as id, system and
+    max_tokens. A faulty record carries its error. Raises InputError for a table that cannot be read or lacks the column.
     """
     for number, text in (_cells if kind == "csv" else _texts)(stream, name, kind, reading):
         whole = kind == "text" and reading.per == "file"
@@ -86,7 +86,7 @@ def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> I
 
 
 class _Line(NamedTuple):
-    """A line without its end. offset: of its first byte. data: None for a line over the limit."""
+    """A line without its line ending. offset: of its first byte in the file. data: None for a line over the limit."""
 
     number: int
     offset: int
@@ -94,7 +94,7 @@ class _Line(NamedTuple):
 
 
 def _lines(stream: BinaryIO, limit: int, *, cr: bool = False) -> Iterator[_Line]:
-    """Lines of a file without the BOM. LF, CRLF or the end of the file end a line. cr: keep the CR of CRLF."""
+    """Yield the lines of a file without its BOM. A line ends with LF or CRLF. cr: whether to keep the CR of CRLF."""
     offset = number = 0
     while data := stream.readline(limit + len(_BOM) + 2):
         number += 1
@@ -110,7 +110,7 @@ def _lines(stream: BinaryIO, limit: int, *, cr: bool = False) -> Iterator[_Line]
 
 
 def _groups(stream: BinaryIO, per: Per, limit: int) -> Iterator[list[_Line]]:
-    """The lines of each record. One over the limit is cut soon after that."""
+    """Yield the lines of each record. A record over the limit is cut soon after it."""
     group: list[_Line] = []
     size = 0
     for line in _lines(stream, limit):
@@ -130,7 +130,7 @@ def _groups(stream: BinaryIO, per: Per, limit: int) -> Iterator[list[_Line]]:
 def _texts(
     stream: BinaryIO, name: str, kind: Kind, reading: Reading
 ) -> Iterator[tuple[int, str | InputError]]:
-    """Each record's first line number, and its text or error."""
+    """Yield the number of each record's first line, and the record's text or error."""
     for lines in _groups(stream, reading.per if kind == "text" else "line", reading.limit):
         size = sum(len(line.data or b"") + 1 for line in lines) - 1
         try:
@@ -143,7 +143,7 @@ def _texts(
 
 
 def _text(line: _Line, name: str, reading: Reading) -> str:
-    """A line's text. Raises InputTooLong or InputEncoding, which name line and byte."""
+    """Decode a line. Raises InputTooLong or InputEncoding, which name the line and the byte."""
     if line.data is None:
         raise _too_long(name, line.number, reading.limit)
     try:
@@ -162,14 +162,14 @@ def _too_long(name: str, line: int, limit: int) -> InputTooLong:
 # -- JSON and tables -------------------------------------------------------------------------------
 
 
-def _from_json(text: str, at: Record, reading: Reading) -> Record:
-    """The record of a line of JSON, or the placeholder `at` with the error."""
+def _from_json(text: str, empty: Record, reading: Reading) -> Record:
+    """Return the record of a line of JSON, or the `empty` one of this line with the error."""
     try:
-        record = record_of(text, at, templated=reading.template is not None)
+        record = record_of(text, empty, templated=reading.template is not None)
     except InputError as error:
-        at.error = Failure.of(InputError(f"{at.source}, line {at.line}: {error}"))
-        return at
-    record.id, record.source, record.line = record.id or at.id, at.source, at.line
+        empty.error = Failure.of(InputError(f"{empty.source}, line {empty.line}: {error}"))
+        return empty
+    record.id, record.source, record.line = record.id or empty.id, empty.source, empty.line
     if record.prompt is not None:
         record.prompt = reading.wrap(record.prompt)
     return record
@@ -178,7 +178,7 @@ def _from_json(text: str, at: Record, reading: Reading) -> Record:
 def _cells(
     stream: BinaryIO, name: str, _kind: Kind, reading: Reading
 ) -> Iterator[tuple[int, str | InputError]]:
-    """The cells of one column of a CSV file with a header row, each with the number of its row's last line."""
+    """Yield the cells of one column of a CSV file. Each comes with the number of its row's last line."""
     rows = rows_of(stream, name, reading)
     _, head = next(rows, (0, []))
     if not head:
@@ -197,9 +197,9 @@ def _cells(
 
 
 def rows_of(stream: BinaryIO, name: str, reading: Reading) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, the header first, each with the number of its last line.
+    """Yield the rows of a CSV file, the header first. Each comes with the number of its last line.
 
-    Raises InputError for invalid CSV, and for a row with more cells than the header, whose columns are ambiguous.
+    Raises InputError for invalid CSV, and for a row with more cells than the header, since its columns are ambiguous.
     """
     lines = (_text(line, name, reading) + "\n" for line in _lines(stream, reading.limit, cr=True))
     first = list(islice(lines, _SNIFFED))
@@ -225,7 +225,7 @@ _SNIFFED = 100
 
 
 def _delimiter(lines: Sequence[str], name: str) -> str:
-    """The delimiter: a tab for .tsv, else a comma unless header and rows agree on another one. Raises InputError."""
+    """Detect the delimiter: a tab for .tsv, else a comma unless header and rows agree on another one. Raises InputError."""
     if name.lower().endswith(".tsv"):
         return "\t"
     named = [each for each in ",;\t|" if len(_first_rows(lines, each, 1)[0]) > 1]
@@ -241,7 +241,7 @@ def _delimiter(lines: Sequence[str], name: str) -> str:
 
 
 def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[str]]:
-    """The first rows of complete lines, at least one."""
+    """Return the first rows of these lines, at least one."""
     found: list[list[str]] = []
     with suppress(csv.Error):  # raised when the rows are read
         found += islice(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), most)
@@ -252,13 +252,16 @@ def _first_rows(lines: Sequence[str], delimiter: str, most: int) -> list[list[st
 
 
 _KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
-_TAKEN = (".txt", ".md", ".text", ".jsonl", ".ndjson")
+_IN_FOLDERS = (".txt", ".md", ".text", ".jsonl", ".ndjson")
 # endings of the files that are read from a folder
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """An input file. path: None for stdin. name: for records and messages. below: path relative to the folder that was named."""
+    """An input file.
+
+    path: None for stdin. name: its name in records and messages. below: its path relative to the folder that the user named.
+    """
 
     path: Path | None
     name: str
@@ -267,9 +270,9 @@ class InputFile:
 
 
 def find_sources(inputs: Sequence[str]) -> list[InputFile]:
-    """Files for names, folders, globs and `-`, without duplicates; those of a folder are sorted by path.
+    """Find the files for names, folders, globs and `-`, without duplicates. Files of a folder are sorted by path.
 
-    Raises InputError for names that do not exist, have no text files or are no regular file.
+    Raises InputError for a name that does not exist or is no regular file, and for a folder without text files.
     """
     found: dict[str, InputFile] = {}
     for word in inputs:
@@ -301,17 +304,17 @@ def _inside(folder: Path) -> list[InputFile]:
         if path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
-    files = [path for path in found if path.suffix.lower() in _TAKEN]
-    _name_skipped(folder, [path for path in found if path.suffix.lower() not in _TAKEN])
+    files = [path for path in found if path.suffix.lower() in _IN_FOLDERS]
+    _warn_skipped(folder, [path for path in found if path.suffix.lower() not in _IN_FOLDERS])
     if not files:
         raise InputError(
             f"{as_text(str(folder))} contains no text files",
-            f"their names end with {', '.join(_TAKEN)}",
+            f"their names end with {', '.join(_IN_FOLDERS)}",
         )
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
 
-def _name_skipped(folder: Path, files: Sequence[Path]) -> None:
+def _warn_skipped(folder: Path, files: Sequence[Path]) -> None:
     if files:
         first = ", ".join(as_text(str(file.relative_to(folder))) for file in files[:_NAMED])
         more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
@@ -335,12 +338,12 @@ def _source(path: Path, below: str) -> InputFile:
 
 
 def as_text(name: str) -> str:
-    """A file's name as text, with bytes that are not UTF-8 escaped."""
+    """Return a file's name as text. Bytes that are not UTF-8 are escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def read_sources(sources: Sequence[InputFile], reading: Reading) -> Iterator[Record]:
-    """All records of all sources, in order, with unique ids. Raises InputError if a file cannot be read."""
+    """Read the records of all sources, in order and with unique ids. Raises InputError if a file cannot be read."""
     return unique(record for source in sources for record in _read(source, reading))
 
 
@@ -354,7 +357,7 @@ def _read(source: InputFile, reading: Reading) -> Iterator[Record]:
 
 
 def _kind(source: InputFile, reading: Reading) -> Kind:
-    """The format to read an input as. Raises InputError for a column of no table, and for JSON that is not in lines."""
+    """Return the format of an input. Raises InputError for a column of no table, and for JSON that is not in lines."""
     if reading.column is not None and source.path is None:
         return "csv"
     if reading.column is not None and source.kind != "csv":

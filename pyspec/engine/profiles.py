@@ -1,8 +1,8 @@
-"""What is known of a pair of models before its first round: a stored profile, or a prior from the files' types and sizes.
+"""What a policy begins with for a pair of models: a stored profile, or priors from the files' types and sizes.
 
-A profile belongs to one pair on one machine and lies in the cache. The part that holds on any machine, a draft's acceptance, may
-lie beside the draft as its prior. Reading a file that is damaged or belongs to other models raises ProfileError; loading it for a
-policy logs a warning instead, and the policy starts without it.
+A profile belongs to one pair on one machine and is stored in the cache. A draft's acceptance is the same on any machine, so it
+may also be shipped as a prior beside the draft. Reading a file that is damaged or belongs to other models raises ProfileError.
+Loading it for a policy logs a warning instead, and the policy starts without it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class ProfileKey(msgspec.Struct, frozen=True):
-    """What a profile belongs to: sha256 of the files ("" for none), where and how they run."""
+    """What a profile belongs to: the files by their sha256, "" for none, and where and how they run."""
 
     target: str
     draft: str
@@ -54,7 +54,7 @@ class ProfileKey(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct):
-    """What was measured for a policy to begin with, as written to the file."""
+    """The file: the measured cost curve and acceptance that a policy begins with."""
 
     key: ProfileKey
     curve: CurveState
@@ -63,10 +63,10 @@ class Profile(msgspec.Struct):
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
-    """What was learned of a draft's acceptance, on any machine: the file beside the draft.
+    """The file beside a draft: its acceptance, which holds on any machine.
 
-    draft and companion are sha256 of the files; the companion's part is ignored with another companion or none. Nothing about
-    lookup is kept: it is not a property of the draft, and what one kind of text taught did harm with others.
+    draft and companion are sha256 of the files. The companion's part is ignored with another companion or none. Lookup has no
+    part: its acceptance is not a property of the draft, and what one kind of text taught did harm with others.
     """
 
     draft: str
@@ -77,7 +77,7 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
     format: Literal[1] = 1
 
     def restore(self, draft: str, companion: str) -> Acceptance:
-        """The acceptance that a policy begins with and then changes. Raises ProfileError for another draft."""
+        """Return a new acceptance for a policy to begin with. Raises ProfileError for another draft."""
         if self.draft != draft:
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
         judged = self.judged if self.companion == companion else Logistic()
@@ -85,7 +85,7 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Taught(msgspec.Struct):
-    """What answers taught about a draft, as it is kept; fields as in `Acceptance`."""
+    """The stored form of what answers taught about a draft; fields as in `Acceptance`."""
 
     greedy: Calibration
     coupled: Calibration
@@ -111,7 +111,7 @@ def save_profile(profile: Profile, folder: Path) -> Path:
 
 
 def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
-    """The stored profile, None if there is none. Raises ProfileError if it is corrupt or foreign."""
+    """Return the stored profile, None if there is none. Raises ProfileError if it is damaged or belongs to others."""
     path = profile_path(folder, key)
     profile = read_struct(path, Profile, _HINT)
     if profile is not None and profile.key != key:
@@ -124,7 +124,7 @@ def prior_path(draft: Path) -> Path:
 
 
 def read_prior(draft: Path) -> Prior | None:
-    """The prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
+    """Return the prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
     return read_struct(came_with(draft, ".prior.json"), Prior, "install it again")
 
 
@@ -140,7 +140,7 @@ def write_struct(path: Path, content: msgspec.Struct, what: str) -> Path:
 
 
 def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
-    """The content of a file, None if there is none. Raises ProfileError if it is damaged."""
+    """Return the content of a file, None if there is no file. Raises ProfileError if it is damaged."""
     what = kind.__name__.lower()
     try:
         if not path.exists():
@@ -167,7 +167,7 @@ class SideFile(NamedTuple):
 
 
 def profile_key(llm: Any, sides: Sequence[SideFile]) -> ProfileKey:
-    """The key for a loaded target with its draft and companion, if any, in this order."""
+    """Return the key for a loaded target. sides: its draft and companion, in this order, as far as it has them."""
     draft, companion = _hashes(sides)
     return ProfileKey(
         target=file_sha256(llm.model_path),
@@ -180,7 +180,7 @@ def profile_key(llm: Any, sides: Sequence[SideFile]) -> ProfileKey:
 
 
 def _where(llm: Any) -> str:
-    """How many layers are on devices, and the devices' descriptions."""
+    """Say how many layers are on devices, and on which."""
     offloaded = gpu_layers(llm)
     if not offloaded:
         return "0 layers on a GPU"
@@ -191,7 +191,7 @@ def _where(llm: Any) -> str:
 
 
 def device_names(llm: Any) -> str:
-    """Descriptions of the devices that a loaded model's layers may be on."""
+    """Return the descriptions of the devices that a loaded model's layers may be on."""
     return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
 
 
@@ -201,9 +201,9 @@ def _hashes(sides: Sequence[SideFile]) -> tuple[str, str]:
 
 
 def load_profile(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptance] | None:
-    """The measured curve and learned acceptance for these models on this machine, or None.
+    """Return the measured curve and acceptance of these models on this machine, or None.
 
-    A damaged or foreign file gives a warning and None; everything is then learned from the start.
+    For a damaged file, or one of other models, it logs a warning and returns None.
     """
     if not profiles_dir().is_dir():  # then the files need not be hashed
         return None
@@ -216,13 +216,13 @@ def load_profile(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Accept
 
 
 def beginnings(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptance]:
-    """The curve and acceptance that a policy for these models begins with and then changes: their profile, or priors.
+    """Return a new curve and acceptance for a policy of these models: from their profile, or from priors.
 
-    Cost priors are corrected by times that decodes took here before. If no acceptance prior came with the draft, what an earlier
-    process stored takes its place.
+    The prior curve is corrected by times that decodes took here before. If no prior of acceptance came with the draft, what an
+    earlier process stored takes its place.
     """
-    if (known := load_profile(llm, sides)) is not None:
-        return known
+    if (profile := load_profile(llm, sides)) is not None:
+        return profile
     run = _run(llm)
     target, draft = kept_times(Path(llm.model_path), run), {}
     if sides:
@@ -233,7 +233,7 @@ def beginnings(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptan
 
 
 def policies_of(llm: Any, sides: Sequence[SideFile], length: Length, **defaults: Any) -> Policies:
-    """Make the policies for loaded models, which begin with what is known of these. defaults: rule and draw of `Policies`."""
+    """Make the policies for loaded models, with what is known of these. defaults: rule and draw of `Policies`."""
     curve, learned = beginnings(llm, sides)
     return Policies(length, curve, learned, companion=len(sides) > 1, **defaults)
 
@@ -254,8 +254,8 @@ def keep_seen(llm: Any, sides: Sequence[SideFile], curve: CostCurve, watch: Watc
 def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None) -> None:
     """Store what answers taught about a draft's acceptance for the next process, unless a prior came with the draft.
 
-    A prior was learned from many texts, and the last few add nothing to it. For a draft without one, what the last process
-    learned is worth as much (bench/firsts.py, where answers follow each other).
+    A prior was learned from many texts, and a few more add nothing to it. For a draft without a prior, what the last process
+    learned is worth as much as one (bench/firsts.py, where answers follow each other).
     """
     with suppress(PyspecError):
         if learned is not None and sides and read_prior(sides[0].path) is None:
@@ -265,7 +265,7 @@ def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None
 
 
 def kept_learned(llm: Any, sides: Sequence[SideFile]) -> Acceptance | None:
-    """What an earlier process stored about a draft's acceptance with this target, None if nothing."""
+    """Return what an earlier process stored about a draft's acceptance with this target, None if nothing."""
     with suppress(PyspecError, msgspec.MsgspecError):
         fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
         if fact is not None and read_prior(sides[0].path) is None:
@@ -283,7 +283,7 @@ def _run(llm: Any) -> str:
 
 
 def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
-    """Remove what was measured of a target with any draft, and the times of these drafts; returns the number of profiles removed.
+    """Remove a target's profiles and decode times, and the decode times of these drafts. Returns the number of profiles removed.
 
     Raises ModelError.
     """
@@ -302,7 +302,7 @@ def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
 
 
 def disagreement(new: CurveState, old: CurveState) -> float:
-    """Largest ratio between two measured curves: of a target row, of eight rows to one, and of a draft step to a row."""
+    """Return the largest ratio between two curves: of a target row, of eight rows to one, and of a draft step to a row."""
 
     def figures(state: CurveState) -> list[float]:
         target, draft = state.target.bases[0], state.draft.bases[0]
@@ -314,7 +314,7 @@ def disagreement(new: CurveState, old: CurveState) -> float:
 
 
 def prior_learned(sides: Sequence[SideFile]) -> Acceptance:
-    """A draft's acceptance before the first round: the prior beside its file, or nothing."""
+    """Return the acceptance in a draft's prior; one that has learned nothing if there is no prior."""
     try:
         prior = read_prior(sides[0].path) if sides else None
         return prior.restore(*_hashes(sides)) if prior is not None else Acceptance()
@@ -324,7 +324,7 @@ def prior_learned(sides: Sequence[SideFile]) -> Acceptance:
 
 
 def save_prior(sides: Sequence[SideFile], learned: Acceptance) -> Path:
-    """Write what was learned beside the draft, to be shipped with it; returns the path. Raises ProfileError."""
+    """Write a prior beside the draft, to be shipped with it, and return its path. Raises ProfileError."""
     draft, companion = _hashes(sides)
     if not draft:
         raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
@@ -340,16 +340,16 @@ Other types use Q4_K_M's, since kernels of its family handle several rows at onc
 
 
 def gpu_layers(llm: Any) -> int:
-    """Layers requested on devices, -1 or many for all; 0 if there is no device."""
+    """Return the number of layers requested on devices; -1, or more than there are, means all. 0 if there is no device."""
     layers = int(llm.model_params.n_gpu_layers)
     return layers if layers and layer_devices(getattr(llm, "devices", ())) else 0
 
 
 def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) -> CostCurve:
-    """The initial cost curve: the shape of the target's file type, with shares of a step by file size.
+    """Return the curve assumed before any measurement: the shape of the target's file type, and side models' shares by file size.
 
-    The first rounds correct it; until then only ratios matter. one_row_ms: what a row took on this machine before, 0 for unknown;
-    then what context adds is as it was measured for the shape of the heads, where it was.
+    The first rounds correct it; until then only its ratios matter. one_row_ms: the time of a row on this machine, as measured
+    before, 0 if unknown. If it is known, the cost of context is what `deeper` measured for the target's heads, if it did.
     """
     experts, size = experts_of(llm) or (None, max(1, llama_cpp.llama_model_size(llm.model)))
     shares = [max(0.02, side.size / size) for side in sides][:2]
@@ -368,17 +368,17 @@ def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) ->
 
 
 def _curve_of_device(llm: Any) -> str | None:
-    """The shape for a device, if most layers are on one that is not another machine's."""
+    """Return the name of a device's shape, if most layers are on devices of this machine."""
     layers, most = gpu_layers(llm), llama_cpp.llama_model_n_layer(llm.model) + 1
     if layers == 0 or 0 < layers < most / 2:
-        return None  # the layers left to the CPU dominate the time
+        return None  # the layers left on the CPU take most of the time
     if all(each.kind == "RPC" for each in layer_devices(getattr(llm, "devices", ()))):
-        return None  # what runs on the other machine is unknown
+        return None  # it is unknown what the other machine computes with
     return "metal" if sys.platform == "darwin" else "cuda"
 
 
 def _depth_share(model: Any) -> float:
-    """Cost that one position of context adds to a row on a CPU, in units of a row without context.
+    """Return the cost that one position of context adds to a row on a CPU, in units of a row without context.
 
     Attention does 2 * n_layer * n_embd products per position while the weights do n_params. Measured on the 135M model in three
     file types it costs 1.4 to 2.3 times that share: Q4_1 +39 %, BF16 +43 %, Q4_K_M +59 % from 64 positions to 1024.

@@ -12,7 +12,7 @@ from helpers.fake_batch import Fake, go
 from helpers.systems import limits, make_fifo
 
 from pyspec.batch.journal import changed_settings
-from pyspec.batch.output import open_output, public
+from pyspec.batch.output import open_output, output_line
 from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.store.files import write_whole
@@ -150,8 +150,8 @@ def test_counts_are_left_out_unless_asked_for():
         prompt_sha256="",
         speculation={"verification": "strict", "relaxed": 0, "rounds": 7},
     )
-    assert "rounds" not in json.loads(public(result, "run"))["speculation"]
-    assert json.loads(public(result, "run", counts=True))["speculation"]["rounds"] == 7
+    assert "rounds" not in json.loads(output_line(result, "run"))["speculation"]
+    assert json.loads(output_line(result, "run", counts=True))["speculation"]["rounds"] == 7
 
 
 # -- nothing of others is overwritten ------------------------------------------------------------------
