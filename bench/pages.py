@@ -55,7 +55,7 @@ from startup import Startup
 from truncation import Truncations
 
 from pyspec.errors import InputError
-from pyspec.measure import quality, report
+from pyspec.measure import quality, quality_page, report
 from pyspec.measure.chance import Interval
 from pyspec.measure.quality import DISTINCT, NATS, ROUGE, QualityResults
 from pyspec.measure.report import Results, table
@@ -115,7 +115,7 @@ def redraw(folder: Path) -> None:
     for name, results in runs(folder).items():
         report.save_page(results, folder / name)
     for name, found in rules(folder).items():
-        quality.save_quality(quality.judged_again(found), folder / name)
+        quality_page.save_quality(quality.judged_again(found), folder / name)
     for name, kind in _kept(folder, COMPARED):
         write_page(folder / name, kind)
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():

@@ -1,4 +1,4 @@
-"""What a rule costs in quality: figures of several variants' answers to the same questions against a control, and their page.
+"""What a rule costs in quality: figures of several variants' answers to the same questions against a control.
 
 The first variant is the control. By default it is strict verification with forced drafts, so the effect of rounding alone is in
 it too. Nats are of the emitted tokens under the target, at the rows they were chosen from.
@@ -7,19 +7,15 @@ it too. Nats are of the emitted tokens under the target, at the rows they were c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
 import msgspec
 
-from pyspec.profiling.pictures import new_axes
 from pyspec.profiling.questions import Question, grouped
-from pyspec.screen.tables import TextTable, table_of
 
 from .chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
 from .records import RunRecord, Setup, TimedAnswer
-from .report import table, whole_page, write_results
 from .tasks import first_check
 from .variants import Variant, parse_variants
 
@@ -55,7 +51,8 @@ class Figures(msgspec.Struct):
     tokens; open: share of places where the gate was open; looped: answers that loop; looped_p: exact paired test against the
     control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety if there are several seeds, nats
     under the judge if there is one, ROUGE-L where questions have references and `rouge-score` is installed, and the share that
-    passed for each kind of check. worse: what is worse beyond chance, see `worse_in`.
+    passed for each kind of check. worse: what is worse beyond chance, see `worse_in`. gaps: sum of the relaxed tokens' gaps over
+    an answer's tokens, nats; None where it was not recorded.
     """
 
     who: str
@@ -69,6 +66,7 @@ class Figures(msgspec.Struct):
     distinct_p: float
     measures: dict[str, Measure]
     worse: list[str] = []
+    gaps: Interval | None = None
 
 
 class QualityResults(msgspec.Struct):
@@ -83,9 +81,6 @@ class QualityResults(msgspec.Struct):
     figures: list[Figures]
     verdict: str
     unscored: int = 0
-
-
-# -- figures ------------------------------------------------------------------------------------------------------------
 
 
 def figures_of(records: Sequence[RunRecord], questions: Sequence[Question]) -> list[Figures]:
@@ -135,7 +130,25 @@ def _figures(
         looped_p=exact_pairs(pairs),
         distinct_p=signed_ranks(changes(own[DISTINCT], base[DISTINCT])),
         measures=measures,
+        gaps=gaps_of(group),
     )
+
+
+def gaps_of(group: Sequence[RunRecord]) -> Interval | None:
+    """The sum of gaps a token, the mean over questions; None for records from before it was recorded.
+
+    A relaxed token is less likely than the target's choice by its gap, so this is what the rule itself adds to the nats a token.
+    What follows a relaxed token is not in it, which makes it a lower estimate; but the texts' other differences are not in it
+    either, so its interval is narrower.
+    """
+    turns = [(record.question_id, record.turns[0]) for record in group]
+    if not all("relaxed_nats" in turn.speculation for _, turn in turns):
+        return None
+    values = {
+        q: fmean(turn.speculation["relaxed_nats"] / max(1, len(turn.tokens)) for _, turn in answers)
+        for q, answers in grouped(turns, lambda each: each[0]).items()
+    }
+    return paired(values, dict.fromkeys(values, 0.0))
 
 
 def values_of(
@@ -247,127 +260,18 @@ def conclusion(found: Sequence[Figures], variants: Sequence[Variant]) -> str:
         return "No margin rule was measured."
     fine = [f for f in rules if not f.worse]
     best = max(fine or rules, key=lambda f: f.gain)
-    bad = ", ".join(f"{f.who} ({_brings(f)}: {', '.join(f.worse)})" for f in rules if f.worse)
+    bad = ", ".join(f"{f.who} ({brings(f)}: {', '.join(f.worse)})" for f in rules if f.worse)
     text = f"Every margin rule is worse than {control.who} in something, {bad}; the data support strict."
     if fine:
         text = (
             f"Of the margin rules that are in nothing worse than {control.who} as far as {best.answers} answers can "
-            f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {_brings(best)}."
+            f"show, {best.who} brings most: {best.length:.2f} tokens a verify, {brings(best)}."
         )
         text += f" Worse are {bad}." if bad else ""
     shown = [f"in {n} of {best.measures[n].over.seen:.3f}" for n in _SEEN if n in best.measures]
     return f"{text} The sample shows, four times of five, a difference {', '.join(shown)}."
 
 
-def _brings(found: Figures) -> str:
+def brings(found: Figures) -> str:
+    """Tokens a verify over the control's, in percent."""
     return f"{100 * (found.gain - 1):+.0f} %"
-
-
-# -- the page -----------------------------------------------------------------------------------------------------------
-
-
-def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
-    """The results as Markdown."""
-    setup, first = results.setup, results.figures[0]
-    control, questions = first.who, first.measures[NATS].questions
-    seeds = f" to {questions} questions" * (first.answers > questions)
-    intro = (
-        f"Made by `{results.command}` on {setup.day}: {first.answers} answers a variant{seeds} where not "
-        f"said otherwise, at most {setup.max_tokens} tokens, temperature {setup.temperature:g}; all of a question side by side. "
-        f"Nats are of the emitted tokens under the target{_judge_of(setup)}. Differences are from {control}, paired by "
-        "question, with 95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
-        "questions show four times of five. An answer is looped where less than "
-        f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse in a figure where "
-        "the whole interval of its difference is on the bad side, widened for the number of margin rules on the page "
-        "(Bonferroni)." + _SAMPLED * bool(setup.temperature)
-    )
-    parts = [intro, f"**{results.verdict}**", variant_table(results.figures).markdown, _EXPLAINED,
-             "## Variety, checks by a program, and references", check_table(results.figures)]  # fmt: skip
-    if results.unscored:
-        parts.append(
-            f"References of {results.unscored} questions were not compared: `rouge-score`, which says how near an answer is "
-            "to one, was not installed."
-        )
-    return whole_page(results.title, parts, pictures, setup)
-
-
-def _judge_of(setup: Setup) -> str:
-    judge = setup.files.get("judge")
-    return f", judged nats of the same texts under {judge.name}, by its own tokens" if judge else ""
-
-
-_SAMPLED = (
-    " Tokens are drawn from what top-k 40, top-p 0.95 and min-p 0.05 leave, answers of one question and seed with the same "
-    "random numbers (`apart` with others): where two variants say the same, they go on alike, and after the first "
-    "difference as strangers. "
-    "Variety is the number of different 4-grams in all seeds' answers to a question over the sum of each one's: 1 where no "
-    "two seeds share one. A rule that sharpens the target's distribution lowers nats, and variety "
-    "too, which counts as worse where chance does not explain it."
-)
-
-_EXPLAINED = (
-    "`strict` and `plain` differ by rounding alone: batches of other widths. `temp:T` samples at temperature T. `random` "
-    "takes the runner-up (above temperature 0 with its noise, as the rule does) at open gates at random, "
-    "whatever was drafted, as often as the margin rule of the same gate did: deviation alone. `apart` has llama.cpp draw, and "
-    "drafts that are greedy. `thin` takes the drafted "
-    "runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, `model` drafts without lookup. Tokens a "
-    "verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
-)
-
-
-def save_quality(results: QualityResults, folder: Path) -> None:
-    """Write `quality.json` into a folder, with the picture and the page `README.md` made from it."""
-    write_results(results, folder, "quality.json", _pictures, quality_page)
-
-
-def _pictures(results: QualityResults) -> dict[str, Any]:
-    """Points: a variant's nats per token over the control's (x) and its tokens per verify over the control's (y)."""
-    title = f"what a rule brings and costs, against {results.figures[0].who}"
-    figure, axes = new_axes(title, "nats a token over the control", "tokens a verify, times")
-    for found in results.figures:
-        place = found.measures[NATS].over.mean, found.gain
-        axes.scatter(*place, s=16)
-        axes.annotate(found.who, place, fontsize="x-small", xytext=(3, 3),
-                      textcoords="offset points")  # fmt: skip
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    return {"gain-nats.svg": figure}
-
-
-def variant_table(found: Sequence[Figures]) -> TextTable:
-    """What each variant brings and costs."""
-    return table_of(found, {
-        "": lambda f: f.who,
-        "tokens a verify": lambda f: f"{f.length:.2f} ({_brings(f)})",
-        "relaxed": lambda f: f"{100 * f.relaxed:.1f} %",
-        "gate open": lambda f: f"{100 * f.open:.1f} %",
-        "nats a token": lambda f: f"{f.measures[NATS].mean:.3f}",
-        "over control": lambda f: _interval(f.measures[NATS].over),
-        "looped, share over control": lambda f: f"{f.looped} of {f.answers} {_interval(f.measures[LOOPS].over)}",
-        "p": lambda f: _chance(f.looped_p),
-        "distinct-4 over control": lambda f: _shown(f.measures[DISTINCT]),
-        "rank p": lambda f: _chance(f.distinct_p),
-        "worse": lambda f: ", ".join(f.worse) or "-",
-    })  # fmt: skip
-
-
-def check_table(found: Sequence[Figures]) -> str:
-    """Share of each kind of check that passed, and agreement with references, with differences from the control."""
-    shown = (NATS, DISTINCT, LOOPS)  # in the other table
-    names = list(dict.fromkeys(n for f in found for n in f.measures if n not in shown))
-    if not names:
-        return "Of no question a check or a reference was used."
-    most = {n: max(f.measures[n].questions for f in found if n in f.measures) for n in names}
-    rows = [[f.who, *(_shown(f.measures.get(n)) for n in names)] for f in found]
-    return table(["", *(f"{n}, {most[n]} questions" for n in names)], rows)
-
-
-def _chance(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
-
-
-def _shown(measure: Measure | None) -> str:
-    return f"{measure.mean:.3f} {_interval(measure.over)}" if measure else "-"
-
-
-def _interval(value: Interval) -> str:
-    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f}) [{value.seen:.3f}]"

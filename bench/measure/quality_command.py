@@ -35,10 +35,9 @@ from .quality import (
     QualityResults,
     conclusion,
     figures_of,
-    save_quality,
     unscored,
-    variant_table,
 )
+from .quality_page import save_quality, variant_table
 from .records import RunRecord, describe
 from .variants import SideBySide, Variant, answer_all, parse_variants
 

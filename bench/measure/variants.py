@@ -256,6 +256,8 @@ class SideBySide:
             return None
         run.tokens[-1] = taken
         run.tally.relaxed += 1
+        if taken == best.second:
+            run.tally.relaxed_nats += best.gap(answer.sampling.temperature)
         self._engine.set_tokens(run.seq, run.tokens)
         return taken
 

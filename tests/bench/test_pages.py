@@ -192,4 +192,6 @@ def test_the_pages_are_those_of_the_results(pages) -> None:
             assert found.table() in page.read_text(encoding="utf-8"), path
     for name, found in pages.rules(folder).items():
         text = (ROOT / "bench" / "results" / name / "README.md").read_text(encoding="utf-8")
-        assert text.startswith(pages.quality.quality_page(found).partition("\n## Setup")[0]), name
+        assert text.startswith(pages.quality_page.quality_page(found).partition("\n## Setup")[0]), (
+            name
+        )

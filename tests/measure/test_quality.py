@@ -16,10 +16,10 @@ from pyspec.measure.quality import (
     conclusion,
     distinct_4,
     figures_of,
-    quality_page,
     unscored,
     variety,
 )
+from pyspec.measure.quality_page import quality_page
 from pyspec.measure.records import RunRecord
 from pyspec.measure.tasks import Options
 from pyspec.measure.variants import SideBySide, answer_all, parse_variants, rates
@@ -160,6 +160,23 @@ def test_the_verdict_says_what_the_sample_could_have_shown() -> None:
     found = judged(run(CONTROL), own)
     said = conclusion(list(found.values()), parse_variants(",".join(found)))
     assert "in looped of 0.467, in distinct-4 of" in said
+
+
+def test_the_sum_of_gaps_is_a_mean_over_questions() -> None:
+    """By hand: half of eight answers spent .24 nats in 24 tokens, the ninth none; records that lack the sum tell nothing."""
+    own = run(MARGIN)
+    for r, spent in zip(own, [0.24, 0.0] * 4 + [0.0], strict=True):
+        r.turns[0].speculation = {**r.turns[0].speculation, "relaxed_nats": spent}
+    found = judged(run(CONTROL), own)
+    gaps = found[MARGIN].gaps
+    assert gaps.mean == pytest.approx(4 * 0.01 / 9)
+    assert 0.0 < gaps.low < gaps.mean < gaps.high < 0.01
+    assert found[CONTROL].gaps is None
+    page = quality_page(QualityResults("t", "c", SETUP, list(found.values()), "v"))
+    assert f"| {gaps.mean:.4f} ({gaps.low:.4f} to {gaps.high:.4f}) |" in page
+    assert "gaps a token" not in quality_page(
+        QualityResults("t", "c", SETUP, [found[CONTROL]], "v")
+    )
 
 
 def test_random_variants_deviate_as_often_as_their_margin_did() -> None:

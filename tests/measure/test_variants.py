@@ -135,6 +135,7 @@ def test_random_deviates_as_often_as_it_is_told_and_drafts_nothing(answers):
     assert always[variant].speculation["relaxed"] == always[variant].speculation["open"] > 0
     assert always[variant].tokens != always["plain"].tokens
     assert always[variant].speculation["verified"] == 0
+    assert 0.0 < always[variant].speculation["relaxed_nats"] < 0.5 * len(always[variant].tokens)
 
 
 def test_thin_relaxes_less(answers):
