@@ -159,7 +159,7 @@ def _save(chat: Chat, argument: str) -> None:
 
 def _may_replace(chat: Chat, path: Path) -> None:
     """Raise InputError unless the user agrees to replace a saved chat. Other files are never replaced."""
-    files.load(path)
+    files.check_replaceable(path)
     if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
         raise InputError(f"{path} was not changed", "name another file")
 
@@ -377,7 +377,7 @@ COMMANDS = (
     Command("forget", _forget, "delete what is kept of this chat, or of all", "[all]", ("all",)),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
     Command("image", _image, "put a picture before the next message", "FILE", takes_file=True),
-    Command("system", _system, "set the system prompt; - removes it, no text shows it", "TEXT"),
+    Command("system", _system, "set the system prompt, or with - remove it; without a text, show it", "TEXT"),
     Command("set", _set, "change a setting, or show it; without a name, the usual ones", "NAME VALUE", (*FIELDS, "all")),
     Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),

@@ -79,11 +79,7 @@ def save(
 
     Raises InputError if it cannot be written, or if the existing file is not a saved chat.
     """
-    try:
-        if is_there(path):
-            load(path)
-    except InputError:
-        raise InputError(f"{path} exists and is not a saved chat", "name another file") from None
+    check_replaceable(path)
     from pyspec._version import __version__  # noqa: PLC0415 - found when asked for
 
     saved = SavedChat(
@@ -99,6 +95,15 @@ def save(
         write_whole(path, [data, b"\n"])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise InputError if the name is taken by something that is not a saved chat."""
+    try:
+        if is_there(path):
+            load(path)
+    except InputError:
+        raise InputError(f"{path} exists and is not a saved chat", "name another file") from None
 
 
 def is_there(path: Path) -> bool:

@@ -127,7 +127,9 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _SWITCH)
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
-    reasoning_budget: int = _setting(-1, _number(int, -1, 2**31 - 1))
+    reasoning_budget: int = _setting(
+        -1, _number(int, -1, 2**31 - 1)._replace(takes="tokens; -1 for no limit")
+    )
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _SWITCH)
     tokens: bool = _setting(False, _SWITCH)

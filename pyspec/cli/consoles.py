@@ -31,10 +31,26 @@ def stdout_console() -> Console:
 def print_listing(
     head: Sequence[str], rows: Iterable[Sequence[str]], first: Sequence[str], needed: int
 ) -> None:
-    """Print one line per model. A narrow terminal gets the leading columns of `first` that fit, at least `needed`."""
-    words = [name for name in head if name not in ("GB", "share")]
+    """Print one line per model. A narrow terminal gets the leading columns of `first` that fit, at least `needed`.
+
+    A column of which no row says anything is left out.
+    """
     cells = [[safe(cell) for cell in row] for row in rows]
-    print_table(TextTable(head, cells, words, first, needed), stdout_console(), markdown=False)
+    kept = [
+        i for i, _ in enumerate(head) if not cells or any(row[i] not in ("", "-") for row in cells)
+    ]
+    shown = [head[i] for i in kept]
+    table = TextTable(
+        shown,
+        [[row[i] for i in kept] for row in cells],
+        [name for name in shown if name not in _FIGURES],
+        [name for name in first if name in shown],
+        needed,
+    )
+    print_table(table, stdout_console(), markdown=False)
+
+
+_FIGURES = ("GB", "GB in memory", "share", "downloads")
 
 
 def console_of(color: str, *, stderr: bool = False) -> Console:
@@ -66,7 +82,7 @@ def run_progress(console: Console | None = None) -> Iterator[Callable[[int, int,
     """
     console = console or Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    times = (TimeElapsedColumn(), "passed,", TimeRemainingColumn(compact=True), "left")
     bar = Progress(*columns, *times, console=console, transient=True, get_time=monotonic,
                    speed_estimate_period=3600)  # fmt: skip
     task = bar.add_task("", total=None)

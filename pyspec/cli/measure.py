@@ -58,11 +58,9 @@ def measure(asked: GainOptions, models: ModelOptions, engine: EngineOptions) -> 
     if asked.kept:
         found = kept_gains(stamp(resolve(models.model)))
         if found is None:
-            tell(
-                "nothing is kept for this model; `pyspec measure` without --kept measures", err=True
-            )
+            tell("this model was not measured yet; leave out --kept to measure it", err=True)
             return 1
-        _say(found, asked.as_json)
+        say_gains(found, asked.as_json)
         return 0
     opener = partial(open_model, models.steady(), DraftOptions(), engine)
     with closing(LlamaChat(opener, called=models.model)) as model, run_progress() as report:
@@ -73,14 +71,14 @@ def measure(asked: GainOptions, models: ModelOptions, engine: EngineOptions) -> 
         others = watch.others() if watch.busy(int(model.llm.n_threads)) else 0.0
         target = stamp(Path(model.llm.model_path))
     if others:
-        tell(f"not kept: meanwhile other programs used {others:.1f} processors", err=True)
+        tell(f"not kept, since other programs used {others:.1f} processors meanwhile", err=True)
     else:
         keep_gains(target, found)
-    _say(found, asked.as_json)
+    say_gains(found, asked.as_json)
     return 0
 
 
-def _say(found: GainFigures, as_json: bool) -> None:
+def say_gains(found: GainFigures, as_json: bool) -> None:
     """Print what was found: an object, or the sentence, folded on a terminal."""
     if as_json:
         tell(msgspec.json.encode(found))

@@ -95,9 +95,9 @@ class Wrapper:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Break a text into lines of `width` cells between words, with its white space joined. A wider word stays whole."""
+    """Break a text into lines of `width` cells between words. A wider word stays whole."""
     wrapper = Wrapper(width)
-    return (wrapper.push(" ".join(text.split())) + wrapper.finish()).split("\n")
+    return (wrapper.push(text) + wrapper.finish()).split("\n")
 
 
 def _cells(gap: str, column: int) -> int:
@@ -142,16 +142,20 @@ class Screen:
         self.out.file.flush()
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Print names and values, one pair per line; on a narrow terminal, values below their names."""
-        pairs = list(rows)
-        width = max((cell_len(name) for name, _ in pairs), default=0)
-        below = self.out.is_terminal and self.out.width <= width + 20  # a value needs more
-        start = "  " if below else " " * (width + 1)
-        for name, value in pairs:
-            lines = [value]
-            if self.out.is_terminal:
-                lines = folded(value, self.out.width - len(start))
-            first = f"{name}\n{start}" if below else f"{name:<{width}} "
+        """Print names and values, one pair per line.
+
+        On a terminal, values are folded; they stand below names that take more than two fifths of a line, and below all names
+        where less than 20 cells would be left.
+        """
+        pairs, width, terminal = list(rows), self.out.width, self.out.is_terminal
+        sizes = [cell_len(name) for name, _ in pairs]
+        column = max((size for size in sizes if not terminal or size <= width * 2 // 5), default=1)
+        start = " " * (column + 1)
+        if terminal and width <= column + 20:
+            column, start = 0, "  "
+        for (name, value), size in zip(pairs, sizes, strict=True):
+            lines = folded(value, width - len(start)) if terminal else [value]
+            first = f"{name}\n{start}" if size > column else f"{name:<{column}} "
             self.say(first + f"\n{start}".join(lines))
 
     def note(self, text: str) -> None:

@@ -123,7 +123,7 @@ def _turned(
 
 def _folded(text: str, size: int) -> str:
     """Break a cell between words; a word that is too long is cut."""
-    return "\n".join(_shortened(line, size) for line in folded(text, size))
+    return "\n".join(_shortened(line, size) for line in folded(" ".join(text.split()), size))
 
 
 def _shortened(text: str, size: int) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from pyspec.errors import ModelNotFound, OptionError
-from pyspec.store.catalogue import find_chat
+from pyspec.store.catalogue import chat_models, find_chat
 from pyspec.store.fastest import fetch_best
 from pyspec.store.fetch import (
     CONVERSIONS,
@@ -359,8 +359,10 @@ def _unknown(name: str) -> ModelNotFound:
         )
     if (chat := find_chat(name)) is not None:
         hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
-    elif near := _near(name):
+    elif near := _near(name, names()):
         hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
+    elif near := _near(name, [each.full for each in chat_models()]):
+        hint = f"did you mean {' or '.join(near)}? `pyspec models pull {near[0]}` fetches it"
     elif _TAGGED.fullmatch(name):
         hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"
     else:
@@ -375,9 +377,9 @@ _TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
 _HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
 
 
-def _near(name: str) -> list[str]:
+def _near(name: str, among: Iterable[str]) -> list[str]:
     """Suggest names that differ in a few letters, or are longer. Another size is never suggested."""
-    typed, known = name.casefold(), {each.casefold(): each for each in names()}
+    typed, known = name.casefold(), {each.casefold(): each for each in among}
     alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
     longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
     found = dict.fromkeys([*longer, *alike])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from helpers import running, scripted
 
 from pyspec.cli.gains import CHATS, EDITS, GainFigures
 from pyspec.cli.main import cli
+from pyspec.cli.measure import say_gains
 
 
 def run(model: Path, *words: object, **variables: str) -> running.Done:
@@ -29,6 +31,22 @@ def test_the_sentence_names_both_uses_the_draft_and_the_temperature() -> None:
     assert found.sentence == (
         "here: 1.4 times for edits, 1.0 for chat; using lookup + Llama-3.2-1B; temperature 0 for edits, 0.8 for chat"
     )
+
+
+def test_the_sentence_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal only: what a pipe gets is a line."""
+    found = GainFigures(1.44, 0.96, "lookup+Llama-3.2-1B", 0.8)
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = {}
+    for terminal in (True, False):
+        out = io.StringIO()
+        monkeypatch.setattr(out, "isatty", lambda terminal=terminal: terminal)
+        monkeypatch.setattr("sys.stdout", out)
+        say_gains(found, as_json=False)
+        shown[terminal] = out.getvalue().splitlines()
+    assert shown[False] == [found.sentence]
+    assert " ".join(line.rstrip() for line in shown[True]) == found.sentence
+    assert max(map(len, shown[True])) <= 60
 
 
 def test_it_is_measured_kept_and_said_again(

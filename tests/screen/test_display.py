@@ -201,3 +201,27 @@ def test_a_table_fits_its_terminal(width: int | None, wanted: list[str]) -> None
     console = Console(file=out, force_terminal=width is not None, width=width or 20, no_color=True)
     Screen(console, console).table([("name", "one two three four five-six"), ("longer", "seven")])
     assert out.getvalue().splitlines() == wanted
+
+
+def test_a_long_name_takes_no_room_from_values() -> None:
+    """Its value begins on the next line, in the column of the others."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=40, no_color=True)
+    Screen(console, console).table([("a name", "one  two"), ("a name of many letters", "three")])
+    assert out.getvalue().splitlines() == [
+        "a name one  two",
+        "a name of many letters",
+        "       three",
+    ]
+
+
+def test_brackets_are_no_markup() -> None:
+    """Defaults stand in them, and users' own text may."""
+    shown, text = screen(colour=True)
+    for say in (shown.say, shown.note, shown.error):
+        say("a [default] of [bold]")
+    shown.table([("[name]", "[value]")])
+    with shown.answering() as write:
+        write("[red]")
+    assert text.getvalue().count("a [default] of [bold]") == 3
+    assert "[name] [value]\n[red]\n" in text.getvalue()

@@ -90,7 +90,8 @@ def test_what_is_here_is_not_fetched_again(hub: ThreadingHTTPServer, tmp_path: P
 
 def test_a_search_asks_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     """What it has stands behind the catalogue; one that does not answer is named, and is no error."""
-    assert "Qwen/Qwen3-4B-GGUF    0\n" in pyspec(hub, tmp_path, "search", "Qwen3-4B").stdout
+    lines = pyspec(hub, tmp_path, "search", "Qwen3-4B").stdout.splitlines()
+    assert ["Qwen/Qwen3-4B-GGUF", "0"] in map(str.split, lines)
     done = pyspec(hub, tmp_path, "search", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 0
     assert done.stderr.count("hub") == 1
@@ -104,6 +105,21 @@ def test_what_is_not_here_says_how_to_get_it() -> None:
     with pytest.raises(ModelNotFound) as caught:
         resolve("qwen3:8b")
     assert caught.value.hint == "fetch it with `pyspec models pull qwen3:8b` (5.03 GB)"
+
+
+def test_a_name_like_one_of_the_catalogue_is_a_guess_at_it() -> None:
+    """The command that fetches it is named; a known family without its size has all of them."""
+    with pytest.raises(ModelNotFound) as caught:
+        resolve("llama3")
+    assert caught.value.hint is not None
+    assert "did you mean llama3" in caught.value.hint
+    assert "`pyspec models pull llama3" in caught.value.hint
+
+
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    """No model of this search has a note."""
+    head = run("search", "llama", "--no-hub").stdout.splitlines()[0]
+    assert head.split() == ["name", "GB", "GB", "in", "memory", "licence", "draft", "repository"]
 
 
 def test_a_search_lists_sizes_and_drafts() -> None:
