@@ -10,19 +10,15 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
+from helpers.rays import OF_RAY  # noqa: E402
+
 from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster.attempts import Attempts  # noqa: E402
 from pyspec.cluster.batch import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
 from pyspec.requests.records import Record  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.usefixtures("cluster"),
-]
+pytestmark = [*OF_RAY, pytest.mark.usefixtures("cluster")]
 
 
 def begun():
@@ -239,28 +235,9 @@ def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
         list(batch.run_indexed([(0, Record(id="a", prompt="a"))]))
 
 
-def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target, monkeypatch):
-    """The others are answered, however many workers it costs."""
-    import pyspec.cluster.batch as module
-
-    class Mortal(module._Actor):
-        def answer(self, records):
-            for index, record in records:
-                if record.prompt == "poison":
-                    os._exit(1)
-                yield from super().answer([(index, record)])
-
-    monkeypatch.setattr(module, "_Actor", Mortal)
-    records = [Record(id=str(i), prompt="poison" if i == 3 else "ab" * (i + 1)) for i in range(8)]
-    with RayBatch(str(tiny_target), workers=1, **arguments) as batch:
-        found = {result.index: result for result in batch.run_indexed(list(enumerate(records)))}
-    assert sorted(found) == list(range(8))
-    assert [i for i, result in found.items() if result.error] == [3]
-    assert "died 3 times" in found[3].error.message
-
-
-def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, monkeypatch, tmp_path):
-    """Of a dataset, too: Ray would try its block for ever. Two in a block cost three workers each, and one before."""
+@pytest.fixture
+def deaths(monkeypatch, tmp_path):
+    """A folder with a file for each worker that the prompt "poison" ended."""
     import pyspec.cluster.batch as module
 
     class Mortal(module._Actor):
@@ -272,6 +249,22 @@ def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, mon
                 yield from super().answer([(index, record)])
 
     monkeypatch.setattr(module, "_Actor", Mortal)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("deaths")
+def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target):
+    """The others are answered, however many workers it costs."""
+    records = [Record(id=str(i), prompt="poison" if i == 3 else "ab" * (i + 1)) for i in range(8)]
+    with RayBatch(str(tiny_target), workers=1, **arguments) as batch:
+        found = {result.index: result for result in batch.run_indexed(list(enumerate(records)))}
+    assert sorted(found) == list(range(8))
+    assert [i for i, result in found.items() if result.error] == [3]
+    assert "died 3 times" in found[3].error.message
+
+
+def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, deaths):
+    """Of a dataset, too: Ray would try its block for ever. Two in a block cost three workers each, and one before."""
     rows = [{"id": i, "prompt": "poison" if i in (1, 3) else "ab" * (i + 1)} for i in range(5)]
     data = ray.data.from_items(rows)
     found = answer(data, str(tiny_target), workers=1, block_tokens=10**6, **arguments).take_all()
@@ -280,4 +273,4 @@ def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, mon
     }
     errors = [row["error"] for row in found if row["error"]]
     assert ["died 3 times" in error for error in errors] == [True, True]
-    assert len(list(tmp_path.iterdir())) == 7
+    assert len(list(deaths.iterdir())) == 7

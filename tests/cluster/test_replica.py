@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import MappingProxyType
 
 import pytest
 from helpers.asking import POSTED
@@ -18,6 +19,7 @@ from pyspec.cluster.serve import Replica, _events, app, build
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
 from pyspec.serve.paths import interface_at
+from pyspec.serve.pulse import Pulse
 
 ARGUMENTS = {
     "draft": "lookup", "n_ctx": 4096, "parallel": 2, "n_threads": 1, "n_threads_batch": 1,
@@ -39,97 +41,106 @@ def test_arguments_of_a_command_line_are_read():
         build({"model": "any", "replicas": "3-1"})
 
 
-def test_a_stream_that_waits_shows_so_through_the_door(tiny_ascii, monkeypatch):
-    """What a replica sends meanwhile goes out at once, and the answer behind it."""
-    asked = {"prompt": "a", "stream": True, "logit_bias": {"2": -100}}
+@pytest.fixture
+def living(tiny_ascii, monkeypatch):
+    """Runs what uses a replica, `use(replica)`, and frees the replica behind it."""
 
-    async def life():
-        replica = Replica(str(tiny_ascii), {"ping": 0.05}, {**ARGUMENTS, "parallel": 1})
-        body = (json.dumps({**asked, "max_tokens": n}).encode() for n in (4000, 4))
-        held, waiting = (replica.answer(dict(POSTED), each) for each in body)
+    def run(use, server=MappingProxyType({}), **arguments):
+        async def life():
+            replica = Replica(str(tiny_ascii), server, {**ARGUMENTS, **arguments})
+            try:
+                return await use(replica)
+            finally:
+                await replica.__del__()
+                monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
+
+        return asyncio.run(life())
+
+    return run
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """The statuses with which a replica ended its process."""
+    found = []
+    monkeypatch.setattr("pyspec.cluster.serve.os._exit", found.append)
+    return found
+
+
+def request(**body):
+    """The arguments of `Replica.answer` for a completion."""
+    return dict(POSTED), json.dumps({"prompt": "a", **body}).encode()
+
+
+LONG = {"stream": True, "logit_bias": {"2": -100}}
+
+
+def test_a_stream_that_waits_shows_so_through_the_door(living):
+    """What a replica sends meanwhile goes out at once, and the answer behind it."""
+
+    async def use(replica):
+        held, waiting = (replica.answer(*request(**LONG, max_tokens=n)) for n in (4000, 4))
         for pieces in (held, waiting):
             await anext(pieces)
         await anext(held)
         passed = _events(await anext(waiting), waiting, interface_at("/v1/completions"), None)
         said = [await anext(passed) for _ in range(3)]
         await held.aclose()
-        said += [piece async for piece in passed]
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-        return said
+        return said + [piece async for piece in passed]
 
-    said = asyncio.run(life())
+    said = living(use, {"ping": 0.05}, parallel=1)
     assert said[:3] == [b":\n\n"] * 3
     assert said[-1] == b"data: [DONE]\n\n"
 
 
-def test_an_answer_that_nobody_reads_on_leaves_nothing(tiny_ascii, monkeypatch):
+def test_an_answer_that_nobody_reads_on_leaves_nothing(living):
     """What produces it ends, however much of it waits to be taken."""
-    body = json.dumps(
-        {"prompt": "a", "stream": True, "max_tokens": 2000, "logit_bias": {"2": -100}}
-    )
 
-    async def life():
-        replica = Replica(str(tiny_ascii), {}, ARGUMENTS)
-        pieces = replica.answer(dict(POSTED), body.encode())
+    async def use(replica):
+        pieces = replica.answer(*request(**LONG, max_tokens=2000))
         await anext(pieces)
         await asyncio.to_thread(wait, lambda: replica._batch.load == (0, 0))
         await pieces.aclose()
         _, left = await asyncio.wait(
             asyncio.all_tasks() - {asyncio.current_task()}, timeout=DEADLINE_S
         )
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
         return left
 
-    assert asyncio.run(life()) == set()
+    assert living(use) == set()
 
 
-def test_a_replica_whose_engine_ended_ends(tiny_ascii, monkeypatch):
-    """At Ray's next check, and Ray makes another; one that works stays."""
-    ended = []
-    monkeypatch.setattr("pyspec.cluster.serve.os._exit", ended.append)
+def test_a_replica_without_its_engine_ends(living, ended):
+    """At Ray's next check, and Ray makes another; before the first request, and while it answers, it is well."""
+    scope = {**POSTED, "method": "GET", "path": "/health", "raw_path": b"/health"}
 
-    async def life():
-        replica = Replica(str(tiny_ascii), {}, ARGUMENTS)
-        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
-        assert [piece async for piece in replica.answer(dict(POSTED), body)]
+    async def use(replica):
+        replica.check_health()
+        answer = [piece async for piece in replica.answer(scope, b"")]
         replica.check_health()
         assert ended == []
-        service = replica._app.state.fleet.default
-        service._stopping.set()
-        service._wake.set()
-        await asyncio.to_thread(wait, lambda: not service.alive)
+        await replica._app.state.fleet.default.stop()
         replica.check_health()
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
+        return answer
 
-    asyncio.run(life())
+    (status, _), *body = living(use)
     assert ended == [1]
+    assert (status, json.loads(b"".join(body))["status"]) == (200, "ok")
 
 
-def test_a_replica_whose_engine_hangs_ends(tiny_ascii, monkeypatch):
-    """At Ray's next check, as one whose engine ended."""
-    ended = []
-    monkeypatch.setattr("pyspec.cluster.serve.os._exit", ended.append)
+def test_a_replica_whose_engine_hangs_ends(living, ended):
+    """At Ray's next check, as one without its engine."""
 
-    async def life():
-        replica = Replica(str(tiny_ascii), {"stall": 600.0}, ARGUMENTS)
-        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
-        assert [piece async for piece in replica.answer(dict(POSTED), body)]
-        service, now = replica._app.state.fleet.default, [0.0]
-        monkeypatch.setattr(service.pulse, "_clock", lambda: now[0])
-        service.pulse.beat()
-        now[0] += 601.0
+    async def use(replica):
+        assert [piece async for piece in replica.answer(*request(max_tokens=1))]
+        service = replica._app.state.fleet.default
+        service.pulse = Pulse(0.0, iter(range(9)).__next__)
         replica.check_health()
         assert ended == []  # it is idle
         service._open[-1] = None, None
         replica.check_health()
         del service._open[-1]
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
 
-    asyncio.run(life())
+    living(use)
     assert ended == [1]
 
 
@@ -156,25 +167,3 @@ def test_a_new_version_waits_for_the_answers_of_the_old_one():
         assert config.graceful_shutdown_timeout_s == seconds
         assert config.health_check_period_s == 5
         assert served._bound_deployment._deployment_config.graceful_shutdown_timeout_s > seconds
-
-
-def test_a_replica_without_its_engine_ends(tiny_ascii, monkeypatch):
-    """At Ray's next question; before the first request, and while it answers, it is well."""
-    scope = {**POSTED, "method": "GET", "path": "/health", "raw_path": b"/health"}
-
-    async def life():
-        replica = Replica(str(tiny_ascii), {}, ARGUMENTS)
-        replica.check_health()
-        answer = [piece async for piece in replica.answer(scope, b"")]
-        replica.check_health()
-        await replica._app.state.fleet.default.stop()
-        replica.check_health()
-        await replica.__del__()
-        monkeypatch.delattr(Replica, "__del__")  # Ray awaits it, Python does not
-        return answer
-
-    ended = []
-    monkeypatch.setattr("os._exit", ended.append)
-    (status, _), *body = asyncio.run(life())
-    assert ended == [1]
-    assert (status, json.loads(b"".join(body))["status"]) == (200, "ok")

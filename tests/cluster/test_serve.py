@@ -15,18 +15,14 @@ pytest.importorskip(
 )
 requests = pytest.importorskip("requests", reason="Ray is installed without what it needs")
 
+from helpers.rays import OF_RAY  # noqa: E402
 from helpers.waiting import wait  # noqa: E402
 
 from pyspec.batch.maker import Settings  # noqa: E402
 from pyspec.cluster.serve import Replica, app  # noqa: E402
 from pyspec.sampling.chain import Sampling  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray about itself
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = OF_RAY
 
 OPTIONS = {
     "draft": "lookup", "n_ctx": 4096, "parallel": 2, "num_cpus": 0.5, "n_threads": 1, "n_threads_batch": 1,

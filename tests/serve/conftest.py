@@ -42,6 +42,12 @@ class Rounds:
         with self._changed:
             assert self._changed.wait_for(lambda: self._left > 0, DEADLINE_S)
             self._left -= 1
+            self._changed.notify_all()
+
+    def wait_taken(self):
+        """Until all that were allowed have begun."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._left == 0, DEADLINE_S)
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from helpers.asking import body, post, raw
@@ -257,34 +258,31 @@ def test_what_runs_may_end(serve):
     connection.close()
 
 
-def test_what_takes_longer_is_cut_and_says_so(serve):
-    """The stream ends as one that came to its limit, not with the connection."""
-    server = serve(n_ctx=4096, draft="none")
-    connection, response = streamed(server, max_tokens=4000, **NEVER_ENDS)
-    drain(server, 0.0).result(DEADLINE_S)
-    assert reasons(response) == ("length", "[DONE]")
-    connection.close()
-
-
 @pytest.mark.parametrize(
     ("path", "asked", "end"),
     [
-        ("/v1/responses", {"input": "a", "max_output_tokens": 4000},
-         '"incomplete_details":{"reason":"max_output_tokens"}'),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4000},
-         '"stop_reason":"max_tokens"'),
+        ("/v1/chat/completions", {"stream_options": {"include_usage": True}}, '"finish_reason":"length"'),
+        ("/v1/responses", {"input": "a"}, '"incomplete_details":{"reason":"max_output_tokens"}'),
+        ("/v1/messages", {}, '"stop_reason":"max_tokens"'),
     ],
 )  # fmt: skip
-def test_each_interface_says_that_an_answer_was_cut(serve, path, asked, end):
-    """In the word that its clients know for one that came to its limit."""
+def test_what_takes_longer_is_cut_and_says_so(serve, rounds, path, asked, end):
+    """Each stream ends, in its interface's words, as one that came to its limit, not with the connection."""
     server = serve(n_ctx=4096, draft="none")
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    asked = json.dumps({**asked, **NEVER_ENDS, "stream": True})
+    asked = json.dumps({**DOORS[path][0], **asked, "max_tokens": 4000, **NEVER_ENDS, "stream": True})  # fmt: skip
     connection.request("POST", path, asked, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    drain(server, 0.0).result(DEADLINE_S)
-    assert end in response.read().decode()
-    connection.close()
+    rounds.allow(8)
+    response, service = connection.getresponse(), server.app.state.fleet.default
+    rounds.wait_taken()
+    ended = drain(server, 0.0)
+    wait(lambda: all(job.cancelled for job, _ in service._open.values()))
+    rounds.allow(1)
+    ended.result(DEADLINE_S)
+    with closing(connection):
+        said = response.read().decode()
+    assert end in said
+    assert 0 < int(re.findall(r'"(?:completion|output)_tokens":(\d+)', said)[-1]) < 10
 
 
 @pytest.fixture

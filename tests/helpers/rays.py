@@ -1,0 +1,10 @@
+"""Warnings of Ray about itself, which no test of ours is to fail on."""
+
+from __future__ import annotations
+
+import pytest
+
+OF_RAY = [
+    pytest.mark.filterwarnings(f"ignore::{kind}Warning")
+    for kind in ("Deprecation", "Future", "User", "Resource")
+]
