@@ -19,7 +19,7 @@ from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import MODELS
 from pyspec.engine.models import SideOptions
-from pyspec.engine.verdicts import PairVerdict, keep_verdict, settings_of
+from pyspec.engine.verdicts import PairVerdict
 from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question
 from pyspec.screen.progress import store_progress
@@ -40,6 +40,7 @@ from .quality import (
 from .quality_page import save_quality, variant_table
 from .records import RunRecord, describe
 from .variants import SideBySide, Variant, answer_all, parse_variants
+from .verdicts import keep_verdict, settings_of
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from pyspec.engine.profiles import SideFile, profiles_dir, read_struct, write_struct
-from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.engine.profiles import SideFile, profiles_dir, read_struct
+from pyspec.errors import OptionError, PyspecError
 from pyspec.sampling.verification import Margin, PairRule, Strict, Verification
 from pyspec.store.files import file_sha256
 from pyspec.store.shipped import came_with
@@ -60,28 +60,10 @@ class PairVerdicts(msgspec.Struct, forbid_unknown_fields=True):
     format: Literal[1] = 1
 
 
-def settings_of(rule: Margin) -> dict[str, Any]:
-    """The numbers in which a rule differs from the default margin."""
-    plain = vars(Margin())
-    own = {name: value for name, value in vars(rule).items() if value != plain[name]}
-    # JSON has no infinity
-    return {name: "inf" if value == math.inf else value for name, value in own.items()}
-
-
 def stored_path(target: str, draft: str) -> Path:
     """The file for verdicts on a pair with these sha256, beside its profile."""
     digest = hashlib.sha256(f"{target} {draft}".encode()).hexdigest()
     return profiles_dir() / f"verdict-{digest[:20]}.json"
-
-
-def keep_verdict(verdict: PairVerdict) -> Path:
-    """Store a verdict in place of an older one. Raises ProfileError if the folder refuses."""
-    path = stored_path(verdict.target, verdict.draft)
-    try:
-        others = [each for each in _read(path) if each.drawn != verdict.drawn]
-    except ProfileError:
-        others = []  # a damaged file is replaced
-    return write_struct(path, PairVerdicts([*others, verdict]), "verdict")
 
 
 def followed(rule: Verification, target: str, sides: Sequence[SideFile]) -> Verification:
@@ -104,15 +86,15 @@ def pair_rule(target: Path, sides: Sequence[SideFile]) -> PairRule:
 
 def _verdicts(target: Path, draft: Path) -> list[PairVerdict]:
     """The verdicts on a pair; stored ones come after shipped ones. Files are hashed only if there may be a verdict."""
-    shipped = _read(came_with(draft, ".verdict.json"))
+    shipped = read_verdicts(came_with(draft, ".verdict.json"))
     if not shipped and not any(profiles_dir().glob("verdict-*.json")):
         return []
     names = file_sha256(target), file_sha256(draft)
-    found = [*shipped, *_read(stored_path(*names))]
+    found = [*shipped, *read_verdicts(stored_path(*names))]
     return [each for each in found if (each.target, each.draft) == names]
 
 
-def _read(path: Path) -> list[PairVerdict]:
-    """The verdicts of a file, none if there is no file. Raises ProfileError if it is damaged."""
+def read_verdicts(path: Path) -> list[PairVerdict]:
+    """Return the verdicts of a file, none if there is no file. Raises ProfileError if it is damaged."""
     found = read_struct(path, PairVerdicts, "remove it")
     return found.verdicts if found is not None else []

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pyspec.errors import InputError, ThreadUnsupported
 from pyspec.requests.records import RequestFields
@@ -34,29 +36,13 @@ def _unless(*values: Any) -> Callable[[Any], bool]:
 _STORED = Undone(
     "needs stored responses, and none are stored", "send the whole conversation as input"
 )
-UNDONE = {
+_ANYWHERE = {
     # OpenAI's
-    "audio": Undone(hint="answers are text alone"),
-    "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
     "moderation": Undone("is not done here"),
-    "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
     "prompt_cache_options": Undone(
         "asks for no answer (prewarm)", "send max_tokens 0", lambda v: bool(v.get("prewarm"))
     ),
     "suffix": Undone(),
-    "background": _STORED,
-    "conversation": _STORED,
-    "previous_response_id": _STORED,
-    "prompt": _STORED,
-    "personality": Undone(hint="describe it in instructions"),
-    "truncation": Undone("auto is not supported", "leave it out, and shorten the input", lambda v: v == "auto"),
-    # Anthropic's
-    "compaction": Undone(hint="ask for a summary in a message"),
-    "container": Undone("is none of this server's"),
-    "mcp_servers": Undone("are not asked from here", "send their tools, and call them yourself"),
-    "thread": Undone(
-        "needs stored messages, and none are stored", "send the whole conversation", kind=ThreadUnsupported
-    ),
     # llama-server's and vLLM's
     "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
     "typ_p": Undone(asks=_unless(1)),
@@ -72,41 +58,48 @@ UNDONE = {
     "documents": Undone(hint="write them into a message"),
     "samplers": Undone("cannot be put into another order"),
     "prompt_logprobs": Undone(hint="use echo and logprobs of /v1/completions", asks=lambda v: v is not False),
+    # ollama's
+    "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
+}  # fmt: skip
+UNDONE = _ANYWHERE | {
+    # OpenAI's
+    "audio": Undone(hint="answers are text alone"),
+    "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
+    "web_search_options": Undone("asks for a search, and none is made here", asks=lambda _: True),
+    "background": _STORED,
+    "conversation": _STORED,
+    "previous_response_id": _STORED,
+    "prompt": _STORED,
+    "personality": Undone(hint="describe it in instructions"),
+    "truncation": Undone("auto is not supported", "leave it out, and shorten the input", lambda v: v == "auto"),
+    # Anthropic's
+    "compaction": Undone(hint="ask for a summary in a message"),
+    "container": Undone("is none of this server's"),
+    "mcp_servers": Undone("are not asked from here", "send their tools, and call them yourself"),
+    "thread": Undone(
+        "needs stored messages, and none are stored", "send the whole conversation", kind=ThreadUnsupported
+    ),
+    # llama-server's
     "n_probs": Undone(hint="use logprobs of /v1/completions"),
     "return_tokens": Undone(hint="send the content to /tokenize"),
     # ollama's
     "template": Undone(hint="leave it out, or set another when the server starts (--chat-template)"),
     "context": Undone(hint="send the conversation to /api/chat"),
-    "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip
 """Every refused field of any kind of request."""
 
+REFUSED = tuple(sorted(_ANYWHERE))
+"""Names of the fields that are read of all kinds of request, to refuse them."""
 
-class UndoneFields(RequestFields, kw_only=True):
-    """Fields of all kinds of request that are read only to refuse them."""
-
-    moderation: Any = None
-    suffix: Any = None
-    prompt_cache_options: Any = None
-    n_predict: Any = None
-    typ_p: Any = None
-    top_n_sigma: Any = None
-    mirostat: Any = None
-    min_tokens: Any = None
-    ignore_eos: Any = None
-    stop_token_ids: Any = None
-    bad_words: Any = None
-    allowed_token_ids: Any = None
-    use_beam_search: Any = None
-    chat_template: Any = None
-    documents: Any = None
-    samplers: Any = None
-    prompt_logprobs: Any = None
-    num_ctx: Any = None
-
-
-REFUSED = tuple(sorted({*UndoneFields.__struct_fields__} - {*RequestFields.__struct_fields__}))
-"""The names of these fields."""
+if TYPE_CHECKING:
+    UndoneFields = RequestFields
+else:
+    UndoneFields = msgspec.defstruct(
+        "UndoneFields",
+        [(name, Any, None) for name in REFUSED],
+        bases=(RequestFields,),
+        kw_only=True,
+    )
 
 
 def refuse_undone(body: Any) -> None:

@@ -12,14 +12,9 @@ from helpers import tiny
 from helpers.running import run
 
 from pyspec.engine.profiles import SideFile
-from pyspec.engine.verdicts import (
-    PairVerdict,
-    PairVerdicts,
-    keep_verdict,
-    pair_rule,
-    settings_of,
-)
+from pyspec.engine.verdicts import PairVerdict, PairVerdicts, pair_rule
 from pyspec.llama.options import AnswerOptions, Speculation
+from pyspec.measure.verdicts import keep_verdict, settings_of
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin, PairRule, Strict
 from pyspec.screen.words import speed_sentence as sentence
@@ -150,22 +145,8 @@ def measured(pair, tiny_ascii):
 def door(name, measured, *more, stdin=b""):
     """What a command answers and says, opened on the pair."""
     target, draft = map(str, measured)
-    words = [
-        "-m",
-        target,
-        "--draft",
-        draft,
-        "--trust-model",
-        "-t",
-        "1",
-        "-n",
-        "60",
-        "--length",
-        "fixed:4",
-        "--temp",
-        "0",
-    ]
-    done = run(name, *words, *more, stdin=stdin)
+    words = ["--trust-model", "-t", "1", "-n", "60", "--length", "fixed:4", "--temp", "0"]
+    done = run(name, "-m", target, "--draft", draft, *words, *more, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
