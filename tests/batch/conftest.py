@@ -50,3 +50,14 @@ def open_batch(tiny_target):
     yield open_
     for batch in opened:
         batch.close()
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """What goes into each decode, as (sequence, prompt tokens, drafted tokens)."""
+    decodes = []
+    verify = Engine.verify
+    monkeypatch.setattr(
+        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
+    )
+    return decodes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pyspec.batch import Batch, Record, Settings
-from pyspec.engine.handle import Engine
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 
@@ -35,23 +34,18 @@ def test_text_does_not_depend_on_what_runs_beside_it(smollm2, temperature, n, mo
                 assert result.text == whole[result.id]
 
 
-def test_every_decode_of_answers_has_as_many_rows(open_batch, monkeypatch):
+def test_every_decode_of_answers_has_as_many_rows(open_batch, work):
     """And prompts are read alone, in pieces that end at the same places, shared beginnings too."""
-    decodes = []
-    verify = Engine.verify
-    monkeypatch.setattr(
-        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
-    )
     batch = open_batch(exact=True, parallel=3, n_ctx=1024, max_tokens=5)
     records = ["x" * 700 + word for word in ("a", "bc", "def")] + ["short"]
     assert [result.error for result in batch.run(records)] == [None] * 4
-    answering = [work for work in decodes if any(drafted == 0 for _, _, drafted in work)]
-    assert {len(work) for work in answering} == {4}
-    assert all(drafted == 0 for work in answering for _, _, drafted in work)
-    reading = [work for work in decodes if work not in answering]
-    assert all(len(work) == 1 for work in reading)
-    assert {n for work in reading for _, n, _ in work} <= {256, 700 - 512, 701 - 512, 702 - 512, 4}
-    assert sum(n for work in reading for _, n, _ in work) < 4 * 700 - 1000
+    answering = [each for each in work if any(drafted == 0 for _, _, drafted in each)]
+    assert {len(each) for each in answering} == {4}
+    assert all(drafted == 0 for each in answering for _, _, drafted in each)
+    reading = [each for each in work if each not in answering]
+    assert all(len(each) == 1 for each in reading)
+    assert {n for each in reading for _, n, _ in each} <= {256, 700 - 512, 701 - 512, 702 - 512, 4}
+    assert sum(n for each in reading for _, n, _ in each) < 4 * 700 - 1000
 
 
 def test_exactness_is_part_of_what_answers_depend_on(open_batch):
@@ -73,19 +67,14 @@ def test_context_of_any_size_is_filled_to_its_end(open_batch, n_ctx, parallel):
     assert found[3].error.type == "ContextOverflow"
 
 
-def test_an_answer_alone_is_a_batch_of_one(tiny_target, open_batch, monkeypatch):
+def test_an_answer_alone_is_a_batch_of_one(tiny_target, open_batch, work):
     """The class asks for the decodes that an exact batch of one asks for, and both say the same."""
-    decodes = []
-    verify = Engine.verify
-    monkeypatch.setattr(
-        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
-    )
     prompt = list(range(4, 32)) * 20
     batch = open_batch(exact=True, parallel=1, n_ctx=1024)
     (said,) = batch.run([Record(id="a", tokens=prompt, max_tokens=9)])
-    of_batch, decodes[:] = list(decodes), []
+    of_batch, work[:] = list(work), []
     with SpeculativeLlama(str(tiny_target), draft="none", n_ctx=1024) as llm:
         whole = llm.create_completion(prompt, max_tokens=9, temperature=0.0)
     assert of_batch[:3] == [[(0, 256, -1)], [(0, 256, -1)], [(0, len(prompt) - 513, -1)]]
-    assert decodes[: len(of_batch)] == of_batch
+    assert work[: len(of_batch)] == of_batch
     assert whole["choices"][0]["text"] == said.text

@@ -37,10 +37,13 @@ def open_drawn(open_batch):
     return lambda **more: open_batch(**{**usual, **more})
 
 
-def test_a_batch_drafts_what_another_record_said(open_drawn):
-    """By default; the text is the same, and nearly all of it was drafted."""
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_batch_drafts_what_another_record_said(open_drawn, anew):
+    """By default, also where contexts were made anew; the text is the same, and nearly all of it was drafted."""
     batch = open_drawn()
     text, before = say(batch)
+    if anew:
+        batch._close_contexts()
     again, accepted = say(batch)
     assert again == text
     assert accepted > before + 30
@@ -91,16 +94,6 @@ def test_a_drafter_hears_the_whole_of_a_text(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=Listener(), length="fixed:0")
     answer = ask(llm, PROMPT, 8)
     assert [text[: len(PROMPT) + 8] for text in heard] == [[*PROMPT, *answer.ids]]
-
-
-def test_larger_contexts_lose_nothing(open_drawn):
-    """What was said stays when contexts are made anew."""
-    batch = open_drawn()
-    text, before = say(batch)
-    batch._close_contexts()
-    again, accepted = say(batch)
-    assert again == text
-    assert accepted > before + 30
 
 
 def test_the_class_remembers_where_it_is_asked(open_llama, tiny_target, tmp_path):

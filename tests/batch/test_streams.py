@@ -7,7 +7,6 @@ from helpers import devices
 
 from pyspec.batch.composing import Composer, PrefillTime
 from pyspec.batch.contexts import FEW
-from pyspec.engine.handle import Engine
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.requests.records import Record
 
@@ -25,17 +24,6 @@ def answers(batch, wanted):
     found = {result.id: result for result in batch.run(wanted)}
     assert [result.error for result in found.values()] == [None] * len(wanted)
     return {name: result.text for name, result in found.items()}
-
-
-@pytest.fixture
-def work(monkeypatch):
-    """What goes into each decode, as (sequence, prompt tokens, drafted tokens)."""
-    decodes = []
-    verify = Engine.verify
-    monkeypatch.setattr(
-        Engine, "verify", lambda self, work: (decodes.append(list(work)), verify(self, work))[1]
-    )
-    return decodes
 
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}

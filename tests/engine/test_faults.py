@@ -96,30 +96,18 @@ class Breaking:
         return self._call(*args, **kwargs)
 
 
+@pytest.mark.parametrize(("call", "said"), [("score", "the companion"), ("draft", "the draft")])
 @pytest.mark.parametrize("first", [1, 2, 5])
-def test_companion_that_fails_is_left_out(
-    open_llama, tiny_target, tiny_draft, tiny_companion, reference, caplog, first
+def test_what_fails_is_left_out(
+    open_llama, tiny_target, tiny_draft, tiny_companion, reference, caplog, first, call, said
 ):
-    """From the round in which it fails on, the draft works without it; the text is the target's."""
+    """From the round in which it fails on. The text is the target's, and a companion's draft works without it."""
     llm = open_llama(tiny_target, draft=tiny_draft, companion=tiny_companion, length="companion")
-    Breaking(llm.assembly.engine, "score", first, 1000, EngineError("scoring: it broke"))
+    Breaking(llm.assembly.engine, call, first, 1000, EngineError("it broke"))
     with caplog.at_level(logging.WARNING, "pyspec"):
         answer = ask(llm, PROMPT)
     assert answer.ids == reference
-    assert caplog.text.count("companion") == 1
-
-
-@pytest.mark.parametrize("first", [1, 2, 5])
-def test_draft_that_fails_is_left_out(
-    open_llama, tiny_target, tiny_draft, reference, caplog, first
-):
-    """A draft model whose decode fails costs its speed, not the answer."""
-    llm = open_llama(tiny_target, draft=tiny_draft)
-    Breaking(llm.assembly.engine, "draft", first, 1000, EngineError("drafting: it broke"))
-    with caplog.at_level(logging.WARNING, "pyspec"):
-        answer = ask(llm, PROMPT)
-    assert answer.ids == reference
-    assert caplog.text.count("the draft failed") == 1
+    assert caplog.text.count(f"{said} failed") == 1
 
 
 def test_what_a_draft_drafted_before_it_failed_is_dropped(open_llama, tiny_target):

@@ -1,15 +1,16 @@
-"""A target's own next-token head (MTP) as the draft: what it drafts is what llama.cpp's own calls give for the text alone."""
+"""Next-token heads (MTP) and Gemma 4 assistants: they draft what llama.cpp's own calls give for the text alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import llama_cpp
 import msgspec
 import pytest
-from helpers import tiny
-from helpers.answers import ask, drafted
+from helpers import tiny, tiny_gemma4
+from helpers.answers import ask, check_four_at_once, drafted
 from helpers.nextn import context_of, decode, likeliest, loaded
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
@@ -25,13 +26,35 @@ def target(tiny_folder):
 
 
 @pytest.fixture(scope="module")
-def reference(target):
-    """Drafts after a text: every position decoded afresh, by llama.cpp's calls alone."""
-    with loaded(target) as model:
-        yield lambda text, n: _draft(model, text, n)
+def beside(tiny_folder):
+    """The head of `target` without its layers, and without what names its kind."""
+    path = tiny_folder / "mtp-headed.gguf"
+    return tiny.write(path, arch="qwen35", n_layer=4, n_heads=1, trunk=False)
 
 
-def _draft(model: Any, text: Sequence[int], n: int) -> list[int]:
+@pytest.fixture(scope="module")
+def gemma(tiny_folder):
+    """A Gemma 4 of four layers."""
+    return tiny_gemma4.write(tiny_folder / "gemma4.gguf")
+
+
+@pytest.fixture(scope="module")
+def assistant(tiny_folder):
+    return tiny_gemma4.write_assistant(tiny_folder / "gemma4-assistant.gguf")
+
+
+@pytest.fixture(params=["inside", "beside", "assistant"])
+def kind(request, target, beside, gemma, assistant):
+    """A target, what drafts for it, and the drafts of llama.cpp's own calls: every position decoded afresh."""
+    if request.param == "assistant":
+        with loaded(gemma) as model, loaded(assistant) as head:
+            yield gemma, assistant, partial(_by_assistant, model, head)
+    else:
+        with loaded(target) as model:
+            yield target, "mtp" if request.param == "inside" else beside, partial(_by_head, model)
+
+
+def _by_head(model: Any, text: Sequence[int], n: int) -> list[int]:
     with context_of(model) as trunk:
         states = decode(trunk, text, 0, None)[:-1]
     found: list[int] = []
@@ -43,22 +66,54 @@ def _draft(model: Any, text: Sequence[int], n: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("answered", [1, 8, 33])
-def test_drafts_are_llama_cpps(open_llama, target, reference, answered):
-    """After a prompt, and after rounds in which drafts were accepted or refused."""
-    llm = open_llama(target, draft="mtp")
-    ask(llm, PROMPT, answered)
-    assert drafted(llm, 6)[0] == reference(llm.session.tokens, 6)
+def _by_assistant(model: Any, head: Any, text: Sequence[int], n: int) -> list[int]:
+    mtp = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
+    with context_of(model) as trunk, context_of(head, ctx_other=trunk, ctx_type=mtp) as context:
+        own = decode(trunk, text[:-1], 0, None)[-1:]  # the head's context has emptied its cells
+        found = [text[-1]]
+        for _ in range(n):
+            own = decode(context, found[-1:], len(text) - 1, own)
+            found.append(likeliest(context))
+    return found[1:]
 
 
-def test_text_is_the_targets(open_llama, target):
-    """Over texts that begin alike, go back, or have nothing in common; some drafts are accepted."""
-    llm, plain = open_llama(target, draft="mtp"), open_llama(target)
-    accepted = 0
+# -- every kind --------------------------------------------------------------------------------------------------------
+
+
+def test_drafts_are_llama_cpps(open_llama, kind):
+    """After a prompt, and after rounds in which drafts were accepted or refused, beyond an assistant's window."""
+    target, draft, reference = kind
+    llm = open_llama(target, draft=draft)
+    for answered in (1, 8, 33):
+        ask(llm, PROMPT, answered)
+        assert drafted(llm, 6)[0] == reference(llm.session.tokens, 6)
+
+
+def test_text_is_the_targets(open_llama, kind):
+    """Over texts that begin alike, go back, or have nothing in common."""
+    target, draft, _ = kind
+    llm, plain = open_llama(target, draft=draft), open_llama(target)
+    proposed = 0
     for text in (PROMPT, [*PROMPT, 9, 9], PROMPT[:2], [20, 21], PROMPT):
         assert ask(llm, text, 60).ids == ask(plain, text, 60).ids
+        proposed += llm.last_speculation["drafted"]
+    assert proposed > 100
+
+
+def test_four_sequences(open_llama, kind):
+    check_four_at_once(open_llama, *kind[:2])
+
+
+def test_some_drafts_of_a_head_are_accepted(open_llama, target):
+    llm = open_llama(target, draft="mtp")
+    accepted = 0
+    for text in (PROMPT, [20, 21]):
+        ask(llm, text, 60)
         accepted += llm.last_speculation["accepted"]
     assert accepted > 0
+
+
+# -- in the target's file ----------------------------------------------------------------------------------------------
 
 
 def test_auto_takes_the_head(open_llama, target):
@@ -85,21 +140,6 @@ def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_targ
 # -- in a file of its own ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def beside(tiny_folder):
-    """The head of `target` without its layers, and without what names its kind."""
-    path = tiny_folder / "mtp-headed.gguf"
-    return tiny.write(path, arch="qwen35", n_layer=4, n_heads=1, trunk=False)
-
-
-@pytest.mark.parametrize("answered", [1, 33])
-def test_a_head_of_its_own_drafts_the_same(open_llama, target, beside, reference, answered):
-    """As the layer inside would."""
-    llm = open_llama(target, draft=beside)
-    ask(llm, PROMPT, answered)
-    assert drafted(llm, 6)[0] == reference(llm.session.tokens, 6)
-
-
 def test_a_target_without_the_layer_takes_one_beside_it(open_llama, beside, tmp_path, monkeypatch):
     """As `auto` finds it, after its trial with the model; the text is plain decoding's."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
@@ -120,3 +160,28 @@ def test_a_head_of_another_architecture_is_refused(open_llama, beside, tiny_fold
     other = tiny.write(tiny_folder / f"other-{arch}.gguf", arch=arch)
     with pytest.raises((DraftMismatch, UnsupportedModel), match=what):
         open_llama(other, draft=beside)
+
+
+# -- Gemma 4 assistants ------------------------------------------------------------------------------------------------
+
+
+def test_an_assistant_is_tried_with_its_target_and_found_beside_it(
+    open_llama, tmp_path, monkeypatch
+):
+    """In a child; then it drafts."""
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = tiny_gemma4.write(tmp_path / "model.gguf", n_layer=20)
+    tiny_gemma4.write_assistant(tmp_path / "model-assistant.gguf")
+    llm = open_llama(model, draft="auto", trust=False)
+    ask(llm, PROMPT, 20)
+    assert llm.last_speculation["draft"] == "lookup+model-assistant"
+    assert llm.last_speculation["drafted"] > 0
+
+
+@pytest.mark.parametrize("what", ["another model", "another width"])
+def test_an_assistant_that_does_not_fit_is_refused(open_llama, gemma, tiny_target, tmp_path, what):
+    hidden = 32 if what == "another model" else 64
+    draft = tiny_gemma4.write_assistant(tmp_path / "assistant.gguf", hidden=hidden)
+    with pytest.raises(DraftMismatch, match=r"assistant\.gguf"):
+        open_llama(tiny_target if what == "another model" else gemma, draft=draft)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import tiny, tiny_dflash, tiny_eagle
-from helpers.answers import GREEDY, ask, ask_at_once, counters, drafted
+from helpers.answers import GREEDY, ask, check_four_at_once, counters, drafted
 
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.assembly import Assembly
@@ -333,17 +333,9 @@ def test_a_block_is_one_decode(open_llama, make, target, form):
 @pytest.mark.parametrize("layout", [Layout(1024), Layout(1024, 256)])
 @pytest.mark.parametrize("form", ["own", "dspark-sure"])
 def test_four_sequences(open_llama, make, target, form, layout):
-    """Each has the text that it has alone, and drafts as often right, in a pool of cells or a stream each."""
+    """In a pool of cells or a stream each."""
     draft = make("dflash", **DFLASH_FORMS[form])
-    prompts = [[5, 6, 7, 5], [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
-    alone = open_llama(target, draft=draft, length="fixed:3")
-    wanted = [
-        (ask(alone, p, 20 + i).ids, alone.last_speculation["accepted"])
-        for i, p in enumerate(prompts)
-    ]
-    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
-    runs = ask_at_once(models, prompts, range(20, 24), layout=layout)
-    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
+    check_four_at_once(open_llama, target, draft, layout=layout)
 
 
 def test_some_blocks_are_accepted(open_llama, make, target):

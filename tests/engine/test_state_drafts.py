@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers import tiny
-from helpers.answers import ask, ask_at_once
-
-from pyspec.batch.contexts import Models
+from helpers.answers import ask, check_four_at_once
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A, tiny.A + 4]
 ARCHITECTURES = ["mamba", "lfm2", "qwen35"]
@@ -62,10 +60,4 @@ def test_another_text_begins_anew(open_llama, target, draft):
 
 
 def test_four_sequences(open_llama, target, draft):
-    """Each has the text that it has alone, and drafts as often right."""
-    prompts = [PROMPT, [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
-    alone = open_llama(target, draft=draft, length=f"fixed:{LONG}")
-    wanted = [(ask(alone, p, 30).ids, alone.last_speculation["accepted"]) for p in prompts]
-    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1)
-    runs = ask_at_once(models, prompts, [30] * 4, length=f"fixed:{LONG}")
-    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
+    check_four_at_once(open_llama, target, draft, length=f"fixed:{LONG}")

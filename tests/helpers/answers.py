@@ -84,6 +84,24 @@ def ask_at_once(
     return runs
 
 
+def check_four_at_once(
+    open_llama: Callable[..., Any],
+    target: Any,
+    draft: Any,
+    *,
+    length: str = "fixed:3",
+    layout: Layout = CELLS,
+) -> None:
+    """Each of four sequences has the text that it has alone, and drafts as often right."""
+    prompts = [[5, 6, 7, 5], [9, 8, 7, 9], [20, 4], [11, 12, 13, 14, 15, 16]]
+    alone, wanted = open_llama(target, draft=draft, length=length), []
+    for i, prompt in enumerate(prompts):
+        wanted.append((ask(alone, prompt, 27 + i).ids, alone.last_speculation["accepted"]))
+    models = Models(str(target), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
+    runs = ask_at_once(models, prompts, range(27, 31), length=length, layout=layout)
+    assert [(r.tokens[len(p) :], r.tally.accepted) for r, p in zip(runs, prompts)] == wanted
+
+
 class Counters(NamedTuple):
     """What an engine has done since it was opened; decodes and their rows by role."""
 

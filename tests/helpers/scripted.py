@@ -22,6 +22,18 @@ THINKS = (
 """Begins reasoning in the prompt, or ends it there where none is wanted."""
 
 
+DIGIT = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+"""The schema of a tool's arguments."""
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
+"""How models that speak Hermes call such a tool."""
+
+
 def write(folder: Path, *marks: str, behind: str = "") -> Path:
     """A model that speaks ASCII, and in whose template these marks are. behind: what else the template writes.
 

@@ -7,6 +7,11 @@ from helpers.answers import counters
 from helpers.completions import GREEDY, PROMPT, stable
 
 
+def answer(llm, prompt):
+    """A greedy answer, as far as it is the same each time."""
+    return stable(llm.create_completion(prompt, **GREEDY))
+
+
 def kept(llm):
     """Prompt tokens that the last call found in the KV."""
     return llm.last_speculation["prompt_kept"]
@@ -30,8 +35,8 @@ def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
 
 def test_same_prompt_again_reads_one_token(pair):
     ours, _ = pair
-    first = ours.create_completion(PROMPT, **GREEDY)
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(first)
+    first = answer(ours, PROMPT)
+    assert answer(ours, PROMPT) == first
     assert kept(ours) == len(PROMPT) - 1
 
 
@@ -41,9 +46,7 @@ def test_prefix_after_a_stop_string(pair):
     full = theirs.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
     cut = ours.create_completion(PROMPT, stop=[full[10:12]], **GREEDY)["choices"][0]["text"]
     prompt = PROMPT + cut + "qqq"
-    assert stable(ours.create_completion(prompt, **GREEDY)) == stable(
-        theirs.create_completion(prompt, **GREEDY)
-    )
+    assert answer(ours, prompt) == answer(theirs, prompt)
     assert kept(ours) == len(PROMPT + cut)
 
 
@@ -54,18 +57,16 @@ def test_prefix_after_a_stream_was_dropped(pair):
     next(stream)
     next(stream)
     del stream
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
-        theirs.create_completion(PROMPT, **GREEDY)
-    )
+    assert answer(ours, PROMPT) == answer(theirs, PROMPT)
     assert kept(ours) == len(PROMPT) - 1
 
 
 def test_reset_forgets(pair):
     """reset() has the next call read its whole prompt."""
     ours, _ = pair
-    first = ours.create_completion(PROMPT, **GREEDY)
+    first = answer(ours, PROMPT)
     ours.reset()
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(first)
+    assert answer(ours, PROMPT) == first
     assert kept(ours) == 0
 
 
@@ -75,14 +76,10 @@ def test_eval_by_the_user_is_noticed(pair):
     ours.create_completion(PROMPT, **GREEDY)
     ours.reset()
     ours.eval(ours.tokenize(b"abcabdxyz"))
-    assert stable(ours.create_completion("abcabdxyzabc", **GREEDY)) == stable(
-        theirs.create_completion("abcabdxyzabc", **GREEDY)
-    )
+    assert answer(ours, "abcabdxyzabc") == answer(theirs, "abcabdxyzabc")
     assert kept(ours) == 9
     ours.eval([5, 6, 7])
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(
-        theirs.create_completion(PROMPT, **GREEDY)
-    )
+    assert answer(ours, PROMPT) == answer(theirs, PROMPT)
     assert kept(ours) == len(PROMPT) - 1
 
 
@@ -108,9 +105,7 @@ def test_saved_state_goes_on(pair):
     ours.create_completion("zzzzyyyyxxxx", **GREEDY)
     ours.load_state(state)
     prompt = PROMPT + text + "mm"
-    assert stable(ours.create_completion(prompt, **GREEDY)) == stable(
-        theirs.create_completion(prompt, **GREEDY)
-    )
+    assert answer(ours, prompt) == answer(theirs, prompt)
     assert kept(ours) == len(PROMPT) + 39
 
 
@@ -118,9 +113,9 @@ def test_state_of_a_fresh_object(pair):
     """It brings back that nothing is held."""
     ours, _ = pair
     fresh = ours.save_state()
-    first = ours.create_completion(PROMPT, **GREEDY)
+    first = answer(ours, PROMPT)
     ours.load_state(fresh)
-    assert stable(ours.create_completion(PROMPT, **GREEDY)) == stable(first)
+    assert answer(ours, PROMPT) == first
     assert kept(ours) == 0
 
 
@@ -131,9 +126,7 @@ def test_state_moves_to_another_object(pair, open_llama, tiny_ascii):
     other = open_llama(tiny_ascii, n_ctx=1024)
     other.load_state(ours.save_state())
     prompt = PROMPT + text + "mm"
-    assert stable(other.create_completion(prompt, **GREEDY)) == stable(
-        theirs.create_completion(prompt, **GREEDY)
-    )
+    assert answer(other, prompt) == answer(theirs, prompt)
     assert other.last_speculation["prompt_kept"] == len(PROMPT) + 39
 
 
@@ -142,6 +135,4 @@ def test_ram_cache(pair):
     ours, theirs = pair
     ours.set_cache(llama_cpp.LlamaRAMCache())
     for prompt in (PROMPT, "zzyyxx", PROMPT + "k"):
-        assert stable(ours.create_completion(prompt, **GREEDY)) == stable(
-            theirs.create_completion(prompt, **GREEDY)
-        )
+        assert answer(ours, prompt) == answer(theirs, prompt)

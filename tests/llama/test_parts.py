@@ -13,13 +13,7 @@ from llama_cpp import LlamaGrammar
 from pyspec.errors import InputError
 
 SAID = "<think>Hm.</think>\n\nYes."
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": scripted.DIGIT}}
 CHAT = [{"role": "user", "content": "go"}]
 
 
@@ -132,7 +126,7 @@ def test_what_there_is_not_is_refused(made: Any, options: dict[str, Any]) -> Non
 
 def test_a_shape_is_the_contents(made: Any) -> None:
     """JSON behind what is thought."""
-    form = {"type": "json_object", "schema": SCHEMA}
+    form = {"type": "json_object", "schema": scripted.DIGIT}
     lean = scripted.leaning("{")
     result = made("<think>").create_chat_completion(
         CHAT, response_format=form, logit_bias=lean, max_tokens=200

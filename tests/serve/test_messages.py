@@ -12,14 +12,7 @@ from pyspec.serve.apis.messages import MessagesBody
 
 anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-TOOL = {"name": "add", "description": "Adds.", "input_schema": SCHEMA}
-CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
+TOOL = {"name": "add", "description": "Adds.", "input_schema": scripted.DIGIT}
 TURNS = [
     {"role": "user", "content": [{"type": "text", "text": "one and one?"}]},
     {"role": "assistant", "content": [
@@ -99,7 +92,7 @@ def test_blocks_are_the_messages_of_a_chat(client, server):
         tools=[TOOL],
         system=[*system, {"type": "text", "text": "Be short."}],
     )
-    function = {"name": "add", "description": "Adds.", "parameters": SCHEMA}
+    function = {"name": "add", "description": "Adds.", "parameters": scripted.DIGIT}
     said = chat(server, messages, tools=[{"type": "function", "function": function}])
     assert answer.content[0].text == said
 
@@ -128,7 +121,7 @@ def test_a_count_asks_for_no_answer(client, monkeypatch):
     monkeypatch.setattr("pyspec.serve.service.check_constraint", None)
     monkeypatch.setattr("pyspec.text.answer.Speech.shape", None)
     own = [*asked()["messages"], {"role": "assistant", "content": "I"}]
-    form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    form = {"format": {"type": "json_schema", "schema": scripted.DIGIT}}
     options = {"model": "tiny", "tools": [TOOL], "output_config": form}
     assert client.messages.count_tokens(messages=own, **options).input_tokens > 50
     many = [{"role": "user", "content": "x"}] * 1500
@@ -170,7 +163,7 @@ def test_a_tool_that_must_be_used(client, choice):
 
 def test_events_come_in_the_order_that_clients_need(client, script_all):
     """Each block begins, grows and ends, and the client's own helper makes the whole of them."""
-    given = asked(says="<think>Hm.</think>\n\nYes. " + CALL, tools=[TOOL])
+    given = asked(says="<think>Hm.</think>\n\nYes. " + scripted.CALL, tools=[TOOL])
     whole = client.messages.create(**given)
     with client.messages.stream(**given) as stream:
         kinds = [event.type for event in stream]
@@ -262,7 +255,7 @@ def test_a_document_of_text_is_read(source):
 
 def test_a_format_by_the_name_that_betas_had(client):
     """It shapes the answer, and is no part of what is counted."""
-    form = {"type": "json_schema", "schema": SCHEMA}
+    form = {"type": "json_schema", "schema": scripted.DIGIT}
     record = record_of(output_format=form)
     assert record.language == record_of(output_config={"format": form}).language is not None
     counted = client.messages.count_tokens(
@@ -271,7 +264,7 @@ def test_a_format_by_the_name_that_betas_had(client):
     assert counted.input_tokens > 0
 
 
-LATER = {"name": "later", "input_schema": SCHEMA, "defer_loading": True}
+LATER = {"name": "later", "input_schema": scripted.DIGIT, "defer_loading": True}
 FOUND = {"role": "user", "content": [
     {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "tool_reference", "tool_name": "later"}]},
     {"type": "text", "text": "Tool loaded."},
@@ -292,13 +285,13 @@ def test_a_deferred_tool_is_there_once_the_client_has_found_it():
 
 def test_a_call_that_was_cut_is_not_made(client, script_all):
     """It is text of an answer that came to its limit."""
-    answer = ask(client, says=CALL, tools=[TOOL], max_tokens=45)
+    answer = ask(client, says=scripted.CALL, tools=[TOOL], max_tokens=45)
     assert ([b.type for b in answer.content], answer.stop_reason) == (["text"], "max_tokens")
 
 
 def test_a_call_that_was_cut_while_it_was_streamed_says_so(client, script_all):
     """As Anthropic's own streams do: its block has begun, has a part of the input, and the message came to its limit."""
-    how = asked(says=CALL, tools=[TOOL], tool_choice={"type": "any"}, max_tokens=45)
+    how = asked(says=scripted.CALL, tools=[TOOL], tool_choice={"type": "any"}, max_tokens=45)
     with client.messages.stream(**how) as stream:
         answer = stream.get_final_message()
     (block,) = answer.content
@@ -308,7 +301,7 @@ def test_a_call_that_was_cut_while_it_was_streamed_says_so(client, script_all):
 
 def test_json_of_a_schema(serve):
     """Whatever a random model would say."""
-    form = {"type": "json_schema", "schema": SCHEMA}
+    form = {"type": "json_schema", "schema": scripted.DIGIT}
     with anthropic.Anthropic(base_url=serve().url, api_key="none", max_retries=0) as client:
         answer = client.messages.create(**asked(), output_config={"format": form})
     assert set(json.loads(answer.content[0].text)) == {"n"}
@@ -352,7 +345,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         {"messages": [{"role": "user", "content": [5]}]},
         {"messages": TURNS[:2]},
         {"messages": BEGUN, "tools": [TOOL], "tool_choice": {"type": "any"}},
-        {"messages": BEGUN, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        {
+            "messages": BEGUN,
+            "output_config": {"format": {"type": "json_schema", "schema": scripted.DIGIT}},
+        },
         {"tool_choice": {"type": "sometimes"}},
         {"tools": [{"type": "computer_20250124", "name": "computer"}]},
         {"tools": [{"type": "bash_anew", "name": "bash"}]},

@@ -13,14 +13,7 @@ from pyspec.serve.apis.items import messages_of
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-TOOL = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
-CALL = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
+TOOL = {"type": "function", "name": "add", "parameters": scripted.DIGIT, "strict": True}
 
 
 def ask(client, given="go", says=None, **options):
@@ -130,7 +123,7 @@ def test_a_call_is_an_item(client):
 
 def test_text_of_a_schema(serve):
     """Whatever a random model would say."""
-    form = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
+    form = {"type": "json_schema", "name": "x", "schema": scripted.DIGIT, "strict": True}
     url = f"{serve().url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         answer = ask(client, text={"format": form})
@@ -139,7 +132,7 @@ def test_text_of_a_schema(serve):
 
 def test_events_come_in_the_order_that_clients_need(client, script_all):
     """Each item and part begins, grows and ends, numbered, and the last event has the whole."""
-    says = "<think>Hm.</think>\n\nYes. " + CALL
+    says = "<think>Hm.</think>\n\nYes. " + scripted.CALL
     events = list(ask(client, tools=[TOOL], says=says, stream=True))
     assert [e.sequence_number for e in events] == list(range(len(events)))
     kinds = [e.type.removeprefix("response.") for e in events]
@@ -172,7 +165,7 @@ def test_the_clients_own_stream(client, script_all):
         input="go",
         tools=[TOOL],
         max_output_tokens=200,
-        extra_body={"grammar": scripted.script("Hi. " + CALL)},
+        extra_body={"grammar": scripted.script("Hi. " + scripted.CALL)},
     ) as stream:
         texts = [e.snapshot for e in stream if e.type == "response.output_text.delta"]
         final = stream.get_final_response()
@@ -195,10 +188,11 @@ def test_logprobs_where_they_are_asked_for(client):
 
 
 def test_a_call_that_was_cut_is_incomplete(client, script_all):
-    answer = ask(client, tools=[TOOL], says=CALL, max_output_tokens=45)
+    answer = ask(client, tools=[TOOL], says=scripted.CALL, max_output_tokens=45)
     assert (answer.output[0].status, answer.status) == ("incomplete", "incomplete")
     kinds = [
-        e.type for e in ask(client, tools=[TOOL], says=CALL, max_output_tokens=45, stream=True)
+        e.type
+        for e in ask(client, tools=[TOOL], says=scripted.CALL, max_output_tokens=45, stream=True)
     ]
     assert kinds[-1] == "response.incomplete"
 
@@ -263,7 +257,6 @@ def test_tokens_are_counted_before_they_are_asked(client):
         {"truncation": "auto"},
         {"tools": [{"type": "namespace", "name": "files"}]},
         {"tools": [{"type": "custom"}]},
-        {"input": [{"type": "item_reference", "id": "msg_1"}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
         {"input": [{"type": "function_call_output"}]},
@@ -273,7 +266,6 @@ def test_tokens_are_counted_before_they_are_asked(client):
         {"reasoning": "much"},
         {"tools": [{"type": "function"}]},
         {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}},
-        {"tools": [TOOL], "tool_choice": {"type": "web_search"}},
         {"n": 2},
         {"top_logprobs": 50},
     ],
