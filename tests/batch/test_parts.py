@@ -7,7 +7,7 @@ import json
 from helpers import scripted
 
 from pyspec.batch import Settings
-from pyspec.batch.output import public
+from pyspec.batch.output import output_line
 from pyspec.requests.bodies import ChatBody, decoded
 from pyspec.requests.records import Record
 
@@ -30,11 +30,11 @@ def test_reasoning_is_beside_the_text(open_batch, tmp_path):
         ("H", "", True),
         ("", "Yes.", False),
     ]
-    lines = {key: json.loads(public(result, "run")) for key, result in found.items()}
+    lines = {key: json.loads(output_line(result, "run")) for key, result in found.items()}
     assert (lines["a"]["text"], lines["a"]["reasoning"]) == ("Yes.", "Hm.")
     assert lines["b"]["reasoning_cut"]
     assert not {"reasoning", "reasoning_cut", "calls"} & lines["c"].keys()
-    form = json.loads(public(found["a"], "run", "chat"))
+    form = json.loads(output_line(found["a"], "run", "chat"))
     message = form["response"]["body"]["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("Yes.", "Hm.")
 

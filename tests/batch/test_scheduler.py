@@ -8,7 +8,7 @@ from helpers.answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
-from pyspec.batch.output import public
+from pyspec.batch.output import output_line
 from pyspec.batch.prefix_cache import MIN_TOKENS
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
@@ -387,4 +387,4 @@ def test_an_answer_that_takes_too_long_fails_alone(open_batch):
 def test_an_answer_that_is_no_call_ends_no_output():
     """Brackets without end, where a call's arguments should be."""
     result = RecordResult(index=0, id="a", prompt_sha256="", text="<tool_call>" + "[" * 100_000)
-    assert b"tool_call" in public(result, "run", form="chat")
+    assert b"tool_call" in output_line(result, "run", form="chat")

@@ -11,7 +11,7 @@ from helpers.answers import ask
 from helpers.fake_batch import go
 
 from pyspec.batch import Settings
-from pyspec.batch.output import public
+from pyspec.batch.output import output_line
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 
@@ -50,7 +50,7 @@ def test_a_line_of_output_has_the_seed(open_batch, form, counts):
     """With all counts or without, in either format; a record by itself says the same again at that seed."""
     batch = open_batch(settings=Settings(WARM, max_tokens=16, raw=True))
     results = list(batch.run([Record(id=name, prompt="ab") for name in "xy"]))
-    lines = [json.loads(public(each, "run", form, counts=counts)) for each in results]
+    lines = [json.loads(output_line(each, "run", form, counts=counts)) for each in results]
     blocks = [(line["response"]["body"] if form else line)["speculation"] for line in lines]
     assert {block["sampling"] for block in blocks} == {"coupled"}
     assert len({block["seed"] for block in blocks}) == 2
@@ -61,7 +61,7 @@ def test_a_line_of_output_has_the_seed(open_batch, form, counts):
 
 def test_greedy_lines_have_no_seed(open_batch):
     (result,) = open_batch().run(["ab"])
-    assert "seed" not in json.loads(public(result, "run"))["speculation"]
+    assert "seed" not in json.loads(output_line(result, "run"))["speculation"]
 
 
 # -- going on ------------------------------------------------------------------------------------------------------------
