@@ -65,7 +65,7 @@ RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t
 PAIRS = (
     "default", "default-t08", "stretched-good-bf16", "stretched-good-q8_0", "stretched-good-bf16-t08", "wide-good-bf16",
 )  # fmt: skip
-HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "commit"]  # fmt: skip
+HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "made on"]  # fmt: skip
 PEERS = "server"
 """Prefix of the names of llama-server's runs; the run without drafts is named just this."""
 DRAFTS_HEAD = ["drafter", "all", "strict K=4, 8", "margin share", "margin K=4, 8", "steps 1, 2, 3, 4"]  # fmt: skip
@@ -144,7 +144,7 @@ def _link(title: str, name: str) -> str:
 
 
 def _row(name: str, results: Results) -> list[str]:
-    """Strict against plain, the interval of the mean, the worst kind of text, llama-server's best run, and the code's commit."""
+    """Strict against plain, the interval of the mean, the worst kind of text, llama-server's best run, and where it was made."""
     plain, own = (next(s for s in results.summaries if s.who == who) for who in ("plain", "strict"))
     low, kind = _ups(own)[0]
     return [
@@ -154,7 +154,7 @@ def _row(name: str, results: Results) -> list[str]:
         _link(f"**{own.geomean:.2f}**", name) + _interval(own),
         f"{low:.2f} {kind}",
         _best_peer(results.summaries),
-        results.setup.commit or "-",
+        f"{results.setup.processor}, {results.setup.commit or '-'}",
     ]
 
 

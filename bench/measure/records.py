@@ -60,6 +60,11 @@ class Setup(msgspec.Struct, frozen=True):
     devices: str = ""  # those of the layers
     engine: str = ""  # llama.cpp's options that were given
 
+    @property
+    def processor(self) -> str:
+        """The processor's name without trademarks."""
+        return self.machine.partition(",")[0].replace("(R)", "").replace(" Processor", "")
+
 
 def describe(
     llm: TargetLlama,
