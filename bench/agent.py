@@ -9,15 +9,13 @@ of an answer to its last. The first request is reported separately, with the tim
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from common import Comparison, Figures, arguments, in_turns, medians, publish
+from common import Comparison, Figures, arguments, in_turns, medians, publish, streamed
 
 from pyspec.measure.contenders import ServerProcess
 from pyspec.measure.report import table
@@ -196,44 +194,16 @@ def measure(options: Namespace, contender: str) -> Figures:
                 else {"max_tokens": READ}
             )
             said = [*turn.before, {"role": "user", "content": turn.text}]
-            answer = ask(process, {"messages": said, **most})
+            answer = streamed(process, said, **most)
+            took = answer.times[-1] - answer.first if answer.times else 0.0
             if options.show:
                 print(f"-- {contender}, turn {n}: {answer.block}\n{answer.text}", file=sys.stderr)
-            figures[f"turn{n}"] = (answer.tokens - 1) / max(1e-9, answer.seconds)
+            figures[f"turn{n}"] = (answer.tokens - 1) / max(1e-9, took)
             if n == 1:
                 figures["first"] = answer.whole
             else:
-                tokens, seconds = tokens + answer.tokens - 1, seconds + answer.seconds
+                tokens, seconds = tokens + answer.tokens - 1, seconds + took
     return {"tokens": tokens, "rate": tokens / max(1e-9, seconds), **figures}
-
-
-class Answer(NamedTuple):
-    """An answer. seconds: from its first token to its last; whole: from the request on; block: its `speculation` block."""
-
-    text: str
-    tokens: int
-    seconds: float
-    whole: float
-    block: dict[str, Any]
-
-
-def ask(process: ServerProcess, body: dict[str, Any]) -> Answer:
-    """Request one answer as a stream, and time it."""
-    body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
-    text, tokens, block = "", 0, dict[str, Any]()
-    start, first, last = time.perf_counter(), 0.0, 0.0
-    for line in process.lines("/v1/chat/completions", body):
-        if not line.startswith(b"data: {"):
-            continue
-        chunk = json.loads(line[6:])
-        block = chunk.get("speculation") or block
-        tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-        content = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
-        if content:
-            last = time.perf_counter() - start
-            first = first or last
-            text += content
-    return Answer(text, tokens, last - first, time.perf_counter() - start, block)
 
 
 if __name__ == "__main__":

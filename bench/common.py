@@ -6,15 +6,18 @@ import argparse
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 from math import exp, sqrt
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from pyspec.measure.contenders import ServerProcess
 from pyspec.measure.records import ModelFile, commit, machine, model_file, published
 from pyspec.measure.report import code_of
 
@@ -70,6 +73,48 @@ def in_turns(
             runs.append(measure(one))
             print(one, json.dumps(runs[-1]), file=sys.stderr, flush=True)
     return found
+
+
+class StreamedAnswer(NamedTuple):
+    """A streamed answer. times: seconds from the request to each piece of text; whole: to its end; block: `speculation`."""
+
+    text: str
+    tokens: int
+    times: list[float]
+    whole: float
+    block: dict[str, Any]
+
+    @property
+    def first(self) -> float:
+        """Seconds to its first text, or to its end if it has none."""
+        return self.times[0] if self.times else self.whole
+
+    @property
+    def gap(self) -> float:
+        """Seconds of the longest wait between two pieces of text."""
+        return max((later - sooner for sooner, later in pairwise(self.times)), default=0.0)
+
+
+def streamed(
+    process: ServerProcess, messages: Sequence[Mapping[str, str]], **more: Any
+) -> StreamedAnswer:
+    """Have a server answer at temperature 0, and time it. Raises ValueError if the stream ends without usage."""
+    body = {"messages": messages, "temperature": 0, "stream": True, **more}
+    body["stream_options"] = {"include_usage": True}
+    text, tokens, block, line = "", 0, dict[str, Any](), b""
+    start, times = time.perf_counter(), list[float]()
+    for line in process.lines("/v1/chat/completions", body):
+        if line.startswith(b"data: {"):
+            chunk = json.loads(line[6:])
+            block = chunk.get("speculation") or block
+            tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+            content = "".join(one["delta"].get("content") or "" for one in chunk.get("choices", ()))
+            if content:
+                times.append(time.perf_counter() - start)
+                text += content
+    if not tokens:
+        raise ValueError(f"the stream ended without usage: {line[:300]!r}")
+    return StreamedAnswer(text, tokens, times, time.perf_counter() - start, block)
 
 
 def resident(what: str, process: int | str = "self") -> float:

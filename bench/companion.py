@@ -26,8 +26,9 @@ from replay import ROUNDS, Always, play
 
 from pyspec.measure.records import commit
 from pyspec.measure.report import code_of, table
+from pyspec.measure.rounds import load_rounds
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiling.simulate import Answer, Chain, Costs, Times, load_rounds
+from pyspec.profiling.simulate import Answer, Chain, Costs, Times
 
 FILES = ("bf16", "q4_k_m", "head")
 BESIDE = "head"

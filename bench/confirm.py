@@ -1,13 +1,11 @@
-"""Whether a relaxed token that was confirmed costs anything measurable: the questions, and the page of the results.
+"""What small gaps of the margin rule bring and cost, with a confirming token and without: the questions, and the page.
 
     python bench/confirm.py questions build/confirm.jsonl [--spec-bench FILE]
-    python bench/confirm.py plan bench/results/quality-eagle3/quality.json
-    python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE [--judge MODEL] [--confirming RUNS]
+    python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE
     python bench/confirm.py page [FOLDER]
 
-The answers come from `pyspec quality`, which resumes after an interruption. `store` keeps their figures, and has another model
-read the answers if none has done so yet. `page` shows what is stored, and the gain above which each bound fails, there and on the
-pages of `pyspec quality`. The plan was written before the answers: bench/results/confirm/plan.md.
+The answers come from `pyspec quality`, which resumes after an interruption; `store` keeps their figures, and `page` shows what
+is stored. The plan was written before the answers: bench/results/confirm/plan.md.
 """
 
 from __future__ import annotations
@@ -15,35 +13,33 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from pyspec.measure.bounds import (
     BOUNDS,
     RuleTrial,
     by_halves,
     gain_of,
+    half_of,
     losses_of,
     sentence,
     try_rule,
 )
-from pyspec.measure.chance import sample_size
-from pyspec.measure.judging import TextJudge
-from pyspec.measure.quality import WORSE_UP, Measure, QualityResults
+from pyspec.measure.chance import Interval
+from pyspec.measure.quality import NATS, gaps_of
+from pyspec.measure.quality_page import GAPS, gaps_cell
 from pyspec.measure.records import RunRecord, read_run_records
 from pyspec.measure.report import code_of, table
 from pyspec.measure.variants import parse_variants
-from pyspec.profiling.questions import Question, grouped, load_questions
-from pyspec.store.locate import resolve
+from pyspec.profiling.questions import grouped, load_questions
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
-SEEN = 1.96 + 0.84
-"""A page's smallest detectable difference, in standard errors."""
-
 SHORT = 400
 """Most characters of a question: long prompts cost much time and show nothing more."""
 
@@ -117,28 +113,6 @@ def questions(spec_bench: Path | None) -> list[dict[str, Any]]:
     return [{**one, "question_id": i, "turns": one["turns"][:1]} for i, one in enumerate(short)]
 
 
-def plan(path: Path) -> str:
-    """Number of questions that each bound needs, given the spread between questions on a published page."""
-    results = msgspec.json.decode(path.read_bytes(), type=QualityResults)
-    rule = next(one for one in results.figures if one.who == "margin+fixed:4")
-    rows = []
-    for name, bound in BOUNDS.items():
-        if name in rule.measures:
-            over, n = rule.measures[name].over, rule.measures[name].questions
-            spread = over.seen / SEEN * n**0.5
-            rows.append([name, f"{bound:g}", f"{spread:.3f}", str(sample_size(spread, bound))])
-    return table(["figure", "bound", "spread", "questions, confirming half"], rows)
-
-
-class RuleFigures(msgspec.Struct):
-    """What one rule gained and lost against the control. losses: by figure."""
-
-    who: str
-    gain: float
-    relaxed: float
-    losses: dict[str, LossFigures]
-
-
 class LossFigures(msgspec.Struct):
     """Mean loss, upper end of its interval, questions with this figure, and how many questions a yes would need."""
 
@@ -148,11 +122,24 @@ class LossFigures(msgspec.Struct):
     needed: int
 
 
-class StoredRun(msgspec.Struct):
-    """Figures of one pair's answers at one temperature.
+class RuleFigures(msgspec.Struct):
+    """What one rule gained and lost against the control.
 
-    rules: on the questions that all of them answered; confirmed: the chosen one on the half that confirms. chosen: what the
-    halves say; held: what Holm's method leaves of all rules.
+    gain: tokens a verify over the control's; between: the ends of its interval. losses: by figure. gaps: their sum a token.
+    """
+
+    who: str
+    gain: float
+    relaxed: float
+    losses: dict[str, LossFigures]
+    between: tuple[float, float]
+    gaps: Interval | None
+
+
+class StoredRun(msgspec.Struct):
+    """Figures of one pair's answers at one temperature, to the questions that all rules answered.
+
+    chosen: what the halves say; held: what Holm's method leaves of all rules; confirmed: the chosen rule on the other half.
     """
 
     title: str
@@ -164,46 +151,43 @@ class StoredRun(msgspec.Struct):
     chosen: str
     held: str
     rules: list[RuleFigures]
-    judge: str = ""
     confirmed: RuleFigures | None = None
     commit: str = ""
 
 
-def stored(
-    runs: Path, asked: Path, title: str, judge: str = "", confirming: Path | None = None
-) -> StoredRun:
-    """Figures of the answers so far.
-
-    judge: a model that reads the answers, "" for none. confirming: more answers of the control and the chosen rule, to the half
-    that confirms.
-    """
+def stored(runs: Path, asked: Path, title: str) -> StoredRun:
+    """Figures of the answers so far."""
     questions = load_questions(asked)
     by_id = {q.question_id: q for q in questions}
-    every = read_run_records(runs) + (read_run_records(confirming) if confirming else [])
-    if judge:
-        judged(every, by_id, resolve(judge))
-    groups = grouped(whole(every), lambda record: record.who)
-    control, *others = groups
+    records = whole(read_run_records(runs))
+    groups = grouped(records, lambda record: record.who)
+    control, *rules = groups
     trials = [
         try_rule(who, gain_of(groups[who], groups[control]), losses_of(groups[who], groups[control], by_id))
-        for who in others
+        for who in rules
     ]  # fmt: skip
+    found = by_halves(records, questions, parse_variants(",".join(groups)))
     worst = {t.who: max(loss.p for loss in t.losses.values()) for t in trials}
-    found = by_halves(every, questions, parse_variants(",".join(groups)))
-    asked_last = found.confirmed if found.confirmed and found.confirmed.losses else None
-    setup = every[-1].setup
+    figures = [_figures(trial, groups[trial.who], groups[control]) for trial in trials]
+    last = None
+    if (asked_last := found.confirmed) is not None and asked_last.losses:
+        halves = [second_half(groups[who]) for who in (asked_last.who, control)]
+        last = _figures(asked_last, *halves)
+    setup = records[-1].setup
     return StoredRun(
         title, len(groups[control]), setup.max_tokens, setup.temperature, setup.day, control, sentence(found),
-        ", ".join(sorted(holm(worst))) or "none", [_figures(t, _share(groups[t.who])) for t in trials],
-        Path(judge).name, _figures(asked_last, 0.0) if asked_last else None, setup.commit,
+        ", ".join(sorted(holm(worst))) or "none", figures, last, setup.commit,
     )  # fmt: skip
 
 
-def _figures(trial: RuleTrial, relaxed: float) -> RuleFigures:
+def _figures(
+    trial: RuleTrial, own: Sequence[RunRecord], control: Sequence[RunRecord]
+) -> RuleFigures:
     losses = {
         n: LossFigures(x.mean, x.upper, x.questions, x.needed) for n, x in trial.losses.items()
     }
-    return RuleFigures(trial.who, trial.gain, relaxed, losses)
+    between = gain_between(own, control)
+    return RuleFigures(trial.who, trial.gain, _share(own), losses, between, gaps_of(own))
 
 
 def whole(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -213,19 +197,28 @@ def whole(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [r for r in records if r.question_id in asked]
 
 
-def judged(records: Sequence[RunRecord], asked: Mapping[int | str, Question], model: Path) -> None:
-    """Have a model read the answers; equal answers to a question are read once."""
-    judge, known = TextJudge(model, n_ctx=1024, n_threads=1), {}
-    for record in records:
-        turn = record.turns[0]
-        key = record.question_id, turn.text
-        if key not in known:
-            known[key] = judge.nats(asked[record.question_id], turn.text)
-        turn.judged = known[key]
-    judge.close()
+def second_half(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The records of the half that confirms."""
+    return [r for r in records if half_of(r.question_id) == 1]
 
 
-def _share(records: list[RunRecord]) -> float:
+def gain_between(own: Sequence[RunRecord], control: Sequence[RunRecord]) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the gain in tokens a verify, over questions that both answered."""
+    counts = np.array([_counts(own), _counts(control)])  # [2, questions, 2]
+    n = counts.shape[1]
+    drawn = counts[:, np.random.default_rng(0).integers(0, n, (2000, n))].sum(axis=2)
+    lengths = drawn[..., 0] / drawn[..., 1]
+    low, high = np.percentile(lengths[0] / lengths[1], (2.5, 97.5))
+    return float(low), float(high)
+
+
+def _counts(records: Sequence[RunRecord]) -> list[tuple[int, int]]:
+    """Tokens and rounds of each answer, in the questions' order."""
+    turns = [r.turns[0] for r in sorted(records, key=lambda record: str(record.question_id))]
+    return [(len(turn.tokens), int(turn.speculation["rounds"])) for turn in turns]
+
+
+def _share(records: Sequence[RunRecord]) -> float:
     turns = [record.turns[0] for record in records]
     return float(sum(t.speculation["relaxed"] for t in turns) / sum(len(t.tokens) for t in turns))
 
@@ -233,69 +226,17 @@ def _share(records: list[RunRecord]) -> float:
 # -- the page -----------------------------------------------------------------------------------------------------------
 
 
-def published(path: Path) -> StoredRun:
-    """The margin rules on a page of `pyspec quality` that answered all its questions; its intervals are of differences."""
-    results = msgspec.json.decode(path.read_bytes(), type=QualityResults)
-    rules = [
-        RuleFigures(f.who, f.gain, f.relaxed, {n: _published(n, m) for n, m in f.measures.items() if n in BOUNDS})
-        for f in results.figures
-        if f.who.startswith("margin") and "+random" not in f.who and f.answers >= results.figures[0].answers
-    ]  # fmt: skip
-    setup, first, name = results.setup, results.figures[0], path.parent.name
-    return StoredRun(
-        f"[{name}](../{name}/README.md)", first.answers, setup.max_tokens, setup.temperature, setup.day, first.who,
-        "", "", rules, commit=setup.commit,
-    )  # fmt: skip
-
-
-def _published(name: str, found: Measure) -> LossFigures:
-    over, up = found.over, name in WORSE_UP
-    spread = over.seen / SEEN * found.questions**0.5
-    mean, upper = (over.mean, over.high) if up else (-over.mean, -over.low)
-    return LossFigures(mean, upper, found.questions, sample_size(spread, BOUNDS[name]))
-
-
-def frontier(runs: Sequence[StoredRun]) -> str:
-    """For each pair, temperature and bound: the smallest gain at which a rule is not shown to be within the bound."""
-    names = [n for n in BOUNDS if any(n in rule.losses for run in runs for rule in run.rules)]
-    rows = [
-        [run.title, f"{run.temperature:g}", str(run.questions), *(_fails_from(run, n) for n in names)]
-        for run in runs
-    ]  # fmt: skip
-    return table(["", "T", "answers", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)], rows)
-
-
-def _fails_from(run: StoredRun, name: str) -> str:
-    """The smallest gain of a rule that is not within a bound, by how much, and from which gain the mean itself is beyond it."""
-    seen = sorted((rule.gain, rule.losses[name]) for rule in run.rules if name in rule.losses)
-    failed = [(gain, loss) for gain, loss in seen if loss.upper > BOUNDS[name]]
-    if not failed:
-        return f"held up to {_percent(seen[-1][0])}" if seen else "-"
-    gain, loss = failed[0]
-    beyond = [each for each, found in seen if found.mean > BOUNDS[name]]
-    mean = f"; the mean from {_percent(beyond[0])}" if beyond else "; the mean nowhere"
-    return f"from {_percent(gain)}, by {loss.upper - BOUNDS[name]:.3f}{mean}"
-
-
-def _percent(gain: float) -> str:
-    return f"{100 * (gain - 1):+.1f} %"
-
-
 def section(run: StoredRun) -> str:
     """One run's rules with all their losses, and how many questions would have been enough."""
-    names = [n for n in BOUNDS if any(n in rule.losses for rule in run.rules)]
-    rows = [
-        [r.who, _percent(r.gain), f"{100 * r.relaxed:.1f} %", *(_loss(r.losses.get(n), n) for n in names)]
-        for r in run.rules
-    ]  # fmt: skip
+    found = [n for n in BOUNDS if any(n in rule.losses for rule in run.rules)]
+    names = sorted(found, key=lambda name: name != NATS)  # beside the gaps
+    rows = [_line(rule, rule.who, names) for rule in run.rules]
     if (last := run.confirmed) is not None:
-        shown = (_loss(last.losses.get(n), n) for n in names)
         asked = max(loss.questions for loss in last.losses.values())
-        rows.append([f"{last.who}, {asked} of the other half", _percent(last.gain), "", *shown])
+        rows.append(_line(last, f"{last.who}, {asked} of the other half", names))
     needs = [[r.who, *(str(r.losses[n].needed) if n in r.losses else "-" for n in names)] for r in run.rules]  # fmt: skip
-    heads = ["", "tokens a verify", "relaxed", *(f"{n} (bound {BOUNDS[n]:g})" for n in names)]
-    by = f", judged by {run.judge}" if run.judge else ""
-    how = f"{run.max_tokens} tokens at most{by}; {run.day}{code_of(run.commit)}"
+    heads = ["", "tokens a verify", "relaxed", GAPS, *(f"{n} (bound {BOUNDS[n]:g})" for n in names)]
+    how = f"{run.max_tokens} tokens at most; {run.day}{code_of(run.commit)}"
     parts = [
         f"## {run.title}, temperature {run.temperature:g}",
         f"{run.questions} questions by {len(run.rules)} rules and {run.control}, {how}.",
@@ -307,34 +248,71 @@ def section(run: StoredRun) -> str:
     return "\n\n".join(parts)
 
 
+def _line(rule: RuleFigures, name: str, names: Sequence[str]) -> list[str]:
+    losses = (_loss(rule.losses.get(n), n) for n in names)
+    return [name, gain_cell(rule), f"{100 * rule.relaxed:.1f} %", gaps_cell(rule.gaps), *losses]
+
+
+def gain_cell(rule: RuleFigures) -> str:
+    """The gain in tokens a verify with its interval."""
+    low, gain, high = (100 * (end - 1) for end in (rule.between[0], rule.gain, rule.between[1]))
+    return f"{gain:+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
 def _loss(loss: LossFigures | None, name: str) -> str:
     if loss is None:
         return "-"
-    return f"{loss.mean:+.3f}, up to {loss.upper:+.3f}{'' if loss.upper <= BOUNDS[name] else ' !'}"
+    beyond = loss.upper - BOUNDS[name]
+    told = f"{loss.mean:+.3f}, up to {loss.upper:+.3f}"
+    return f"{told}, **{beyond:.3f} beyond**" if beyond > 0 else told
 
 
-INTRO = """# Relaxed tokens that were confirmed
-
-Made by `python bench/confirm.py page` from the runs in this folder and the pages of `pyspec quality`. [plan.md](plan.md) says
-what was planned, and how far it was followed. Losses are relative to strict verification with as many drafts, paired by question.
-Each is a mean, followed by the upper end of a 95 % bootstrap interval, which must be within the bound; `!` marks those that are
-not.
-
-## Where each bound begins to fail
-
-For each draft and temperature: the gain in tokens a verify of the mildest rule that is not shown to be within the bound, and how
-far the upper end is beyond it; then the gain from which the mean loss itself is beyond it. If only the upper end misses a bound,
-the bound may hold: there were too few answers to tell."""
+def overview(runs: Sequence[StoredRun]) -> str:
+    """What each rule gained and spent on each draft at each temperature."""
+    rules = list(dict.fromkeys(rule.who for run in runs for rule in run.rules))
+    rows = []
+    for who in rules:
+        found = [next((rule for rule in run.rules if rule.who == who), None) for run in runs]
+        rows.append([who, *(f"{gain_cell(one)}; {gaps_cell(one.gaps)}" if one else "-" for one in found)])  # fmt: skip
+    return table(["", *(f"{run.title}, T {run.temperature:g}" for run in runs)], rows)
 
 
-def page(folder: Path, quality: Iterable[Path]) -> str:
-    """The whole page, from what is stored in a folder and on the pages of `pyspec quality`."""
-    runs = [
-        msgspec.json.decode(path.read_bytes(), type=StoredRun)
-        for path in sorted(folder.glob("*.json"))
-    ]
-    every = [*runs, *map(published, sorted(quality))]
-    return "\n\n".join([INTRO, frontier(every), *map(section, runs)]) + "\n"
+INTRO = """# Small gaps of the margin rule, confirmed and not
+
+Made by `python bench/confirm.py page` from the runs in this folder. [plan.md](plan.md) says what was planned before the first
+answer. Gains and losses are relative to strict verification with as many drafts, paired by question, with 95 % bootstrap
+intervals over questions. The upper end of a loss must be within the bound; where it is not, the table says by how much it is
+beyond. Gaps a token is the sum of relaxed tokens' gaps over an answer's tokens, in nats, with the noise in them above temperature
+0. It is what the rule itself adds to the nats a token: a lower estimate, for which far fewer answers are enough.
+
+## Gain in tokens a verify, and gaps a token"""
+
+
+def runs_in(folder: Path) -> dict[str, StoredRun]:
+    """What is stored in a folder, by name."""
+    paths = sorted(folder.glob("*.json"))
+    return {path.stem: msgspec.json.decode(path.read_bytes(), type=StoredRun) for path in paths}
+
+
+def page(runs: Sequence[StoredRun]) -> str:
+    """The whole page."""
+    return "\n\n".join([INTRO, overview(runs), *map(section, runs)]) + "\n"
+
+
+def write(folder: Path) -> None:
+    """Write the page of a folder."""
+    found = page(list(runs_in(folder).values()))
+    (folder / "README.md").write_text(found, encoding="utf-8")
+
+
+def figures(folder: Path) -> dict[str, str]:
+    """What a text may quote of the runs in a folder, by run, rule and figure."""
+    found: dict[str, str] = {}
+    for name, run in runs_in(folder).items():
+        for rule in run.rules:
+            who = f"{name}/{rule.who}"
+            found |= {f"{who}/gain": gain_cell(rule), f"{who}/gaps": gaps_cell(rule.gaps)}
+    return found
 
 
 def holm(p: Mapping[str, float], level: float = 0.05) -> set[str]:
@@ -356,24 +334,18 @@ def main(words: Sequence[str] | None = None) -> None:
     make = steps.add_parser("questions")
     make.add_argument("out", type=Path)
     make.add_argument("--spec-bench", type=Path)
-    steps.add_parser("plan").add_argument("results", type=Path)
     store = steps.add_parser("store")
     for name in ("runs", "questions", "out"):
         store.add_argument(name, type=Path)
     store.add_argument("--title", required=True)
-    store.add_argument("--judge", default="")
-    store.add_argument("--confirming", type=Path)
     shown = steps.add_parser("page")
     shown.add_argument("folder", type=Path, nargs="?", default=RESULTS / "confirm")
     args = parser.parse_args(words)
-    if args.step == "plan":
-        print(plan(args.results))
     if args.step == "store":
-        found = stored(args.runs, args.questions, args.title, args.judge, args.confirming)
+        found = stored(args.runs, args.questions, args.title)
         args.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if args.step == "page":
-        found = page(args.folder, RESULTS.glob("quality-*/quality.json"))
-        (args.folder / "README.md").write_text(found)
+        write(args.folder)
     if args.step == "questions":
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text("".join(json.dumps(one) + "\n" for one in questions(args.spec_bench)))

@@ -29,12 +29,13 @@ from pyspec.engine.profiles import read_prior
 from pyspec.measure.oracle import oracle_speed
 from pyspec.measure.records import commit
 from pyspec.measure.report import table
+from pyspec.measure.rounds import load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Auto
 from pyspec.policy.policies import Policies
 from pyspec.policy.shapes import SHAPES
-from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed, load_rounds
+from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed
 from pyspec.sampling.noise import Draw
 
 ROUNDS = Path(__file__).parent / "firsts"

@@ -23,18 +23,16 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-import msgspec
-from common import arguments, command_line, in_turns, keep, page_of
+from common import Made, arguments, in_turns, keep, made_by, page_of
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.contenders import Ours
-from pyspec.measure.records import ModelFile, commit, machine, model_file
-from pyspec.measure.report import code_of, table
+from pyspec.measure.records import ModelFile, model_file
+from pyspec.measure.report import table
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
 from pyspec.text.messages import Message
@@ -77,23 +75,17 @@ print(1e3 * (perf_counter() - begin))
 """
 
 
-class Overhead(msgspec.Struct):
+class Overhead(Made):
     """The results. modes: a row each; prompts: the second table, and the line after it."""
 
-    command: str
-    day: str
-    machine: str
-    commit: str
     target: ModelFile
     modes: list[list[str]]
     prompts: str
 
     def page(self) -> str:
         """The title, a description and the tables."""
-        made = f"Made by `{self.command}` on {self.day}{code_of(self.commit)}: {self.machine}."
-        target = f"Target {self.target.name}, sha256 {self.target.sha256}."
-        found = table(HEAD, self.modes), self.prompts
-        return page_of("Beside decodes", __doc__, f"{made} {target}", *found)
+        made = f"{self.made} Target {self.target.name}, sha256 {self.target.sha256}."
+        return page_of("Beside decodes", __doc__, made, table(HEAD, self.modes), self.prompts)
 
 
 def watch(thing: Any, name: str, spent: dict[str, float]) -> None:
@@ -240,10 +232,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.prompt:
         prompts = show_prompts(model, options.prompt, options.runs, options.threads)
     if options.out:
-        found = Overhead(
-            command_line("overhead", words),
-            datetime.now(timezone.utc).date().isoformat(), machine(), commit(), model_file(resolve(model)), rows, prompts,
-        )  # fmt: skip
+        found = Overhead(*made_by("overhead", words), model_file(resolve(model)), rows, prompts)
         keep(found, options.out / "overhead.json")
 
 

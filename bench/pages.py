@@ -26,18 +26,16 @@ from typing import Any
 import accepted
 import busy
 import card.page as card
+import confirm
 import msgspec
 import parity
 from agent import AgentResults
 from attention import Attention
 from batch import BatchResults
 from blocks import Blocks
-from ceiling import Ceilings
 from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
 from embeddings import Embeddings
-from estimator import Estimates
 from everyday import Everyday, save
-from first_use import FirstUse
 from firsts import Firsts
 from load import Loads
 from long import Long
@@ -51,8 +49,6 @@ from returning import Returning
 from same_text import SameText
 from schedules import Schedules
 from serve import ServeResults
-from startup import Startup
-from truncation import Truncations
 
 from pyspec.errors import InputError
 from pyspec.measure import quality, quality_page, report
@@ -103,9 +99,8 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    "attention": Attention, "blocks": Blocks, "ceiling": Ceilings, "estimator": Estimates, "first_use": FirstUse,
-    "firsts": Firsts, "load": Loads, "mixture": Mixture, "noise": NoiseFound, "overhead": Overhead, "returning": Returning,
-    "same_text": SameText, "schedules": Schedules, "startup": Startup, "truncation": Truncations,
+    "attention": Attention, "blocks": Blocks, "firsts": Firsts, "load": Loads, "mixture": Mixture,
+    "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText, "schedules": Schedules,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 
@@ -124,7 +119,9 @@ def redraw(folder: Path) -> None:
         busy.save(beside, folder / name)
     for name, one in _kept(folder, KEPT):
         write_one(folder / name / f"{name}.json", one)
-    for name, one in _kept(folder, {"accepted": accepted, "parity": parity, "card": card}):
+    for name, one in _kept(
+        folder, {"accepted": accepted, "parity": parity, "card": card, "confirm": confirm}
+    ):
         one.write(folder / name)
 
 
@@ -256,6 +253,7 @@ def numbers(folder: Path) -> dict[str, str]:
         for temp in pairs.pairs:
             out |= {f"{name}/{temp}/{key}": told for key, told in pairs.figures(temp).items()}
     out |= _batches(folder)
+    out |= {f"confirm/{name}": told for name, told in confirm.figures(folder / "confirm").items()}
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
     for name, one in drafts(folder).items():

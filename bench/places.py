@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rows import Recorder, Row, chained, said
+from rows import Recorder, Row, record
 
 from pyspec import SpeculativeLlama
 from pyspec.measure.draws import left
@@ -21,7 +22,6 @@ from pyspec.policy.types import Draft
 from pyspec.profiling.logits import rows_after
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 from pyspec.sampling.noise import Coupling, derive_seed
-from pyspec.text.tokens import common_prefix
 
 Array = npt.NDArray[np.float64]
 Shares = tuple[npt.NDArray[np.int32], Array]
@@ -202,14 +202,8 @@ def places_of(
     llm: SpeculativeLlama, prompt: Sequence[int], how: Sampling, tokens: int, *, free: bool
 ) -> list[Place]:
     """All places of one answer."""
-    most: dict[str, Any] = {"max_tokens": tokens}
-    text = [*prompt, *said(llm.steps(prompt, how, drafting="nothing", **most))]
     longest = LONGEST_HEAD if llm.assembly.engine.window else LONGEST
-    recorder = Drafts(llm, text, how, longest, free=free)
-    again = [*prompt, *said(llm.steps(prompt, how, drafting="model", policy=recorder, **most))]
-    places = {at: one for at, one in recorder.places.items() if at < common_prefix(text, again)}
-    if not recorder.rereads:
-        places = {at: chained(text, places, at, LONGEST) for at in places}
+    (text, places), recorder = record(llm, prompt, how, tokens, longest, partial(Drafts, free=free))
     p = by_chain(how, llm, rows_after(llm, prompt, text[len(prompt) :]))
     chance, held = np.random.default_rng(how.seed), dict[tuple[int, int], dict[str, Any]]()
     found = []

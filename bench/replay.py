@@ -24,9 +24,10 @@ from msgspec.structs import replace
 
 from pyspec.measure.oracle import oracle_speed
 from pyspec.measure.report import table
+from pyspec.measure.rounds import load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiling.simulate import Answer, Costs, Player, fixed_speed, load_rounds
+from pyspec.profiling.simulate import Answer, Costs, Player, fixed_speed
 
 ROUNDS = Path(__file__).parent / "rounds"
 HEAD = ("rounds", "curve", "best fixed", "auto", "informed", "score, auto", "score, always", "auto + lookup",

@@ -142,10 +142,10 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
-    import ray  # noqa: PLC0415 - an extra that few install
-
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", "questions", **OPTIONS)
+    import ray  # noqa: PLC0415 - an extra that few install
+
     texts = [question.turns[0] for question in load_questions(Path(options.questions))]
     names = options.contenders.split(",")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

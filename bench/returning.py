@@ -9,17 +9,14 @@ process; they take turns, --repeat times; temperature 0. With --out FOLDER the t
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from common import Made, arguments, in_turns, keep, made_by, medians, page_of
+from common import Made, arguments, in_turns, keep, made_by, medians, page_of, streamed
 from serve import kinds_in_turn, p95
 
 from pyspec.measure.contenders import ServerProcess, llama_server
@@ -59,15 +56,9 @@ def command(options: Namespace, contender: str) -> list[str]:
 
 def ask(process: ServerProcess, messages: list[dict[str, str]], tokens: int) -> float:
     """Request an answer, which is added to the messages; returns the seconds until its first token."""
-    body: dict[str, Any] = {"messages": messages, "max_tokens": tokens, "temperature": 0, "stream": True}  # fmt: skip
-    start, first, said = time.perf_counter(), 0.0, ""
-    for line in process.lines("/v1/chat/completions", body):
-        data = line.removeprefix(b"data: ").strip()
-        if data.startswith(b"{") and (choices := json.loads(data).get("choices")):
-            said += choices[0]["delta"].get("content") or ""
-            first = first or (time.perf_counter() - start if said else 0.0)
-    messages.append({"role": "assistant", "content": said})
-    return first
+    answer = streamed(process, messages, max_tokens=tokens)
+    messages.append({"role": "assistant", "content": answer.text})
+    return answer.first
 
 
 def measure(options: Namespace, contender: str, texts: Sequence[str]) -> dict[str, float]:

@@ -6,10 +6,10 @@ tokens, so this module searches for noise with which the draft draws the text's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import llama_cpp
 import numpy as np
@@ -45,10 +45,9 @@ class Behind(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A prompt of `start` tokens and its answer; places: where a draft may begin, by the text's length there."""
+    """A prompt and its answer; places: where a draft may begin, by the text's length there."""
 
     tokens: list[int]
-    start: int
     places: Mapping[int, Behind]
 
 
@@ -126,19 +125,22 @@ class Recorder(LengthPolicy):
         return np.ctypeslib.as_array(pointer, (self._n_vocab,))
 
 
+R = TypeVar("R", bound=Recorder)
+
+
 def record(
-    llm: SpeculativeLlama, prompt: Sequence[int], how: Sampling, tokens: int, length: int
-) -> Text:
-    """Generate a text plainly, then once more with up to `length` rows of the draft at each place."""
+    llm: SpeculativeLlama, prompt: Sequence[int], how: Sampling, tokens: int, length: int, kind: Callable[..., R]
+) -> tuple[Text, R]:  # fmt: skip
+    """Generate a text plainly, then once more with up to `length` rows of the draft at each place. kind: of recorder."""
     most: dict[str, Any] = {"max_tokens": tokens}
     text = [*prompt, *said(llm.steps(prompt, how, drafting="nothing", **most))]
-    recorder = Recorder(llm, text, how, length)
+    recorder = kind(llm, text, how, length)
     again = [*prompt, *said(llm.steps(prompt, how, drafting="model", policy=recorder, **most))]
     end = common_prefix(text, again)
     places = {at: one for at, one in recorder.places.items() if at < end}
     if not recorder.rereads:
         places = {at: chained(text, places, at, length) for at in places}
-    return Text(text[:end], len(prompt), places)
+    return Text(text[:end], places), recorder
 
 
 def chained(text: Sequence[int], places: Mapping[int, Behind], at: int, length: int) -> Behind:

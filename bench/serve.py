@@ -1,7 +1,7 @@
 """How a server performs under load: tokens a second, first tokens, errors and memory, for `pyspec serve` and llama-server.
 
 --clients send the first turns of QUESTIONS, in Spec-Bench's format, one of each kind in turn, over and over until --requests are
-done; each sends the next when its last answer has ended. Answers are streamed unless --whole. Both servers have as many slots as
+done; each sends the next when its last answer has ended. Answers are streamed. Both servers have as many slots as
 there are clients, with --ctx positions each; temperature 0, strict. Every contender runs in its own process; they take turns,
 --repeat times. "llama-server:K" drafts at most K tokens with --draft, a model or an EAGLE-3 head. The table has medians; memory
 is the resident set after a tenth of the requests and at the end, and stderr reports it after each tenth.
@@ -9,7 +9,6 @@ is the resident set after a tenth of the requests and at the end, and stderr rep
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import Namespace
@@ -17,13 +16,21 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
 
-from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
+from common import (
+    Comparison,
+    Figures,
+    StreamedAnswer,
+    arguments,
+    in_turns,
+    medians,
+    publish,
+    resident,
+    streamed,
+)
 
 from pyspec.errors import EngineError
 from pyspec.measure.contenders import ServerProcess, llama_server
@@ -34,7 +41,7 @@ from pyspec.store.heads import EAGLE3, kind_of_draft
 PEER = "llama-server"
 OPTIONS = {
     "contenders": "pyspec", "server": PEER, "clients": 16, "requests": 64, "tokens": 96, "ctx": 2048, "threads": 2,
-    "repeat": 1, "whole": False, "draft": None, "title": "", "out": None,
+    "repeat": 1, "draft": None, "title": "", "out": None,
 }  # fmt: skip
 HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
         "MB then", "MB at the end")  # fmt: skip
@@ -128,14 +135,17 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
     answers, held = [], []
     with closing(ServerProcess(command(options, contender))) as process:
 
-        def request(number: int) -> Asked | None:
+        def ask(text: str, tokens: int) -> StreamedAnswer:
+            return streamed(process, [{"role": "user", "content": text}], max_tokens=tokens)
+
+        def request(number: int) -> StreamedAnswer | None:
             try:
-                return ask(process, texts[number % len(texts)], options, options.tokens)
+                return ask(texts[number % len(texts)], options.tokens)
             except (EngineError, KeyError, ValueError) as error:
                 print(f"request {number}: {error!r}", file=sys.stderr)
                 return None
 
-        ask(process, texts[0], options, 1)
+        ask(texts[0], 1)
         start = time.perf_counter()
         with ThreadPoolExecutor(options.clients) as clients:
             for number, answer in enumerate(clients.map(request, range(options.requests)), 1):
@@ -146,48 +156,18 @@ def measure(options: Namespace, contender: str, texts: list[str]) -> Figures:
                     print(said, file=sys.stderr, flush=True)
         seconds = time.perf_counter() - start
         held.append(resident("VmRSS", process.pid))
-    tokens, firsts, wholes, waits = zip(*answers)
-    found = {
-        "tokens": sum(tokens), "seconds": seconds, "rate": sum(tokens) / seconds, "first": median(firsts),
-        "late": p95(firsts), "whole": median(wholes), "errors": options.requests - len(answers),
-        "then": held[0], "end": held[-1],
+    tokens = sum(answer.tokens for answer in answers)
+    firsts, waits = [answer.first for answer in answers], [answer.gap for answer in answers]
+    return {
+        "tokens": tokens, "seconds": seconds, "rate": tokens / seconds, "first": median(firsts), "late": p95(firsts),
+        "whole": median(answer.whole for answer in answers), "errors": options.requests - len(answers),
+        "then": held[0], "end": held[-1], "gap": p95(waits), "longest": max(waits),
     }  # fmt: skip
-    gaps = {} if options.whole else {"gap": p95(waits), "longest": max(waits)}
-    return {**found, **gaps}
 
 
 def p95(seconds: Sequence[float]) -> float:
     """The 95th percentile, at most the longest: the default method of `quantiles` can exceed it."""
     return quantiles(seconds, n=20, method="inclusive")[-1]
-
-
-class Asked(NamedTuple):
-    """One answer: its tokens, seconds to its first text, to its end, and of the longest wait in between."""
-
-    tokens: int
-    first: float
-    whole: float
-    gap: float
-
-
-def ask(process: ServerProcess, text: str, options: Namespace, tokens: int) -> Asked:
-    """Request one answer and time it."""
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
-    body |= {"temperature": 0, "stream": not options.whole}
-    if not options.whole:
-        body["stream_options"] = {"include_usage": True}
-    start, last, line = time.perf_counter(), b"", b""
-    texts: list[float] = []
-    for line in process.lines("/v1/chat/completions", body):
-        if b'"content":"' in line and b'"content":""' not in line:
-            texts.append(time.perf_counter() - start)
-        last = line if b'"usage"' in line else last
-    end = time.perf_counter() - start
-    if not last:
-        raise ValueError(f"the stream ended without usage: {line[:300]!r}")
-    usage = json.loads(last.removeprefix(b"data: "))["usage"]
-    gap = max((later - sooner for sooner, later in pairwise(texts)), default=0.0)
-    return Asked(int(usage["completion_tokens"]), texts[0] if texts else end, end, gap)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,7 @@
     ├── DeadlineExceeded         an answer took longer than it may
     ├── ShuttingDown             a server is about to end, and takes nothing more
     ├── TooManyRequests          more answers were asked of a server than may wait
-    ├── AnswerFailed             an answer of a server failed
-    └── MeasureError             a measurement cannot be made, or is not valid
-        ├── PeerMissing          a peer is not here, and is skipped
-        └── UnequalOutputs       answers that must be equal differ
+    └── AnswerFailed             an answer of a server failed
 
 Catch `PyspecError` for all of them. Each carries `message` (what happened) and `hint` (what to do).
 """
@@ -223,15 +220,3 @@ class AnswerFailed(PyspecError):
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
-
-
-class MeasureError(PyspecError):
-    """A measurement cannot be made, or is not valid."""
-
-
-class PeerMissing(MeasureError):
-    """A peer is not available and is skipped; the message says why."""
-
-
-class UnequalOutputs(MeasureError):
-    """Answers that must be equal differ, and decoding them again with the same rows does not reproduce the difference."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
+from helpers.command_lines import read_command
 
-from pyspec.cli.command import LAYERS
 from pyspec.cli.main import cli
 from pyspec.errors import PyspecError
 
@@ -31,14 +31,6 @@ OTHERS = [
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"`(-[a-zA-Z-]+)(?:[ =][^`]*)?`")
-CHECKED = (
-    click.Choice,
-    click.IntRange,
-    click.FloatRange,
-    type(LAYERS),
-    type(click.INT),
-    type(click.FLOAT),
-)
 ENDS = ("|", "&&", ";", ">", ">>", "&", "2>")
 
 
@@ -71,34 +63,13 @@ def lines(page):
     ]
 
 
-def read(words):
-    """Have the real parser read a command. Returns it with what was given; raises UsageError for what there is not."""
-    command, context = cli, click.Context(cli)
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        name, found, words = command.resolve_command(context, list(words))
-        command, context = found, click.Context(found, context, name)
-    given, rest, _ = command.make_parser(context).parse_args(list(words))
-    for parameter in command.params:
-        value = given.get(parameter.name)
-        values = value if isinstance(value, (list, tuple)) else [value]
-        if isinstance(parameter.type, CHECKED):
-            for each in values:
-                if (
-                    isinstance(each, str) and not each.isupper()
-                ):  # not a place-holder such as SECONDS
-                    parameter.type.convert(each, parameter, context)
-    if rest:
-        raise click.UsageError(f"{rest} is too much", context)
-    return command, given
-
-
 CASES = [(page, words, whole) for page in [*OWN, *OTHERS] for words, whole in lines(page)]
 
 
 @pytest.mark.parametrize(("page", "words", "whole"), CASES, ids=lambda value: str(value)[:60])
 def test_commands_are_there(page, words, whole):
     """With their options; those of blocks have all that they need."""
-    command, given = read(words)
+    command, given = read_command(words)
     if whole and not isinstance(command, click.Group):
         missing = [
             each.name for each in command.params if each.required and not given.get(each.name)
@@ -121,7 +92,7 @@ def test_what_there_is_not_is_found(line):
     """The check would say no to each of these."""
     (words,) = calls(line)
     with pytest.raises((click.UsageError, PyspecError)):
-        read(words)
+        read_command(words)
 
 
 @pytest.mark.parametrize("page", OWN)

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
-from pyspec.errors import MeasureError, PeerMissing, PyspecError
+from pyspec.errors import PyspecError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.pictures import can_draw
 from pyspec.profiling.questions import Question, Report
@@ -25,6 +25,7 @@ from pyspec.text.template import ChatTemplate
 
 from .contenders import Contender, Files, Ours, lacks, open_peer
 from .equal import demand_equal, equality
+from .errors import MeasureError, PeerMissing
 from .records import BOUND, RunLog, RunRecord, describe
 from .report import Results, collect, gather, save_page
 from .tasks import Options, Task

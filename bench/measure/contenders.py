@@ -33,13 +33,14 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import llama_cpp
 
-from pyspec.errors import EngineError, OptionError, PeerMissing
+from pyspec.errors import EngineError, OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 from pyspec.store.check import extra_buffers
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, kind_of_draft
 from pyspec.text.tokens import Step
 
+from .errors import PeerMissing
 from .records import TimedAnswer
 from .tasks import Mode, Options
 
@@ -167,14 +168,25 @@ _DRAFTING = {
 """Peers that draft with a file, and the kinds of file, as in `kind_of_draft`; a head inside the target is no file."""
 
 
-def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Server:
-    """Load the peer of that name. Raises PeerMissing or OptionError."""
-    if name in ("llama_cpp", "llama_cpp-lookup"):
-        return InProcess(name, files)
+_IN_PROCESS = ("llama_cpp", "llama_cpp-lookup")
+
+
+def parse_peer(name: str) -> tuple[str, str, bool]:
+    """A peer's kind, its longest draft or "", and whether its drafts are sampled. Raises OptionError."""
     kind, _, k = name.partition(":")
     kind, sampled = kind.removesuffix(SAMPLED), kind.endswith(SAMPLED)
+    if name in _IN_PROCESS:
+        return name, k, sampled
     if kind not in _SPEC_TYPES or ((k or sampled) and not (kind in _DRAFTING and k.isdigit())):
         raise OptionError(f"unknown peer {name[:40]!r}", _HINT)
+    return kind, k, sampled
+
+
+def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Server:
+    """Load the peer of that name. Raises PeerMissing or OptionError."""
+    kind, k, sampled = parse_peer(name)
+    if kind in _IN_PROCESS:
+        return InProcess(name, files)
 
     def missing(why: str, hint: str) -> PeerMissing:
         return PeerMissing(f"{name} is skipped: {why}", hint)

@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.errors import UnequalOutputs
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.profiling.logits import replay, rows_after
 from pyspec.profiling.questions import Question
@@ -27,6 +26,7 @@ from pyspec.text.template import ChatTemplate
 from pyspec.text.tokens import common_prefix
 
 from .draws import TopTwo, top_two
+from .errors import UnequalOutputs
 from .records import Difference, RunRecord, TimedAnswer
 from .tasks import Options
 

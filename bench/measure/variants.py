@@ -37,7 +37,7 @@ from pyspec.engine.offload import placed
 from pyspec.engine.runs import Run
 from pyspec.engine.selection import choose_parts, states_of
 from pyspec.engine.timing import ready
-from pyspec.errors import MeasureError, OptionError
+from pyspec.errors import OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import MAX_FIXED, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
@@ -48,6 +48,7 @@ from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate
 
 from .draws import TopTwo, top_two
+from .errors import MeasureError
 from .judging import TextJudge
 from .records import RunLog, RunRecord, TimedAnswer, describe
 from .tasks import Mode, Options, each_once, first_check, parse_mode, passes

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from pyspec.errors import InputError
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.shapes import expand, time_at
 from pyspec.policy.types import (
@@ -35,7 +33,6 @@ from pyspec.policy.types import (
     SeqOutcome,
     table_bin,
 )
-from pyspec.store.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 
@@ -110,21 +107,8 @@ class Answer(msgspec.Struct):
 
 
 def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
-    """Write answers as compressed msgpack."""
+    """Write answers as compressed msgpack; `pyspec.measure.rounds` reads them."""
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
-
-
-_MAX_BYTES = 1 << 30
-
-
-def load_rounds(path: Path) -> list[Answer]:
-    """Read what `save_rounds` wrote. Raises InputError for any other file."""
-    try:
-        return msgspec.msgpack.decode(
-            gzip.decompress(read_named(path, _MAX_BYTES)), type=list[Answer]
-        )
-    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise InputError(f"{path} was not written by `pyspec profile --rounds`: {error}") from None
 
 
 class Times:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.profiling.simulate import load_rounds
+from pyspec.measure.rounds import load_rounds
 
 
 def few_answers(grid, most: int) -> None:

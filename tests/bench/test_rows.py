@@ -18,9 +18,9 @@ def recorded(script, open_llama, tiny_target: Path):
     """A text that no end cuts short, with rows of a draft, three at each place."""
 
     def of(draft: Path):
-        llm, record = open_llama(tiny_target, draft=draft), script("rows").record
+        llm, rows = open_llama(tiny_target, draft=draft), script("rows")
         ways = (Sampling(temperature=0.7, top_k=0, top_p=1.0, min_p=0.0, seed=i) for i in range(40))
-        texts = (record(llm, [5, 6, 7], how, LENGTH, 3) for how in ways)
+        texts = (rows.record(llm, [5, 6, 7], how, LENGTH, 3, rows.Recorder)[0] for how in ways)
         return next(text for text in texts if len(text.tokens) == 3 + LENGTH)
 
     return of

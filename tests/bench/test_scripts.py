@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.making import record, turn
 from helpers.running import run
 
 from pyspec._lib import lib
 
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
-    "batch", "pages", "stretch", "grid", "replay", "serve", "signals", "parity", "structured", "overhead",
-    "mixed", "replicas",
-    "accepted", "estimator", "everyday", "firsts", "hostile", "kernels", "noise", "trial", "startup", "agent", "companion",
-    "confirm", "first_use", "same_text", "common", "busy", "load", "truncation", "ceiling", "rows", "schedules",
-    "conversations", "attention", "returning", "mixture", "blocks", "places", "pool", "long",
-    "llama_server", "embeddings",  # all others
+    "accepted", "agent", "attention", "batch", "blocks", "busy", "common", "companion", "confirm", "conversations", "embeddings",
+    "everyday", "firsts", "grid", "hostile", "kernels", "llama_server", "load", "long", "mixed", "mixture", "noise",
+    "overhead", "pages", "parity", "places", "pool", "replay", "replicas", "returning", "rows", "same_text", "schedules", "serve",
+    "stretch",
 }  # fmt: skip
 
 
@@ -80,13 +78,6 @@ def test_attention_is_timed_in_turns(script, tiny_ascii: Path, tmp_path, capsys)
     assert page.strip() == (tmp_path / "README.md").read_text().strip()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="handlers are seen in /proc")
-def test_signals_are_timed(script, tiny_ascii: Path, capsys) -> None:
-    script("signals").main([str(tiny_ascii), "--sends", "1", "--cases", "answer", "--spread", "0"])
-    rows = capsys.readouterr().out.splitlines()[2:]
-    assert [row.split(" | ")[1] for row in rows] == ["SIGINT", "SIGTERM"]
-
-
 def test_answers_are_compared(script, tiny_ascii: Path, tmp_path, capsys) -> None:
     """On a model this small every answer is the original's."""
     few = ["--prompts", "2", "--tokens", "8", "--drafts", "lookup", "--out", str(tmp_path)]
@@ -94,14 +85,6 @@ def test_answers_are_compared(script, tiny_ascii: Path, tmp_path, capsys) -> Non
     rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| lookup")]
     assert rows == [f"| lookup | {t} | 2 | 2 | 0 | 0 |" for t in (0.0, 0.8)]
     assert rows[1] in (tmp_path / "README.md").read_text()
-
-
-def test_structured_answers_are_timed(script, tiny_ascii: Path, capsys) -> None:
-    """Each draft gives the same JSON."""
-    pytest.importorskip("outlines", reason="install pyspec-llama[clients]")
-    pytest.importorskip("numba", reason="install pyspec-llama[clients]")
-    script("structured").main([str(tiny_ascii), "--repeat", "1", "--threads", "1"])
-    assert "| lookup |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -276,33 +259,6 @@ def test_answers_beside_programs_that_work(script, monkeypatch, tmp_path, capsys
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_trial_tells_what_a_first_load_waits_for(script, tiny_ascii, capsys) -> None:
-    """A child for the target the first time, none the second."""
-    script("trial").main([str(tiny_ascii), "none", "--repeat", "1", "--threads", "1"])
-    rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:4]]
-    assert [row[0] for row in rows] == ["| first", "| second"]
-    assert float(rows[0][2]) > 0
-    assert (rows[1][2], rows[1][4]) == ("0.00", "0 |")
-
-
-@pytest.mark.usefixtures("in_forks")
-def test_starts_are_timed_beside_other_programs_files(
-    script, tiny_ascii: Path, capsys, tmp_path: Path
-) -> None:
-    """Two processes each way, with one file a program; the page is made of what is kept."""
-    options = ["--like", str(tiny_ascii), "--files", "4", "--repeat", "1", "--out", str(tmp_path)]
-    module = script("startup")
-    module.main([str(tiny_ascii), *options])
-    page = capsys.readouterr().out
-    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("|")]
-    assert rows[2:] == ["| none", "| files"]
-    assert "\n4 files add " in page
-    (tmp_path / "README.md").unlink()
-    script("common").write_one(tmp_path / "startup.json", module.Startup)
-    assert (tmp_path / "README.md").read_text().strip() == page.strip()
-
-
-@pytest.mark.usefixtures("in_forks")
 def test_starts_with_drafts_are_timed_beside_those_without(
     script, tiny_ascii: Path, capsys, tmp_path: Path
 ) -> None:
@@ -329,62 +285,48 @@ def test_what_drafts_add_is_the_middle_of_pairs(script) -> None:
     assert (found.added("load"), found.added("whole")) == (61.0, 110.0)
 
 
-def test_what_was_confirmed_gets_a_page_and_a_plan(script, tiny_ascii, tmp_path, capsys) -> None:
-    """Its questions are answered by `pyspec quality`; each rule has a line against strict, and few questions pass none."""
+def test_small_gaps_get_a_page(script, tiny_ascii, tmp_path) -> None:
+    """Their questions are answered by `pyspec quality`; each rule has a line against strict, and few questions pass none."""
     confirm, asked = script("confirm"), tmp_path / "asked.jsonl"
     confirm.main(["questions", str(asked)])
-    kept = asked.read_text().splitlines()[:2]
-    asked.write_text("\n".join(kept))
-    variants = "strict+fixed:2,margin/confirm=1+fixed:2"
-    told = [
-        "quality",
-        "-m",
-        str(tiny_ascii),
-        "--draft",
-        "lookup",
-        "--questions",
-        str(asked),
-        "-n",
-        "8",
-        "-c",
-        "512",
-    ]
-    done = run(*told, "--variants", variants, "--out", tmp_path / "out")
+    asked.write_text("\n".join(asked.read_text().splitlines()[:2]))
+    rule = "margin/confirm=1+fixed:2"
+    told = ["-m", tiny_ascii, "--draft", "lookup", "--questions", asked, "-n", "8", "-c", "512"]
+    out = ["--variants", f"strict+fixed:2,{rule}", "--out", tmp_path / "out"]
+    done = run("quality", *told, *out)
     assert done.returncode == 0, done.stderr
-    other = tmp_path / "judge.gguf"
-    other.write_bytes(tiny_ascii.read_bytes())
     kept = [str(tmp_path / "out" / "runs.jsonl"), str(asked), str(tmp_path / "run.json")]
-    confirm.main(["store", *kept, "--title", "a tiny pair", "--judge", str(other)])
+    confirm.main(["store", *kept, "--title", "a tiny pair"])
     confirm.main(["page", str(tmp_path)])
     page = (tmp_path / "README.md").read_text()
-    assert "| margin/confirm=1+fixed:2 |" in page
-    stored = confirm.msgspec.json.decode((tmp_path / "run.json").read_bytes())
-    assert f"{stored['day']}{confirm.code_of(stored['commit'])}." in page
-    assert "judged nats (bound 0.02)" in page
+    assert f"| {rule} | +0.0 % (+0.0 to +0.0); 0.0000 (0.0000 to 0.0000) |" in page
+    (stored,) = confirm.runs_in(tmp_path).values()
+    assert f"{stored.day}{confirm.code_of(stored.commit)}." in page
     assert "within every bound: none" in page
-    starts = {row.split(" | ")[0] for row in page.splitlines()}
-    assert {"| a tiny pair", "| [quality-good-t08](../quality-good-t08/README.md)"} <= starts
-    confirm.main(["plan", str(BENCH / "results" / "quality-eagle3" / "quality.json")])
-    assert "| distinct-4 | 0.01 |" in capsys.readouterr().out
+    assert confirm.figures(tmp_path)[f"run/{rule}/gaps"] == "0.0000 (0.0000 to 0.0000)"
 
 
-def test_the_frontier_is_the_mildest_rule_that_fails(script) -> None:
-    """By hand: of three rules the second is the first whose upper end is beyond .01, the third whose mean is."""
+def test_a_loss_says_how_far_it_is_beyond_its_bound(script) -> None:
+    """Its upper end, not its mean."""
+    confirm = script("confirm")
+    assert confirm._loss(confirm.LossFigures(0.0, 0.015, 9, 9), "distinct-4") == (
+        "+0.000, up to +0.015, **0.005 beyond**"
+    )
+    assert (
+        confirm._loss(confirm.LossFigures(0.0, 0.005, 9, 9), "distinct-4") == "+0.000, up to +0.005"
+    )
+
+
+def test_a_gain_is_between_those_of_its_questions(script) -> None:
+    """Twice the tokens a verify in one answer of two, none in the other: the ends are those of drawing one of them twice."""
     confirm = script("confirm")
 
-    def run(*losses: tuple[float, float, float]) -> object:
-        rules = [
-            confirm.RuleFigures(str(i), gain, 0.0, {"distinct-4": confirm.LossFigures(mean, upper, 9, 9)})
-            for i, (gain, mean, upper) in enumerate(losses)
-        ]  # fmt: skip
-        return confirm.StoredRun("a", 9, 8, 0.0, "", "strict", "", "", rules)
+    def answers(*rounds: int) -> list[object]:
+        return [
+            record("a", i, turn([1] * 8, speculation={"rounds": n})) for i, n in enumerate(rounds)
+        ]
 
-    some, mild, none = (1.12, 0.02, 0.03), (1.08, 0.0, 0.015), (1.02, 0.0, 0.005)
-    assert "from +8.0 %, by 0.005; the mean from +12.0 % |" in confirm.frontier(
-        [run(some, mild, none)]
-    )
-    assert "from +8.0 %, by 0.005; the mean nowhere |" in confirm.frontier([run(mild, none)])
-    assert "held up to +2.0 % |" in confirm.frontier([run(none)])
+    assert confirm.gain_between(answers(2, 4), answers(4, 4)) == (1.0, 2.0)
 
 
 def test_no_conversation_of_a_few_has_a_control_token_of_its_own(script, capsys) -> None:

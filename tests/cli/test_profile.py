@@ -15,8 +15,8 @@ from helpers.running import Done, run
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import next_command
 from pyspec.errors import OptionError
+from pyspec.measure.rounds import load_rounds
 from pyspec.profiling.pictures import can_draw
-from pyspec.profiling.simulate import load_rounds
 
 
 @pytest.fixture

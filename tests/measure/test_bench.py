@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pyspec.errors import EngineError, MeasureError, OptionError, PeerMissing
+from pyspec.errors import EngineError, OptionError
 from pyspec.measure.bench import Runner, run_bench
 from pyspec.measure.contenders import Files, Ours, open_peer
 from pyspec.measure.equal import first_differences
+from pyspec.measure.errors import MeasureError, PeerMissing
 from pyspec.measure.records import RunLog, TimedAnswer, describe, read_run_records
 from pyspec.measure.tasks import Options, Task, parse_modes
 from pyspec.profiling.questions import Question

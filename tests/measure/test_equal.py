@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from helpers.making import SETUP, record, turn
 
-from pyspec.errors import UnequalOutputs
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.measure.bench import Runner
 from pyspec.measure.contenders import Ours
 from pyspec.measure.equal import choices, demand_equal, equality, first_differences
+from pyspec.measure.errors import UnequalOutputs
 from pyspec.measure.records import Difference, RunRecord
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.logits import nats_of, rows_after

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from pyspec.errors import MeasureError, OptionError
+from pyspec.errors import OptionError
+from pyspec.measure.errors import MeasureError
 from pyspec.measure.variants import SideBySide, _Answer, parse_variant, parse_variants
 from pyspec.sampling.chain import Sampling
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from pyspec.engine.profiles import read_prior
+from pyspec.measure.rounds import load_rounds
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import Place
-from pyspec.profiling.simulate import Costs, Player, Times, load_rounds
+from pyspec.profiling.simulate import Costs, Player, Times
 
 ROOT = Path(__file__).parents[2]
 HEAD = ROOT / "models" / "smollm2-eagle3.gguf"

@@ -10,13 +10,14 @@ import pytest
 from helpers.known_costs import LINE, SIDE, measured
 from msgspec import structs
 
+from pyspec.measure.rounds import load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
-from pyspec.profiling.simulate import Costs, Player, Times, load_rounds
+from pyspec.profiling.simulate import Costs, Player, Times
 
 
 def round_of(

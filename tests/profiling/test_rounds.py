@@ -11,10 +11,11 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.measure.contenders import Ours
+from pyspec.measure.rounds import load_rounds
 from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.costs import measure_costs
 from pyspec.profiling.profile import record_answer
-from pyspec.profiling.simulate import Answer, load_rounds, save_rounds
+from pyspec.profiling.simulate import Answer, save_rounds
 from pyspec.sampling.chain import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]

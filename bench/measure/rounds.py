@@ -1,0 +1,25 @@
+"""Answers that `pyspec profile --rounds` recorded, for replaying."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from pyspec.errors import InputError
+from pyspec.profiling.simulate import Answer
+from pyspec.store.files import read_named
+
+_MAX_BYTES = 1 << 30
+
+
+def load_rounds(path: Path) -> list[Answer]:
+    """Read what `save_rounds` wrote. Raises InputError for any other file."""
+    try:
+        return msgspec.msgpack.decode(
+            gzip.decompress(read_named(path, _MAX_BYTES)), type=list[Answer]
+        )
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+        raise InputError(f"{path} was not written by `pyspec profile --rounds`: {error}") from None

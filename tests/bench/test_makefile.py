@@ -1,0 +1,162 @@
+"""Every command in bench/Makefile is one that its program accepts today: nothing is run, the real parsers read it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+from helpers.command_lines import read_command
+
+from pyspec.errors import PyspecError
+from pyspec.measure.contenders import parse_peer
+from pyspec.measure.tasks import parse_modes
+from pyspec.measure.variants import parse_variants
+
+BENCH = Path(__file__).parents[2] / "bench"
+GIVEN = ["QUESTIONS=questions.jsonl", "SERVER=llama-server"]
+STEMS = {"results/accepted/random-%.json": "eagle3"}
+"""What stands for % where not every word may."""
+
+INSIDE = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
+SHELL = {"for", "do", "done", "mkdir", "cd", "test", "tar", "rm", "cmake", "{", "}", "echo", "exit"}
+"""Words that begin a command of the shell, or of a program that is not ours."""
+
+
+class ParsedWords(Exception):
+    """A script has read its command line."""
+
+
+def targets() -> list[str]:
+    """All targets of results and models; a pattern's with a word for what it leaves open."""
+    text = (BENCH / "Makefile").read_text(encoding="utf-8")
+    rules = re.findall(r"^((?:results|\$\(MODELS\))/[^:=]+):(?! \w+ =)", text, re.MULTILINE)
+    found = [name for line in rules for name in line.split()]
+    return [name.replace("%", STEMS.get(name, "q8_0")).replace("$(MODELS)", "build/models") for name in found]  # fmt: skip
+
+
+def expanded(*goals: str) -> list[str]:
+    """The commands that make would run, one a line."""
+    make = [shutil.which("make") or "make", "-n", "-B", "-C", str(BENCH), *GIVEN, *goals]
+    said = subprocess.run(make, capture_output=True, text=True, check=True).stdout
+    lines = said.replace("\\\n", " ").splitlines()
+    return [line for line in dict.fromkeys(lines) if not line.startswith("make: ")]
+
+
+def commands(line: str) -> Iterator[list[str]]:
+    """The commands of a line of the shell, those inside others first."""
+    for found in INSIDE.findall(line):
+        yield from commands("".join(found))
+    lexer = shlex.shlex(INSIDE.sub("FILE", line), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("&|;"):
+            if words:
+                yield words
+            words = []
+        elif word != "do" or words:
+            words.append("0" if word.startswith("$") else word)
+
+
+def read_script(module: ModuleType, words: list[str]) -> None:
+    """Have a script's parser read words. Raises what the parser raises."""
+    if isinstance(module.main, click.Command):
+        read_command(words, module.main)
+        return
+    with pytest.raises(ParsedWords) as found:
+        module.main(words)
+    (options,) = found.value.args
+    for name in ("contenders", "modes"):
+        known = getattr(module, name.upper(), None)
+        asked = set(getattr(options, name, "").split(","))
+        if known is not None and (unknown := asked - {"", *known}):
+            raise click.UsageError(f"no {name} are {unknown}")
+
+
+def read_module(name: str, words: list[str]) -> None:
+    """Have the parser of a module of this project read words, where what the module imports is installed."""
+    if name.startswith("pyspec."):
+        try:
+            read_script(import_module(name), words)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+
+
+def read_own(words: list[str]) -> None:
+    """Have the parsers of `pyspec` read a command: its options, modes, variants and peers."""
+    _, given = read_command(words)
+    if modes := given.get("modes"):
+        parse_modes(modes)
+    if variants := given.get("variants"):
+        parse_variants(variants)
+    for peer in filter(None, (given.get("peers") or "").split(",")):
+        parse_peer(peer)
+
+
+@pytest.fixture
+def read(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch):
+    """Have a command's own program read it, without running it."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser, words: list[str] | None = None) -> None:
+        raise ParsedWords(parse(parser, words))
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+
+    def run(program: str, *words: str) -> None:
+        if program == "pyspec":
+            read_own(list(words))
+        elif program == "python" and words[0] == "-m":
+            read_module(words[1], list(words[2:]))
+        elif program == "python":
+            read_script(
+                script(words[0].removeprefix("bench/").removesuffix(".py")), list(words[1:])
+            )
+        elif program not in SHELL:
+            raise click.UsageError(f"unknown program {program}")
+
+    return run
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_each_command_is_accepted_by_its_program(read) -> None:
+    """Options, modes, variants, peers and contenders: one that was removed fails here, not in an hour's run."""
+    refused, seen = [], 0
+    for line in expanded("results", "card-results", "peers", "source", *targets()):
+        for words in commands(line):
+            seen += 1
+            try:
+                read(*words)
+            except (click.ClickException, PyspecError, SystemExit) as error:
+                refused.append((words[:3], error))
+    assert refused == []
+    assert seen > 100
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pyspec quality --variants strict+fixed:4,margin/kl=0.5+fixed:4 --out x",
+        "pyspec bench --modes plain,doubtful --out x",
+        "pyspec bench --peers server-draft-sampled --out x",
+        "python stretch.py $(pyspec models pull NAME --as q8_0) OUT --drops 4",
+        "python stretch.py $(pyspec models pull NAME --like q8_0) OUT",
+        "cd x && for i in 0 1; do python mixture.py x --skip $i --drafts 4",
+        "python agent.py x --contenders memory-of-old",
+        "python overhead.py --modes plain,doubt",
+        "gcc x.c",
+    ],
+)
+def test_what_a_program_does_not_know_is_refused(read, line: str) -> None:
+    with pytest.raises((click.ClickException, PyspecError, SystemExit)):
+        [read(*words) for words in commands(line)]
