@@ -53,14 +53,28 @@ def test_scripts_run(script, request, tiny_ascii, tmp_path):
     assert re.search(SAYS[script.stem], said)
 
 
+NOTEBOOK = json.loads((HERE / "first_steps.ipynb").read_text(encoding="utf-8"))
+CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_has_its_outputs():
+    """Of each cell but the last, which closes the model; nothing in them is of the machine that made them."""
+    assert [bool(cell["outputs"]) for cell in CELLS] == [True] * (len(CELLS) - 1) + [False]
+    shown = json.dumps([cell["outputs"] for cell in CELLS])
+    assert "plain decoding" in shown
+    assert not re.search(r"/(home|root|tmp|work|Users)/|\d{2}:\d{2}", shown)
+
+
 def test_the_notebook_runs(tiny_ascii, monkeypatch, tmp_path):
     """Its cells one after the other; the last line of each is shown as a notebook would show it."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-    notebook = json.loads((HERE / "first_steps.ipynb").read_text(encoding="utf-8"))
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     names, shown = {}, []
-    for cell in cells:
-        *lines, last = cell.replace('"smollm2-135m-instruct"', repr(str(tiny_ascii))).split("\n")
+    for cell in CELLS:
+        *lines, last = (
+            "".join(cell["source"])
+            .replace('"smollm2-135m-instruct"', repr(str(tiny_ascii)))
+            .split("\n")
+        )
         exec("\n".join(lines), names)  # noqa: S102 - our own notebook
         value = eval(last, names)  # noqa: S307 - as above
         shown.append(value._repr_html_() if hasattr(value, "_repr_html_") else value)
