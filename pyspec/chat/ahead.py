@@ -1,4 +1,4 @@
-"""What is typed and pasted while nobody reads the terminal: it is not shown then, and waits for the next prompt."""
+"""Collects what is typed or pasted during an answer, without showing it, for the next prompt."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ except ImportError:  # without POSIX, what is typed waits in the console
     termios = None  # type: ignore[assignment]
 
 PASTE_ON, PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
-"""Have the terminal mark what is pasted, or not."""
+"""Escape sequences that turn bracketed paste on and off."""
 
 _BEGUN, _ENDED = b"\x1b[200~", b"\x1b[201~"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
-_TIMEOUT_S = 2.0
-# for the end of a paste that has begun
+_TIMEOUT_S = 2.0  # for the end of a paste that has begun
 
 MAX_AHEAD = 1 << 20
-"""Most bytes that are kept; what is typed beyond them is lost."""
+"""Most bytes to keep; input beyond them is lost."""
 
 
 class TypeAhead:
@@ -36,13 +35,13 @@ class TypeAhead:
         self._data = bytearray()
 
     def taken(self) -> str:
-        """Return what was typed, as text without keys that edit nothing; the next call has what comes after."""
+        """Return the text typed since the last call, with editing keys applied."""
         data, self._data = bytes(self._data), bytearray()
         return typed_text(data)
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Collect in the block. Where there is no terminal, do nothing."""
+        """Collect input during the block; do nothing without a terminal."""
         self._fd = _stdin() if self._terminal is None else self._terminal
         if termios is None or self._fd < 0 or not os.isatty(self._fd):
             yield
@@ -69,7 +68,7 @@ class TypeAhead:
             _write(PASTE_OFF)
 
     def _read(self, wake: int) -> None:
-        """Read until `wake` is readable, and then to the end of a paste that has begun."""
+        """Read until `wake` is readable, and after that to the end of a paste that has begun."""
         end: float | None = None
         while True:
             left = None if end is None else max(0.0, end - monotonic())
@@ -105,9 +104,9 @@ def _write(text: str) -> None:
 
 
 def typed_text(data: bytes) -> str:
-    """Return the text that keys make: backspace takes a letter away, Ctrl-U a line; other control characters are dropped.
+    """Apply backspace and Ctrl-U to typed bytes, and drop other control characters.
 
-    Line ends at the end are dropped too: what was typed is sent by whoever sees it.
+    Newlines at the end are dropped too, so that nothing is sent before the user has seen it.
     """
     text = _ESCAPES.sub("", data.decode("utf-8", "ignore"))
     made: list[str] = []

@@ -1,4 +1,4 @@
-"""One request to a server, by nothing but a socket: `http.client` takes as long to import as Python to start."""
+"""A client for one HTTP request. It uses only a socket, since importing `http.client` takes as long as starting Python."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ _MAX_LINE, _MAX_HEADERS = 1 << 16, 200
 
 
 class Request:
-    """A request, sent when it is made. It speaks HTTP/1.0, in which an answer ends with the connection.
+    """A request. The constructor sends it, by HTTP/1.0: the server closes the connection at the end of its answer.
 
-    url: of the server. body: sent as JSON with POST; None for GET. timeout: seconds of each wait. Raises OSError where
-    nobody listens.
+    Args:
+        url: The server's address.
+        path: Appended to the path in `url`.
+        key: Sent as a bearer token, unless empty.
+        body: Sent by POST as JSON; None for a GET.
+        timeout: Seconds that connecting and each read may take; None for no limit.
+
+    Raises:
+        OSError: The server does not accept the connection.
     """
 
     def __init__(
@@ -24,9 +31,9 @@ class Request:
     ) -> None:
         place = urlsplit(url)
         host, port = place.hostname or "", place.port or (443 if place.scheme == "https" else 80)
-        # as str, it would import IDNA's tables
-        named: Any = host.encode() if host.isascii() else host
-        self._socket = socket.create_connection((named, port), timeout)
+        # a str would be encoded by IDNA, whose tables take long to import
+        encoded: Any = host.encode() if host.isascii() else host
+        self._socket = socket.create_connection((encoded, port), timeout)
         if place.scheme == "https":
             self._socket = _secured(self._socket, host)
         data = b"" if body is None else json.dumps(body).encode()
@@ -41,7 +48,7 @@ class Request:
         self._file = self._socket.makefile("rb")
 
     def status(self) -> int:
-        """Wait for the answer's status, and skip its headers. Raises OSError, or ValueError for what is no HTTP."""
+        """Wait for the answer's status line, skip its headers, and return the status. Raises OSError or ValueError."""
         first = self._file.readline(_MAX_LINE).split(None, 2)
         if len(first) < 2 or not first[0].startswith(b"HTTP/1."):
             raise ValueError("it does not speak HTTP")
@@ -51,24 +58,25 @@ class Request:
         raise ValueError("its answer has too many headers")
 
     def lines(self) -> Iterator[bytes]:
-        """The lines of the answer, as they come."""
+        """Iterate over the body's lines as they arrive."""
         return iter(self._file)
 
-    def told(self) -> Any:
-        """The answer, which must be JSON. Raises OSError or ValueError."""
+    def json(self) -> Any:
+        """Read the body, and return what its JSON holds. Raises OSError or ValueError."""
         return json.loads(self._file.read())
 
     def cancel(self) -> None:
-        """End it; safe from any thread."""
+        """End the request; may be called from any thread."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        """Free the socket."""
         self._file.close()
         self._socket.close()
 
 
 def _secured(plain: socket.socket, host: str) -> socket.socket:
-    import ssl  # noqa: PLC0415 - servers of this machine have no certificates
+    import ssl  # noqa: PLC0415 - takes long to import, and local servers speak plain HTTP
 
     return ssl.create_default_context().wrap_socket(plain, server_hostname=host)

@@ -171,10 +171,10 @@ class TerminalReader:
 
     def _asked(self, question: str) -> bool:
         try:
-            asked: PromptSession[str] = PromptSession(
+            session: PromptSession[str] = PromptSession(
                 f"{question} [y/N] ", history=InMemoryHistory()
             )
-            return asked.prompt().strip().lower() in ("y", "yes")
+            return session.prompt().strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):
             return False
 

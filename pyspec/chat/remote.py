@@ -1,10 +1,11 @@
-"""A model that a running server has: it chats like one that is loaded here."""
+"""The model of a running server, with the interface of one that is loaded here."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pyspec.chat.asking import Request
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class RemoteChat:
-    """The model of a server, with the parts of `LlamaChat` that a chat uses. Its tokens are not known here.
+    """The model of a server, with the parts of `LlamaChat` that a chat uses. Tokens are unknown: the server sends text.
 
-    What reads and keeps answers is imported while the server computes: until a request is sent, nothing here takes long.
-    shape: fields of a request that say what answers must look like.
+    Modules that read and keep answers are imported while the server computes, so that requests are sent at once.
+    shape: request fields that restrict the form of answers.
     """
 
     knows_tokens = False
@@ -65,8 +66,8 @@ class RemoteChat:
         self.take(messages)
         if goes_on:
             return []
-        told = self._asked("/tokenize", {"messages": self._messages, "model": self.name})
-        return list(told["tokens"])
+        reply = self._reply("/tokenize", {"messages": self._messages, "model": self.name})
+        return list(reply["tokens"])
 
     def describe(self) -> list[tuple[str, str]]:
         """Return names and values that describe the model."""
@@ -81,7 +82,7 @@ class RemoteChat:
         raise InputError(f"the models are those of the server at {self.server.url}", hint)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the server keeps its model."""
 
     def cancel(self) -> None:
         """End the current answer; safe from any thread."""
@@ -97,7 +98,7 @@ class RemoteChat:
         try:
             self._request = self.server.ask("/v1/chat/completions", self._body(options))
         except OSError as error:
-            raise self._silent(error) from None
+            raise self._lost(f"does not answer: {error}") from None
         return self._pieces(self._request)
 
     def _body(self, options: AnswerOptions) -> dict[str, Any]:
@@ -123,23 +124,16 @@ class RemoteChat:
                     yield from self._taken(chunk)
             except (OSError, ValueError, LookupError) as error:
                 if not self._cancelled:
-                    raise self._broken(error) from None
+                    raise self._lost(f"ended the answer: {error}") from None
             finally:
                 self._request = None
         if self.stats is None:
             if not self._cancelled:
-                raise self._broken("the connection closed")
+                raise self._lost("closed the connection in the answer")
             yield Piece((), "cancelled")
 
-    def _broken(self, why: object) -> EngineError:
-        return EngineError(
-            f"the server at {self.server.url} ended the answer: {why}", "--server none"
-        )
-
-    def _silent(self, why: object) -> EngineError:
-        return EngineError(
-            f"the server at {self.server.url} does not answer: {why}", "--server none"
-        )
+    def _lost(self, how: str) -> EngineError:
+        return EngineError(f"the server at {self.server.url} {how}", "--server none answers here")
 
     def _taken(self, chunk: Mapping[str, Any]) -> Iterator[Piece]:
         from pyspec.text.parts import AnswerPart, Piece  # noqa: PLC0415 - see the class
@@ -156,12 +150,12 @@ class RemoteChat:
         if parts or ended:
             yield Piece((), ended, parts=parts, reasoning_cut=bool(choice.get("reasoning_cut")))
 
-    def _asked(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _reply(self, path: str, body: Mapping[str, Any]) -> Any:
         try:
             with closing(self.server.ask(path, body, _TIMEOUT_S)) as request:
                 return _read(request, request.status())
         except (OSError, ValueError) as error:
-            raise self._silent(error) from None
+            raise self._lost(f"does not answer: {error}") from None
 
 
 _TIMEOUT_S = 30.0
@@ -170,9 +164,9 @@ _TIMEOUT_S = 30.0
 def _read(request: Request, status: int) -> Any:
     """The body of an answer. Raises InputError for a refusal."""
     if status == 200:
-        return request.told()
+        return request.json()
     try:
-        why = request.told().get("error", {}).get("message")
+        why = request.json().get("error", {}).get("message")
     except (ValueError, AttributeError):
         why = None
     raise InputError(f"the server refuses: {why or f'status {status}'}")
@@ -196,17 +190,13 @@ def _sampled(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _speculation(asked: Speculation) -> dict[str, Any]:
-    told: dict[str, Any] = {"enabled": asked.enabled}
-    rule = asked.verification
+def _speculation(wanted: Speculation) -> dict[str, Any]:
+    rule = wanted.verification
+    block: dict[str, Any] = {"enabled": wanted.enabled}
+    block |= {"length": wanted.length, "draft_max": wanted.draft_max}
     if isinstance(rule, (Margin, Strict)):
-        told["verify"] = rule.name
+        block["verify"] = rule.name
     if isinstance(rule, Margin):
-        own = {asked: getattr(rule, name) for asked, name in MARGIN_OPTIONS.items()}
-        told |= {
-            name: value
-            for name, value in own.items()
-            if value is not None and value != float("inf")
-        }
-    told |= {"length": asked.length, "draft_max": asked.draft_max}
-    return {name: value for name, value in told.items() if value is not None}
+        block |= {field: getattr(rule, name) for field, name in MARGIN_OPTIONS.items()}
+    # JSON has no infinity; a limit that is left out is none
+    return {name: value for name, value in block.items() if value not in (None, inf)}

@@ -21,7 +21,7 @@ FOLDER = "PYSPEC_SERVERS"
 _TIMEOUT_S = 1.0
 
 WAIT_S, _POLL_S = 60.0, 0.1
-"""How long a server may take to load before the model is loaded here, and between two looks at it, seconds."""
+"""Seconds to wait for a server that loads its model, before it is loaded here; seconds between two checks."""
 
 READY, LOADING, GONE = "ready", "loading", "gone"
 
@@ -45,7 +45,7 @@ class RunningServer:
     left: list[str] = field(default_factory=list)
 
     def serves(self, word: str | None) -> bool:
-        """Whether its model is the one that a user's word for -m means; nothing is fetched to find out."""
+        """Whether its model is the one that `-m word` means, None for the default. Nothing is fetched to find out."""
         if word is None or word == self.name:
             return self.default if word is None else True
         with suppress(OSError, ValueError, RuntimeError):  # no such file or user, a NUL byte
@@ -91,7 +91,10 @@ def announce(server: RunningServer) -> Path | None:
 
 
 def running() -> Iterator[RunningServer]:
-    """Yield the servers whose processes live; records of others are removed. Those of other users are not believed."""
+    """Yield the servers whose processes are alive, and remove records of others.
+
+    Records that other users own or can write are ignored.
+    """
     folder = state_path(FOLDER, "servers")
     if folder is None or not folder.is_dir():
         return
@@ -131,9 +134,9 @@ def _is_own(path: Path) -> bool:
 def find_server(
     word: str | None, waits: Callable[[RunningServer], None] = lambda _: None
 ) -> RunningServer | None:
-    """Return a server of this user that has the model of a user's word, and takes requests.
+    """Return a server of this user that has the model of `-m word` and takes requests; None if there is none.
 
-    One that loads the model still is waited for. waits: called once before that.
+    If it is still loading the model, wait for it. waits: called once before the wait.
     """
     until = None
     while True:
@@ -152,10 +155,7 @@ def find_server(
 
 
 def server_at(url: str) -> RunningServer | None:
-    """Return the server at an address, with what it says of its model; None if nothing answers there.
-
-    PYSPEC_API_KEY is its key.
-    """
+    """Return the server at an address, with facts about its model; None if nothing answers. PYSPEC_API_KEY is its key."""
     key = os.environ.get("PYSPEC_API_KEY", "")
     known = next((each for each in running() if each.url == url.rstrip("/")), None)
     if known is not None:
@@ -164,8 +164,8 @@ def server_at(url: str) -> RunningServer | None:
     try:
         with closing(server.ask("/v1/models", timeout=_TIMEOUT_S)) as request:
             request.status()
-            told = request.told()["data"][0]
-        n_ctx = int((told.get("meta") or {}).get("n_ctx") or 4096)
-        return replace(server, name=str(told["id"]), n_ctx=n_ctx)
+            model = request.json()["data"][0]
+        n_ctx = int((model.get("meta") or {}).get("n_ctx") or 4096)
+        return replace(server, name=str(model["id"]), n_ctx=n_ctx)
     except (OSError, ValueError, LookupError, TypeError):
         return None

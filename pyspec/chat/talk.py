@@ -82,8 +82,10 @@ class Chat:
             name: getattr(ChatSettings, name) for name in self._suggested.keys() - self.set_by_user
         }
         self.settings, self._suggested = replace(self.settings, **{**old, **new}), new
-        if told := found.sentence({"temperature" if n == "temp" else n for n in self.set_by_user}):
-            self.screen.note(told)
+        if sentence := found.sentence(
+            {"temperature" if n == "temp" else n for n in self.set_by_user}
+        ):
+            self.screen.note(sentence)
 
     def fail(self, error: PyspecError) -> None:
         """Print an error and keep its exit code."""
@@ -177,8 +179,8 @@ class Chat:
     def _again(self, **speculation: Any) -> Result:
         """Answer the last question with its original options, except for these fields of `Speculation`."""
         last = self.conversation.exchanges[-1]
-        asked = last.options or self._options(last.seed, self.settings.rule)
-        again = replace(asked, speculation=replace(asked.speculation, **speculation))
+        options = last.options or self._options(last.seed, self.settings.rule)
+        again = replace(options, speculation=replace(options.speculation, **speculation))
         return self._stream(self._prompt(self.conversation.question()), again)
 
     def _answered(self, refusal: str) -> Result:
@@ -211,8 +213,7 @@ class Chat:
         self._explain(exchange.answer)
         self._show_stats(exchange.answer)
         self.keep()
-        said = exchange.answer.tokens or exchange.answer.text or exchange.answer.reasoning
-        if exchange.answer.finish_reason == "cancelled" and not said:
+        if exchange.answer.finish_reason == "cancelled" and not _has_text(exchange.answer):
             self.conversation.exchanges.pop()
             return False
         return True
@@ -237,7 +238,7 @@ class Chat:
 
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:
         """Show an answer as it streams in. After an error, keep what came before it."""
-        said: list[Piece] = []
+        shown: list[Piece] = []
         pieces, paint = self.model.answer(prompt, options), self._paint()
         try:
             with (
@@ -248,17 +249,17 @@ class Chat:
                 closing(pieces),
             ):
                 for piece in pieces:
-                    said.append(piece)
+                    shown.append(piece)
                     if paint is not None:
                         paint.take(piece.tokens)
                     write(piece.reasoning, piece.text)
         except PyspecError as error:
-            if not said:
+            if not shown:
                 raise
             self.fail(error)
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
-        return unended(result_of(said, self.model.stats), self.model.piece)
+        return unended(result_of(shown, self.model.stats), self.model.piece)
 
     def _paint(self) -> TokenPaint | None:
         """Return what colours an answer's tokens, if the user wants that and the terminal has colours."""
@@ -274,8 +275,7 @@ class Chat:
         most, longer = self.settings.max_tokens or 0, "/set max_tokens all has no limit"
         note = why_cut(answer, most, self.model.n_ctx, longer, FULL_HINT)
         if answer.finish_reason == "cancelled":
-            said = answer.tokens or answer.text or answer.reasoning
-            kept = "its text is kept" if said else "there was no text yet"
+            kept = "its text is kept" if _has_text(answer) else "there was no text yet"
             note = f"stopped; {kept}"
         if note:
             self.screen.note(f"({note})")
@@ -287,6 +287,10 @@ class Chat:
         self.screen.note(speed_sentence(block, answer.rate))
         if how != BRIEF:
             self.screen.note(stats_line(block, answer.rate))
+
+
+def _has_text(answer: Result) -> bool:
+    return bool(answer.tokens or answer.text or answer.reasoning)
 
 
 def _speeds(old: Result, new: Result) -> str:

@@ -1,7 +1,7 @@
-"""Places layers: `n_gpu_layers="auto"` puts as many on devices as their free memory holds.
+"""Decides how many layers go to devices: with `n_gpu_layers="auto"`, as many as fit into their free memory.
 
-llama.cpp loads the model and makes the context without allocating anything; its log then tells which layer lies where and how
-much each device would hold. (Its own fitting is not part of libllama.)
+llama.cpp loads the model and creates the context in a mode that allocates nothing. Its log then says on which device each layer
+would lie, and how much memory each device would need. (libllama does not export llama.cpp's own fitting.)
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from pyspec.store.others import name_of
 from pyspec.store.words import AUTO
 
 _NOWHERE = TensorPlaces()
-_PROBES = 12
-# halving 512 layers takes 9
+_PROBES = 12  # a binary search among 512 layers takes 9
 
 
 def requested_layers(value: Any) -> int:
-    """A number of layers, or -1 for "auto"; other values are left to the range checks."""
+    """Return -1 for "auto", and other values unchanged; range checks follow."""
     return -1 if value == AUTO else value
 
 
 class Fit(NamedTuple):
-    """layers: on devices, the output among them. places: where single tensors lie."""
+    """A placement. layers: how many are on devices, the output included. places: the devices of single tensors."""
 
     layers: int
     places: TensorPlaces
@@ -52,11 +51,11 @@ def fit_layers(
     names: Sequence[str] = (),
     places: TensorPlaces = _NOWHERE,
 ) -> Fit:
-    """What of a model fits into the devices' free memory now: the most layers with weights, KV cache and compute buffers.
+    """Return the largest placement whose weights, KV cache and compute buffers fit into the devices' free memory.
 
-    Where a mixture does not fit as a whole, experts stay in main memory first, those of as few layers as possible; only without
-    any of them are layers left away. Experts and tensors that the user has placed stay where they are. The parameters are those
-    of the run; their n_gpu_layers is ignored. Raises ModelInvalid if llama.cpp does not load the file.
+    If a mixture does not fit as a whole, experts stay in main memory, those of as few layers as possible. If it does not fit
+    without any experts, whole layers stay there too. Tensors that the user has placed are not moved. The parameters are those
+    of the run, except n_gpu_layers, which is ignored. Raises ModelInvalid if llama.cpp cannot load the file.
     """
     header = read_header(path)
     load = _Load(header, model_params, context_params, layer_devices(names))
@@ -65,7 +64,7 @@ def fit_layers(
         return Fit(0, places)
     if places or not has_experts(header) or load.over(most, places) <= 0:
         return Fit(load.most_layers(most, places), places)
-    low, high = 0, most - 1  # layers with experts; with all of those in main memory it may fit
+    low, high = 0, most - 1  # layers whose experts are in main memory: too few, perhaps enough
     while high - low > 1:
         n = (low + high) // 2
         low, high = (low, n) if load.over(most, TensorPlaces(experts=n)) <= 0 else (n, high)
@@ -75,17 +74,20 @@ def fit_layers(
 
 
 def count_placeable(model: Any) -> int:
-    """`count_layers` for a loaded `llama_model`."""
+    """Return `count_layers` of a loaded `llama_model`."""
     return int(llama_cpp.llama_model_n_layer(model)) + 1
 
 
 def trial_layers(n_layers: int, devices: Sequence[Device]) -> int:
-    """Layers on devices in a trial: as in the run, but none on other machines, which serve one process at a time."""
+    """Return how many layers a trial load puts on devices: as many as the run, or none on RPC servers.
+
+    An RPC server serves one process at a time.
+    """
     return 0 if any(each.kind == "RPC" for each in devices) else n_layers if devices else 0
 
 
 class PlacedModel(NamedTuple):
-    """A model's layers. n_gpu_layers: as requested, so it may be negative or more than there are; most: with the output."""
+    """A model's layers. n_gpu_layers: as requested; all if negative or above `most`. most: all layers, the output included."""
 
     name: str
     n_gpu_layers: int
@@ -99,10 +101,7 @@ class PlacedModel(NamedTuple):
 
 
 def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
-    """What lies on which devices, in one line; empty if everything is on the CPU.
-
-    sides: draft and companion.
-    """
+    """Describe in one line which layers are on which devices; empty if all are on the CPU. sides: draft and companion."""
     most, layers = count_placeable(target.model), target.model_params.n_gpu_layers
     own = PlacedModel(name_of(Path(target.model_path)), layers, most, target.places)
     there = [str(each) for each in (own, *sides) if each.n_gpu_layers]
@@ -114,7 +113,7 @@ def placed(target: Any, sides: Sequence[PlacedModel]) -> str:
 
 
 def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:
-    """Set model parameters: the devices of `device_array`, and llama-cpp-python's keywords for how they share a model."""
+    """Set a model's devices, from `device_array`, and how they share it, from llama-cpp-python's keywords."""
     params.devices = ctypes.cast(chosen, ctypes.c_void_p)
     params.split_mode = options.get("split_mode", llama_cpp.LLAMA_SPLIT_MODE_LAYER)
     params.main_gpu = options.get("main_gpu", 0)
@@ -124,9 +123,9 @@ def place_on(params: Any, chosen: Any, options: Mapping[str, Any]) -> None:
 
 
 def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
-    """Context parameters that affect memory, from llama-cpp-python's keywords.
+    """Return the context parameters that affect memory, from llama-cpp-python's keywords.
 
-    cells: of the KV cache, all sequences together.
+    cells: size of the KV cache, which all sequences share.
     """
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
@@ -144,7 +143,7 @@ def context_of(options: Mapping[str, Any], cells: int, sequences: int) -> Any:
 
 @dataclass(frozen=True)
 class _Load:
-    """A load as the run will have it, on devices whose free memory counts."""
+    """A load of a model, with the parameters of the run, and the devices that it may use."""
 
     header: Header
     model_params: Any
@@ -152,7 +151,7 @@ class _Load:
     devices: Sequence[Device]
 
     def most_layers(self, most: int, places: TensorPlaces) -> int:
-        """The most layers that fit, of so many."""
+        """Return how many of `most` layers fit."""
         low, high, n = 0, most + 1, most
         for _ in range(_PROBES):
             if not low < n < high:
@@ -168,14 +167,14 @@ class _Load:
         return low
 
     def over(self, n: int, places: TensorPlaces) -> int:
-        """Bytes that a device lacks with `n` layers on devices; 0 or less if all have room."""
+        """Return how many bytes the fullest device lacks with `n` layers on devices; at most 0 if they fit."""
         return self._most_over(self._held(n, places))
 
     def _most_over(self, held: Mapping[str, int]) -> int:
         return max(held.get(each.name, 0) - room_on(each) for each in self.devices)
 
     def _held(self, n: int, places: TensorPlaces) -> dict[str, int]:
-        """Bytes by device with `n` layers on devices; more than any device has if llama.cpp makes no context."""
+        """Return the bytes that each device needs for `n` layers; more than it has if llama.cpp cannot create the context."""
         lines = self._rehearsal(n, places)
         if lines is None:
             return {each.name: 1 << 62 for each in self.devices}
@@ -188,7 +187,7 @@ class _Load:
         return {each.name: held[each.name] for each in self.devices}
 
     def _rehearsal(self, n: int, places: TensorPlaces) -> list[str] | None:
-        """llama.cpp's log of a load and a context that allocate nothing; None if it makes no context."""
+        """Load the model and create the context without allocating. Return llama.cpp's log; None if there is no context."""
         path, overrides = self.header.path, places.array()
         params = type(self.model_params).from_buffer_copy(self.model_params)
         params.n_gpu_layers, params.no_alloc = n, True
@@ -206,13 +205,13 @@ class _Load:
 
 
 def address_of(overrides: Any) -> Any:
-    """The address of an array of `TensorPlaces.array`, None without one."""
+    """Return the address of an array of `TensorPlaces.array`; None for None."""
     return None if overrides is None else ctypes.cast(overrides, ctypes.c_void_p)
 
 
 @contextmanager
 def _logged() -> Iterator[list[str]]:
-    """Collect llama.cpp's log lines, which go nowhere else meanwhile."""
+    """Collect llama.cpp's log lines; nothing else gets them meanwhile."""
     lines: list[str] = []
     stopped: list[BaseException] = []
 
@@ -236,7 +235,7 @@ _COMPUTE = re.compile(r": +(\S+) compute buffer size = +([\d.]+) MiB")
 
 @dataclass
 class _Reading:
-    """layers: the device of each, the output's last. cache and compute: device or buffer, and bytes."""
+    """What the log says. layers: the device of each, the output's last. cache, compute: device or buffer, and bytes."""
 
     layers: dict[int, str] = field(default_factory=dict)
     cache: list[tuple[str, int]] = field(default_factory=list)
@@ -253,7 +252,7 @@ class _Reading:
             elif match := _COMPUTE.search(line):
                 found.compute.append((match[1], _bytes(match[2])))
             elif (match := _CACHE_SIZE.search(line)) and waiting:
-                # a cache ends with its size and has layers of one size
+                # the size of a cache follows its layers, which are equally large
                 found.cache += [(device, _bytes(match[1]) // len(waiting)) for device in waiting]
                 waiting = []
         return found
@@ -264,7 +263,7 @@ def _bytes(mebibytes: str) -> int:
 
 
 def _weights(header: Header, layers: Mapping[int, str], places: TensorPlaces) -> dict[str, int]:
-    """Bytes of weights by device. Embeddings stay on the CPU; embeddings that are also the output are held twice."""
+    """Return the bytes of weights on each device. Embeddings stay on the CPU; an output tied to them is a copy on its device."""
     held: Counter[str] = Counter()
     output = layers.get(max(layers, default=0), "")
     tied = not any(each.name == "output.weight" for each in header.tensors)

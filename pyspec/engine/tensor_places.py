@@ -1,7 +1,7 @@
-"""Where single tensors lie, whatever their layer's device: `--n-cpu-moe`, `--override-tensor` and what `-ngl auto` decides.
+"""Places single tensors apart from their layers: for `--n-cpu-moe`, `--override-tensor` and `-ngl auto`.
 
-A mixture's experts are most of its weights, and a token uses few of them. Kept in main memory they cost little, and leave the
-device to attention and the layers that every token uses.
+Experts are most of a mixture's weights, and a token uses few of them. In main memory they cost little speed, and leave the
+devices to attention and to the weights that every token uses.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _Override(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TensorPlaces:
-    """Regular expressions for names of tensors, each with the device for those that match; the first match counts.
+    """The devices of single tensors. pairs: regular expressions for names, each with a device; the first that matches counts.
 
-    experts: the number of first layers whose experts stay in main memory, beside what `pairs` say; -1 for all.
+    experts: in how many layers, from the first on, experts stay in main memory; -1 for all. `pairs` take precedence.
     """
 
     pairs: tuple[tuple[str, str], ...] = ()
@@ -58,10 +58,10 @@ class TensorPlaces:
         return next((place for pattern, place in self.all if re.search(pattern, name)), None)
 
     def array(self) -> Any:
-        """Return llama.cpp's array of overrides, None without any. It must live as long as a load that uses it."""
+        """Return llama.cpp's array of overrides; None if there are none. It must outlive every load that uses it."""
         if not self:
             return None
-        made = (_Override * (len(self.all) + 1))()  # one without a pattern ends it
+        made = (_Override * (len(self.all) + 1))()  # llama.cpp stops at one without a pattern
         for each, (pattern, place) in zip(made, self.all):
             each.pattern, each.buft = pattern.encode(), buffer_type(place)
         return made
@@ -79,9 +79,9 @@ class TensorPlaces:
 def tensor_places(
     experts: int, overrides: Overrides | None, path: Path | None = None
 ) -> TensorPlaces:
-    """Read the options `n_cpu_moe` and `override_tensor`, for a file if it is known.
+    """Parse the options `n_cpu_moe` and `override_tensor`. path: the model's file, if known.
 
-    Raises OptionError for a pattern or device that cannot be, or experts that the file lacks.
+    Raises OptionError for an invalid pattern, an unknown device, or experts that the file lacks.
     """
     if experts and path is not None:
         refuse_lacking_experts(read_header(path))
@@ -133,7 +133,7 @@ def has_experts(header: Header) -> bool:
 
 
 def experts_of(llm: Any) -> tuple[Experts, int] | None:
-    """Return a mixture's experts, and the bytes that a row of it reads; None for other models."""
+    """Return a mixture's experts, and the bytes of weights that a row reads; None for other models."""
     arch = llm.metadata.get("general.architecture", "")
     count, used = (
         int(llm.metadata.get(f"{arch}.expert_{what}", 0)) for what in ("count", "used_count")

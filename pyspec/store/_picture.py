@@ -1,9 +1,9 @@
-"""Does in a child process what pictures need and what may end a process.
+"""The child process that works on pictures, which may crash it.
 
     _picture.py projector PATH MODEL                  load a projector beside its model, and encode a picture
     _picture.py picture SOURCE OUT ADDRESS_SPACE      decode a picture into rows of RGB; the limit is in bytes
 
-Each ends with one line, a JSON object {"ok", "error"}.
+Each prints one line, a JSON object {"ok", "error"}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspec.store._child import KEPT, bindings, errors_of, limit, say
 
 
 def _mtmd(errors: list[str]) -> ModuleType:
-    """Import the library of projectors, whose errors go to a list."""
+    """Import the library of projectors, and append the errors that it logs to a list."""
 
     def log(level: int, text: bytes, _data: object) -> None:
         if level == 4:

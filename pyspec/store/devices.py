@@ -21,7 +21,7 @@ _KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
 """Names of ggml_backend_dev_type's values from 0 on."""
 
 _SPARE, _SPARE_SHARE = 1 << 30, 0.1
-# bytes to leave free on a device, at most this share of it: for kernels' own buffers and other programs
+# bytes to leave free on a device for kernels' own buffers and other programs, at most this share of its memory
 
 _LAYERED = ("GPU", "integrated GPU", "RPC")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
@@ -109,18 +109,18 @@ def buffer_names(found: Iterable[Device]) -> dict[str, str]:
 
 
 CPU = "CPU"
-"""Where tensors lie in main memory, as llama.cpp names it."""
+"""llama.cpp's name for main memory."""
 
 
 def placeable_names() -> dict[str, str]:
-    """Return the devices that tensors can be put on, and the CPU, by their names and those of their buffers, in small letters."""
+    """Return the names of devices that tensors can be put on, the CPU included, by device or buffer name in lower case."""
     found = [each for each in devices() if each.takes_layers]
     names = {buffer.lower(): name for buffer, name in buffer_names(found).items()}
     return {**names, **{each.name.lower(): each.name for each in found}, CPU.lower(): CPU}
 
 
 def buffer_type(name: str) -> int:
-    """Return the address of a device's type of buffers. Raises OptionError for an unknown name."""
+    """Return the address of a device's buffer type. Raises OptionError for an unknown name."""
     pointer = ctypes.c_void_p
     if name == CPU:
         return int(_ggml("ggml_backend_cpu_buffer_type", pointer)())
@@ -183,7 +183,7 @@ def count_layers(header: Header) -> int:
 
 
 def rough_layers(header: Header, devices: Sequence[Device]) -> int:
-    """Estimate from sizes how many layers fit, 0 without room. This is for trials, which only have to run the kernels."""
+    """Estimate from sizes how many layers fit; 0 without room. Only trial loads, which just have to run kernels, use this."""
     size = sum(each.nbytes for each in header.tensors)
     room = sum(max(0, room_on(each)) for each in devices)
     most = count_layers(header)

@@ -1,6 +1,6 @@
-"""Runs in a child process what may end a process: one task a child, with limits of time, and what its death means.
+"""Runs tasks that could crash or hang a process in child processes: one task each, with a time limit, and a reason if it fails.
 
-The child's code is `_child.py`, which sets its own limits of memory. `pyspec.text.render` has the child that converses.
+The child's code is `_child.py`, which limits its own memory. The child of `pyspec.text.render` takes many requests instead.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyspec.errors import EngineError
 _SCRIPT = Path(__file__).with_name("_child.py")
 PICTURE_SCRIPT = Path(__file__).with_name("_picture.py")
 
-# The child sees the parent's import path as it is now and never the working directory's files.
+# The child gets the parent's current import path, so that it never imports files of the working directory.
 _START = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-# It ends when its stdin closes, even if the parent was killed; C code does not block the watching thread.
+# The child ends when its stdin closes, even if the parent was killed: a thread watches it, which C code does not block.
 _WATCH = (
     "import os, stat, threading; stat.S_ISFIFO(os.fstat(0).st_mode) and "
     "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "

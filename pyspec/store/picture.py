@@ -1,4 +1,4 @@
-"""Decodes pictures in a child process: files of strangers must not reach a decoder in C in this one."""
+"""Decodes pictures in a child process, so that a hostile file cannot attack this process through the decoder, which is C."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from pyspec.errors import InputError, InputTooLong
 from pyspec.store.isolate import PICTURE_SCRIPT, run_child
 
 MAX_BYTES = 16 << 20
-"""Largest picture's file, bytes."""
+"""Most bytes of a picture's file."""
 
 MAX_PIXELS = 1 << 25
-"""Most pixels of a picture; they take 100 MB."""
+"""Most pixels of a picture: 100 MB as RGB."""
 
 _SECONDS = 30.0
-_MEMORY = 8 << 30  # address space of the child, most of which libraries only reserve
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG's markers of a frame's size
+_MEMORY = (
+    8 << 30
+)  # limit of the child's address space, most of which libraries reserve and never use
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {
+    0xC4,
+    0xC8,
+    0xCC,
+}  # JPEG markers of segments with the picture's size
 _KINDS = "send a PNG, JPEG, GIF or BMP"
 
 
@@ -34,15 +40,15 @@ def decoded(data: bytes) -> tuple[int, int, bytearray]:
         source, out = Path(folder, "in"), Path(folder, "out")
         source.write_bytes(data)
         files = [str(source), str(out), str(_MEMORY)]
-        told = run_child("picture", files, timeout=_SECONDS, script=PICTURE_SCRIPT)
-        pixels = bytearray(out.read_bytes()) if told.ok else bytearray()
-    if not pixels or len(pixels) != 3 * width * height:
-        raise InputError(f"a picture cannot be decoded: {told.reason or 'it is damaged'}", _KINDS)
+        child = run_child("picture", files, timeout=_SECONDS, script=PICTURE_SCRIPT)
+        pixels = bytearray(out.read_bytes()) if child.ok else bytearray()
+    if len(pixels) != 3 * width * height:
+        raise InputError(f"a picture cannot be decoded: {child.reason or 'it is damaged'}", _KINDS)
     return width, height, pixels
 
 
 def size_of_picture(data: bytes) -> tuple[int, int]:
-    """Return width and height from a picture's header. Raises InputError for anything else."""
+    """Read width and height from a picture's header, in pixels. Raises InputError if it has none of a known format."""
     try:
         size = _size(data)
     except (struct.error, IndexError):
