@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -14,7 +15,7 @@ import msgspec
 from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
-from pyspec.store.files import show, utf8, write_whole
+from pyspec.store.files import read_named, show, utf8, write_whole
 from pyspec.store.picture import MAX_BYTES, size_of_picture
 from pyspec.text.pictures import data_url
 from pyspec.text.result import Result
@@ -237,16 +238,12 @@ def read_text(path: Path) -> str:
 
 def _read(path: Path, limit: int) -> bytes:
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} is not a file", "folders and devices are not read")
-        with path.open("rb") as stream:
-            data = stream.read(limit + 1)
+        return read_named(path, limit)
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
         reason = getattr(error, "strerror", None) or error
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            raise InputTooLong(f"{path} is larger than {limit} bytes", "shorten it") from None
         raise InputError(f"cannot read {path}: {reason}", "name a readable file") from error
-    if len(data) > limit:
-        raise InputTooLong(f"{path} is larger than {limit} bytes", "shorten it")
-    return data
 
 
 FOLDER = "PYSPEC_CHATS"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspec.chat import HIDE
-from pyspec.chat.dialogue import Conversation, why_cut
+from pyspec.chat.dialogue import Conversation, unended, why_cut
 from pyspec.cli.command import option, tell
 from pyspec.cli.options import DialogueOptions, ShownOptions
 from pyspec.cli.streams import interruptible
@@ -30,22 +30,17 @@ class OutputOptions(ShownOptions):
     """What to print beside the text or instead of it."""
 
     # fmt: off
-    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
+    tokens: bool = option("Output", "--tokens", local=True, is_flag=True, help="Colour each token by where it came from.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
     # fmt: on
 
-    @property
-    def local_only(self) -> list[str]:
-        """Those of the options that are given and need the model in this process."""
-        return ["--tokens"] if self.tokens else []
-
 
 def conversation_of(
-    model: LlamaChat | RemoteChat, asked: DialogueOptions, raw: bool
+    model: LlamaChat | RemoteChat, dialogue: DialogueOptions, raw: bool
 ) -> tuple[Conversation, Path | None]:
     """Return the conversation, and the file of one that goes on. Raises InputError if there is nothing to continue."""
-    if not asked.going_on:
-        return Conversation(asked.system), None
+    if not dialogue.going_on:
+        return Conversation(dialogue.system), None
     if raw:
         raise InputError(
             "without a chat template there is no conversation to continue", "leave out -c or --raw"
@@ -57,21 +52,30 @@ def conversation_of(
     conversation, same = restore(saved, model)
     if not same and (note := held_with(saved, model)):
         tell(note, err=True)
-    if asked.system is not None:
-        conversation.system = asked.system
+    if dialogue.system is not None:
+        conversation.system = dialogue.system
     return conversation, path
 
 
 def keep_chat(
     path: Path | None,
-    asked: DialogueOptions,
+    dialogue: DialogueOptions,
     conversation: Conversation,
     model: LlamaChat | RemoteChat,
+    answer: Result,
+    seed: int,
 ) -> None:
-    """Write a conversation to its file, or a new one to the log; a failure is told, and no more."""
+    """Add an answer that is not empty to its conversation, and write that to its file, or a new one to the log.
+
+    A failure to write is told, and no more.
+    """
     from pyspec.chat.files import new_path, save  # noqa: PLC0415 - after the answer
 
-    path = path or (new_path() if asked.log else None)
+    if not (answer.text or answer.reasoning):
+        return
+    last = conversation.exchanges[-1]
+    last.answer, last.seed = unended(answer, model.piece), seed
+    path = path or (new_path() if dialogue.log else None)
     if path is None:
         return
     try:
@@ -93,18 +97,18 @@ def answer_writer(
 
         paint = TokenPaint(piece, colour=has_colour(screen.out))
 
-        def painted(said: Piece) -> None:
-            paint.take(said.tokens)
-            write(said.reasoning if shown else "", said.text)
+        def painted(part: Piece) -> None:
+            paint.take(part.tokens)
+            write(part.reasoning if shown else "", part.text)
 
         with screen.replying(wrap=output.wrap, paint=paint) as write:
             yield painted
         screen.out.file.write(paint.finish())
     elif screen.out.is_terminal:
         with screen.replying(wrap=output.wrap, reasoning=shown) as write:
-            yield lambda said: write(said.reasoning, said.text)
+            yield lambda part: write(part.reasoning, part.text)
     else:
-        yield lambda said: _write(said.text)
+        yield lambda part: _write(part.text)
         _write("\n")
 
 

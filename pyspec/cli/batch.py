@@ -280,9 +280,13 @@ FIRST_FAILURES = 3
 def _say_failure(console: Console, result: RecordResult, number: int) -> None:
     """Name one of the first failures, above the bar."""
     if result.error is not None and number <= FIRST_FAILURES:
-        said = result.error.message
-        named = said.startswith(result.id.rpartition(":")[0] or result.id)  # with its file and line
-        text = Text(safe(f"failed: {said}" if named else f"{result.id} failed: {said}"), "red")
+        message = result.error.message
+        named = message.startswith(
+            result.id.rpartition(":")[0] or result.id
+        )  # with its file and line
+        text = Text(
+            safe(f"failed: {message}" if named else f"{result.id} failed: {message}"), "red"
+        )
         console.print(text, soft_wrap=not console.is_terminal)
     if number == FIRST_FAILURES + 1:
         console.print(Text("more records failed; see the output", "red"))

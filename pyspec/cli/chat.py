@@ -21,7 +21,7 @@ from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kep
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
-from pyspec.cli.command import command, option
+from pyspec.cli.command import changed_options, command, option
 from pyspec.cli.consoles import screen_of
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import find, open_model
@@ -62,23 +62,18 @@ class TalkOptions(KeptOptions, DialogueOptions, ProjectorOptions):
         type=click.IntRange(min=-1), help="Longest answer, tokens; if not given, or -1, as many as fit.")
     # fmt: on
 
-    @property
-    def local_only(self) -> list[str]:
-        """Those of the options that are given and need the model in this process."""
-        return [*super().local_only, *(["--mmproj"] if self.mmproj else [])]
-
     def settings(
         self, drafts: DraftOptions, sampler: SamplerOptions, shown: ShownOptions
     ) -> ChatSettings:
         """Return the initial values of what `/set` changes."""
         sampling = sampler.sampling()  # refuses impossible numbers, as the verification rule does
-        given = {**sampler.filled(), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
-        given["dry_sequence_breakers"] = sampling.dry_sequence_breakers
-        given |= {"reasoning": shown.reasoning, "reasoning_budget": shown.reasoning_budget}
-        given["temp"] = given.pop("temperature")
-        given["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
-        given["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
-        return ChatSettings(**given, stats={None: BRIEF, True: FULL, False: SILENT}[shown.stats])
+        initial = {**sampler.filled(), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
+        initial["dry_sequence_breakers"] = sampling.dry_sequence_breakers
+        initial |= {"reasoning": shown.reasoning, "reasoning_budget": shown.reasoning_budget}
+        initial["temp"] = initial.pop("temperature")
+        initial["seed"] = None if sampler.seed is None else sampler.seed & 0xFFFFFFFF
+        initial["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
+        return ChatSettings(**initial, stats={None: BRIEF, True: FULL, False: SILENT}[shown.stats])
 
 
 FIRST = (
@@ -90,7 +85,7 @@ FIRST = (
 
 @command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
 def chat(
-    asked: TalkOptions,
+    options: TalkOptions,
     models: ModelOptions,
     drafts: DraftOptions,
     sampler: SamplerOptions,
@@ -103,41 +98,41 @@ def chat(
     """
     signal.signal(signal.SIGTERM, _terminate)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    resumed = newest() if asked.going_on else None
-    if asked.going_on and models.model is None:
+    resumed = newest() if options.going_on else None
+    if options.going_on and models.model is None:
         models = replace(models, model=last_model())
-    settings = asked.settings(drafts, sampler, shown)
-    there = chosen_server(asked.server, models, engine, asked.local_only)
+    settings = options.settings(drafts, sampler, shown)
+    there = chosen_server(options.server, models, engine, changed_options(options, local=True))
     model = (
         RemoteChat(there)
         if there
         else LlamaChat(
-            lambda **other: open_model(replace(models, **other), drafts, engine, asked.memory),
-            asked.prompt_cache,
+            lambda **other: open_model(replace(models, **other), drafts, engine, options.memory),
+            options.prompt_cache,
             lambda **other: find(replace(models, **other)),
             models.model,
-            asked.cache_ram,
-            asked.mmproj,
+            options.cache_ram,
+            options.mmproj,
         )
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
-    talk.conversation = Conversation(asked.system)
+    talk.conversation = Conversation(options.system)
     talk.set_by_user |= {"temp" if name == "temperature" else name for name in sampler.given}
     away: Callable[[], AbstractContextManager[None]] = nullcontext
     if on_terminal:
-        editor = TerminalReader(keeps=asked.history)
+        editor = TerminalReader(keeps=options.history)
         talk.confirm, entries, away = editor.confirm, iter(editor.read, None), editor.away
     else:
-        entries = (script_entries if asked.script else whole_entry)(sys.stdin.buffer)
-        if sys.stdin.isatty() and not asked.script:
+        entries = (script_entries if options.script else whole_entry)(sys.stdin.buffer)
+        if sys.stdin.isatty() and not options.script:
             talk.screen.note("reading one message from stdin; Ctrl-D ends it")
     with terminal_kept():
         if on_terminal:
             _greet(talk)
         talk.suggest()
-        if (path := asked.saved or resumed) is not None:
+        if (path := options.saved or resumed) is not None:
             execute(talk, f"/load {path}")
-        if asked.log and asked.history:
+        if options.log and options.history:
             talk.log = resumed or new_path()
         code = run(talk, entries, interactive=on_terminal, away=away)
         if on_terminal and talk.kept:

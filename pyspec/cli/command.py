@@ -48,6 +48,7 @@ class Option(click.Option):
     """An option of a group. aliases: names from other programs, which work but are not listed.
 
     words: the possible values, for an option whose value may be left out; a following word not among them is not its value.
+    local: whether it needs the model in this process, so that no running server can answer; see `changed_options`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Option(click.Option):
         group: str,
         aliases: Sequence[str] = (),
         words: Sequence[str] = (),
+        local: bool = False,
         **settings: Any,
     ) -> None:
         settings.setdefault("show_default", settings.get("default") not in (None, ""))
@@ -66,6 +68,7 @@ class Option(click.Option):
         self.group = group
         self.aliases = frozenset(aliases)
         self.words = tuple(words)
+        self.local = local
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the listed names and the help text."""
@@ -82,6 +85,16 @@ def option(group: str, *names: str, **settings: Any) -> Any:
     empty = False if settings.get("is_flag") else () if settings.get("multiple") else None
     metadata = {"names": names, "group": group, **settings}
     return field(default=settings.get("default", empty), metadata=metadata)
+
+
+def changed_options(*groups: Any, local: bool = False) -> list[str]:
+    """Return the names of the options in these dataclasses that differ from their defaults. local: only those marked so."""
+    return [
+        str(each.metadata["names"][-1])
+        for group in groups
+        for each in fields(group)
+        if getattr(group, each.name) != each.default and (each.metadata.get("local") or not local)
+    ]
 
 
 def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:

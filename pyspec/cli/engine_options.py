@@ -124,21 +124,21 @@ class EngineOptions:
     @property
     def arguments(self) -> dict[str, Any]:
         """The given options as keyword arguments of `SpeculativeLlama` and `Batch`. Raises OptionError."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        del given["verbose"]
-        if overrides := dict(given.pop("kv_overrides")):
-            given["kv_overrides"] = overrides
-        if "lora_path" in given:
-            given["lora_path"] = str(given["lora_path"])
-        if given.get("type_v") not in (None, 0, 1, 30) and given.get("flash_attn") is False:
+        arguments = {name: value for name, value in vars(self).items() if value is not None}
+        del arguments["verbose"]
+        if overrides := dict(arguments.pop("kv_overrides")):
+            arguments["kv_overrides"] = overrides
+        if "lora_path" in arguments:
+            arguments["lora_path"] = str(arguments["lora_path"])
+        if arguments.get("type_v") not in (None, 0, 1, 30) and arguments.get("flash_attn") is False:
             raise OptionError(
                 "a quantised V cache (-ctv) needs flash attention", "leave out -fa off"
             )
-        if given.get("n_ubatch", 0) > (most := given.get("n_batch", 512)):
+        if arguments.get("n_ubatch", 0) > (most := arguments.get("n_batch", 512)):
             raise OptionError(
-                f"-ub {given['n_ubatch']} is larger than -b {most}", "raise -b as well"
+                f"-ub {arguments['n_ubatch']} is larger than -b {most}", "raise -b as well"
             )
-        return given
+        return arguments
 
 
 def hush_llama(verbose: bool) -> None:

@@ -82,17 +82,17 @@ def measure_gains(model: LlamaChat, plan: GainPlan, report: Report) -> GainFigur
     model.thinking = False
     greedy = Sampling(temperature=0.0)
     pairs = list(zip(EDITS, CHATS))[: plan.prompts]
-    asked = [
+    runs = [
         use for edit, chat in pairs for use in (("edits", edit, greedy), ("chat", chat, plan.chat))
     ]
     start = perf_counter()
     _answer(model, EDITS[0], greedy, Speculation(), 16)
     gains: dict[str, list[float]] = {"edits": [], "chat": []}
     plain = []
-    for done, (use, text, sampling) in enumerate(asked):
+    for done, (use, text, sampling) in enumerate(runs):
         if perf_counter() - start > plan.seconds and all(gains.values()):
             break
-        report(done, len(asked), use)
+        report(done, len(runs), use)
         ways = (Speculation(), OFF) if done % 2 == 0 else (OFF, Speculation())
         rates = {
             way.enabled: _answer(model, text, sampling, way, plan.max_tokens).rate for way in ways
@@ -127,8 +127,8 @@ def keep_gains(target: Stamp, found: GainFigures) -> None:
 
 def kept_gains(target: Stamp) -> GainFigures | None:
     """Return what was found before, None if nothing was."""
-    told = recall(_KIND, target)
+    record = recall(_KIND, target)
     try:
-        return None if told is None else msgspec.json.decode(told, type=GainFigures)
+        return None if record is None else msgspec.json.decode(record, type=GainFigures)
     except msgspec.DecodeError:
         return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspec.chat import UNASKED
-from pyspec.chat.dialogue import Exchange, unended
+from pyspec.chat.dialogue import Exchange
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.servers import RunningServer
 from pyspec.cli.answering import (
@@ -27,7 +27,7 @@ from pyspec.cli.answering import (
     say_answer,
     shown_answer,
 )
-from pyspec.cli.command import TEXT, command, option, tell
+from pyspec.cli.command import TEXT, changed_options, command, option, tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     CacheOptions,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
     from pyspec.grammar.languages import Constraint, Language
     from pyspec.screen.display import Screen
+    from pyspec.text.parts import Piece
     from pyspec.text.result import Result
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -80,16 +81,10 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
     images: tuple[Path, ...] = option("Prompt", "--image", multiple=True, metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False),
         help="A picture before the prompt, for a model with --mmproj; may be repeated.")
-    raw: bool = option("Prompt", "--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
+    raw: bool = option("Prompt", "--raw", local=True, is_flag=True, help="Send the prompt unchanged, without the chat template.")
     max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
         help="Largest prompt, bytes.")
     # fmt: on
-
-    @property
-    def local_only(self) -> list[str]:
-        """Those of the options that are given and need the model in this process."""
-        given = {"--raw": self.raw, "--mmproj": self.mmproj is not None}
-        return [*super().local_only, *(name for name, there in given.items() if there)]
 
     def question(self, text: str) -> Exchange:
         """Return the question with its pictures. Raises InputError for one that cannot be read."""
@@ -108,8 +103,9 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
         """
         if prompt is not None and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
-        given = self.more if prompt is None else prompt
-        return prompt_text(given, self.file, self.max_input, taken)
+        return prompt_text(
+            self.more if prompt is None else prompt, self.file, self.max_input, taken
+        )
 
 
 @dataclass(frozen=True)
@@ -121,25 +117,19 @@ class ShapeOptions:
         metavar="N", help="Longest answer, tokens; -1 for as many as fit.")
     stop: tuple[str, ...] = option("Answer", "--stop", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
         help="Stop before this text; may be repeated.")
-    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
+    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), local=True, type=TEXT, metavar="FILE|JSON",
         help="Answer with JSON that follows this schema; {} allows any JSON.")
-    json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), type=_FILE,
+    json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), local=True, type=_FILE,
         help="The same, from a file.")
-    grammar: str | None = option("Answer", "--grammar", type=TEXT, metavar="GBNF",
+    grammar: str | None = option("Answer", "--grammar", local=True, type=TEXT, metavar="GBNF",
         help="Answer with text that follows this grammar.")
-    grammar_file: Path | None = option("Answer", "--grammar-file", type=_FILE, help="The same, from a file.")
+    grammar_file: Path | None = option("Answer", "--grammar-file", local=True, type=_FILE, help="The same, from a file.")
     # fmt: on
 
     def __post_init__(self) -> None:
         if self.max_tokens < -1:
             hint = "use 0 or more, or -1 for as many as fit"
             raise OptionError(f"-n is {self.max_tokens}", hint)
-
-    @property
-    def local_only(self) -> list[str]:
-        """Those of the options that are given and need the model in this process."""
-        given = ["--" + n.replace("_", "-") for n in _READERS if getattr(self, n) is not None]
-        return given + (["-n 0"] if self.max_tokens == 0 else [])
 
     def language(self) -> Language | None:
         """Return what the answer must look like, or None. Raises InputError if that cannot be read or used."""
@@ -180,20 +170,20 @@ def _last_one(models: ModelOptions) -> ModelOptions:
 
 
 def _opened(
-    asked: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
+    request: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
     from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - not needed where a server answers
     from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
 
-    opener = partial(open_model, models, drafts, engine, asked.memory)
-    return LlamaChat(opener, called=models.model, mmproj=asked.mmproj)
+    opener = partial(open_model, models, drafts, engine, request.memory)
+    return LlamaChat(opener, called=models.model, mmproj=request.mmproj)
 
 
 @command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
 @click.argument("prompt", nargs=-1, type=TEXT, metavar="[PROMPT]")
 def generate(
     prompt: tuple[str, ...],
-    asked: PromptOptions,
+    request: PromptOptions,
     shape: ShapeOptions,
     models: ModelOptions,
     drafts: DraftOptions,
@@ -202,25 +192,26 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    text = asked.text(_one(prompt), _sized(models.ctx))
-    speculation, content, question = drafts.speculation, shape.language(), asked.question(text)
+    text = request.text(_one(prompt), _sized(models.ctx))
+    speculation, content, question = drafts.speculation, shape.language(), request.question(text)
     sampler.sampling()  # refuses impossible numbers before anything is loaded
-    models = _last_one(models) if asked.going_on else models
-    own = [*asked.local_only, *shape.local_only, *output.local_only]
-    if (there := chosen_server(asked.server, models, engine, own)) is not None:
-        return _by_server(there, question, asked, shape, drafts, sampler, output)
+    models = _last_one(models) if request.going_on else models
+    own = changed_options(request, shape, output, local=True)
+    own += ["-n 0"] if shape.max_tokens == 0 else []
+    if (there := chosen_server(request.server, models, engine, own)) is not None:
+        return _by_server(there, question, request, shape, drafts, sampler, output)
     screen = _screen(output)
     from pyspec.text.parts import Piece  # noqa: PLC0415 - not needed where a server answers
     from pyspec.text.result import result_of  # noqa: PLC0415
 
-    with closing(_opened(asked, models, drafts, engine)) as model:
-        if told := model.suggested.sentence(sampler.given):
-            screen.note(told)
+    with closing(_opened(request, models, drafts, engine)) as model:
+        if sentence := model.suggested.sentence(sampler.given):
+            screen.note(sentence)
         sampling = sampler.sampling(suggested=model.suggested.values)
         _set_reasoning(model, output, screen)
-        alone = asked.system is None and not asked.images
-        raw = asked.raw or (model.template.is_plain and alone)
-        conversation, path = conversation_of(model, asked, raw)
+        alone = request.system is None and not request.images
+        raw = request.raw or (model.template.is_plain and alone)
+        conversation, path = conversation_of(model, request, raw)
         conversation.exchanges.append(question)
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
@@ -230,27 +221,38 @@ def generate(
                 sampling, speculation, shape.max_tokens, shape.stop,
                 grammar=shaped, progress=screen.progress, reasoning=None if raw else model.limit,
             )  # fmt: skip
-            from pyspec.llama.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
-
-            cache = PromptCache(model.llm, asked.prompt_cache)
-            cache.restore(tokens)
-
-            def begun() -> None:
-                screen.progress.stop()
-                cache.keep(tokens)
-
-            answer = model.answer(tokens, options, chat=not raw)
             with answer_writer(screen, output, model.piece) as write:
-                pieces, signals = shown_answer(answer, model.cancel, begun, write)
-        said = result_of(pieces, model.stats)
-        if not raw and (said.text or said.reasoning):
-            last = conversation.exchanges[-1]
-            last.answer, last.seed = unended(said, model.piece), sampling.seed
-            keep_chat(path, asked, conversation, model)
-        say_answer(model.llm, said, output, shape.max_tokens, screen)
+                pieces, signals = _here(model, request, tokens, options, screen, write, raw=raw)
+        result = result_of(pieces, model.stats)
+        if not raw:
+            keep_chat(path, request, conversation, model, result, sampling.seed)
+        say_answer(model.llm, result, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
-    return _status(said, signals, shaped=content is not None and shape.max_tokens != 0)
+    return _status(result, signals, shaped=content is not None and shape.max_tokens != 0)
+
+
+def _here(
+    model: LlamaChat,
+    request: PromptOptions,
+    tokens: list[int],
+    options: AnswerOptions,
+    screen: Screen,
+    write: Callable[[Piece], None],
+    *,
+    raw: bool,
+) -> tuple[list[Piece], list[int]]:
+    """Answer a prompt by the model in this process, and keep the processed prompt as soon as the answer begins."""
+    from pyspec.llama.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
+
+    cache = PromptCache(model.llm, request.prompt_cache)
+    cache.restore(tokens)
+
+    def begun() -> None:
+        screen.progress.stop()
+        cache.keep(tokens)
+
+    return shown_answer(model.answer(tokens, options, chat=not raw), model.cancel, begun, write)
 
 
 def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> None:
@@ -266,7 +268,7 @@ def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> N
 def _by_server(
     there: RunningServer,
     question: Exchange,
-    asked: PromptOptions,
+    request: PromptOptions,
     shape: ShapeOptions,
     drafts: DraftOptions,
     sampler: SamplerOptions,
@@ -284,7 +286,7 @@ def _by_server(
     options = AnswerOptions(
         sampling, drafts.speculation, shape.max_tokens, shape.stop, reasoning=limit
     )
-    conversation, path = conversation_of(model, asked, raw=False)
+    conversation, path = conversation_of(model, request, raw=False)
     conversation.exchanges.append(question)
     model.take(conversation.messages())
     answer = model.answer((), options)
@@ -294,13 +296,10 @@ def _by_server(
         pieces, signals = shown_answer(answer, model.cancel, screen.progress.stop, write)
     from pyspec.text.result import result_of  # noqa: PLC0415 - while the server computed
 
-    said = result_of(pieces, model.stats)
-    if said.text or said.reasoning:
-        last = conversation.exchanges[-1]
-        last.answer, last.seed = said, sampling.seed
-        keep_chat(path, asked, conversation, model)
-    say_answer(stand_in(model), said, output, shape.max_tokens, screen)
-    return _status(said, signals, shaped=False)
+    result = result_of(pieces, model.stats)
+    keep_chat(path, request, conversation, model, result, sampling.seed)
+    say_answer(stand_in(model), result, output, shape.max_tokens, screen)
+    return _status(result, signals, shaped=False)
 
 
 def _on_terminal(output: OutputOptions) -> bool:

@@ -301,18 +301,18 @@ _LLAMA = "llama_cpp"
 
 def sentences(error: PyspecError) -> list[str]:
     """Format an error as one line. A hint with pip commands gets its own lines, so that they can be copied."""
-    said, *hint = (
+    message, *hint = (
         [error.message, *error.hint.splitlines()] if "pip install" in error.hint else [str(error)]
     )
-    return [" ".join(line.splitlines()) for line in (f"pyspec: {said}", *hint)]
+    return [" ".join(line.splitlines()) for line in (f"pyspec: {message}", *hint)]
 
 
 def refusal(error: click.ClickException) -> str:
     """Say in one line what click did not take, and which help has more unless the message names a command itself."""
-    said = error.format_message().rstrip(".").replace(". Did you", "; did you")
+    message = error.format_message().rstrip(".").replace(". Did you", "; did you")
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pyspec"
-    more = "" if "`pyspec" in said else f" (see `{path} --help`)"
-    return f"pyspec: {said[:1].lower()}{said[1:]}{more}"
+    more = "" if "`pyspec" in message else f" (see `{path} --help`)"
+    return f"pyspec: {message[:1].lower()}{message[1:]}{more}"
 
 
 def main(args: list[str] | None = None) -> None:

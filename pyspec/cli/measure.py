@@ -49,24 +49,24 @@ class GainOptions:
     examples=EXAMPLES,
     first="temperature max_tokens seconds kept as_json model draft ctx threads n_gpu_layers devices",
 )
-def measure(asked: GainOptions, models: ModelOptions, engine: EngineOptions) -> int:
+def measure(options: GainOptions, models: ModelOptions, engine: EngineOptions) -> int:
     """Measure what drafts gain for MODEL in edits and in chat, and say it in a sentence.
 
     What is learned meanwhile, such as decode times, is kept for later runs. `pyspec profile`, `pyspec bench --card` and
     `pyspec quality` measure more.
     """
-    if asked.kept:
+    if options.kept:
         found = kept_gains(stamp(resolve(models.model)))
         if found is None:
             tell("this model was not measured yet; leave out --kept to measure it", err=True)
             return 1
-        say_gains(found, asked.as_json)
+        say_gains(found, options.as_json)
         return 0
     opener = partial(open_model, models.steady(), DraftOptions(), engine)
     with closing(LlamaChat(opener, called=models.model)) as model, run_progress() as report:
         watch = Watch()
-        plan = replace(GainPlan(), max_tokens=asked.max_tokens, seconds=asked.seconds)
-        plan = replace(plan, chat=Sampling(temperature=asked.temperature, seed=1))
+        plan = replace(GainPlan(), max_tokens=options.max_tokens, seconds=options.seconds)
+        plan = replace(plan, chat=Sampling(temperature=options.temperature, seed=1))
         found = measure_gains(model, plan, report)
         others = watch.others() if watch.busy(int(model.llm.n_threads)) else 0.0
         target = stamp(Path(model.llm.model_path))
@@ -74,7 +74,7 @@ def measure(asked: GainOptions, models: ModelOptions, engine: EngineOptions) -> 
         tell(f"not kept, since other programs used {others:.1f} processors meanwhile", err=True)
     else:
         keep_gains(target, found)
-    say_gains(found, asked.as_json)
+    say_gains(found, options.as_json)
     return 0
 
 

@@ -96,7 +96,7 @@ def open_model(
     """Find and load the models that the options name."""
     from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - it takes long to import
 
-    asked = {
+    drafting = {
         "verification": drafts.rule,
         "length": drafts.length,
         "memory": memory,
@@ -105,7 +105,7 @@ def open_model(
     path, arguments = find(options)
     hush_llama(engine.verbose)
     with busy(f"loading {name_of(path)}"):
-        llm = SpeculativeLlama(path, **{**arguments, **asked})
+        llm = SpeculativeLlama(path, **{**arguments, **drafting})
     if llm.placed:
         tell(llm.placed, err=True)
     if options.ctx and (n_ctx := llm.n_ctx()) > options.ctx:

@@ -108,7 +108,7 @@ class ProjectorOptions:
     """What turns pictures into a model's inputs."""
 
     # fmt: off
-    mmproj: Path | None = option("Models", "--mmproj", aliases=("-mm",), metavar="FILE",
+    mmproj: Path | None = option("Models", "--mmproj", aliases=("-mm",), local=True, metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         help="The model's projector, with which it sees pictures.")
     # fmt: on
@@ -176,8 +176,8 @@ class SystemOptions:
     # fmt: on
 
 
-def _memory(text: str) -> bool | Path:
-    return {"on": True, "off": False}.get(text, Path(text))
+def _memory(value: str | bool) -> bool | Path:
+    return value if isinstance(value, bool) else {"on": True, "off": False}.get(value, Path(value))
 
 
 @dataclass(frozen=True)
@@ -185,20 +185,12 @@ class CacheOptions:
     """Where to keep processed prompts and earlier texts for later processes."""
 
     # fmt: off
-    prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
+    prompt_cache: Path | None = option("Prompt", "--prompt-cache", local=True, type=click.Path(path_type=Path, dir_okay=False),
         help="Keep the processed prompt in this file and reuse it next time; with several prompts, only their common beginning.")
-    memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default="on",
-        help="Draft from earlier texts too: those of this process (on), or also those of other processes with the same DIR.")
+    memory: bool | Path = option("Drafts", "--memory", local=True, metavar="on|off|DIR", type=_memory, default=True,
+        show_default="on", help="Draft from earlier texts too: those of this process (on), or also those of other processes with "
+        "the same DIR.")
     # fmt: on
-
-    @property
-    def local_only(self) -> list[str]:
-        """Those of the options that are given and need the model in this process."""
-        given = {
-            "--prompt-cache": self.prompt_cache is not None,
-            "--memory": self.memory not in (True, "on"),
-        }
-        return [name for name, there in given.items() if there]
 
 
 @dataclass(frozen=True)
@@ -206,15 +198,10 @@ class KeptOptions(CacheOptions):
     """The same where conversations come and go."""
 
     # fmt: off
-    cache_ram: int | None = option("Prompt", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
+    cache_ram: int | None = option("Prompt", "--cache-ram", local=True, metavar="MIB", type=click.IntRange(min=0),
         help="Memory for conversations that gave way to others, so that they are not read again; if not given, an eighth of what "
         "is free.")
     # fmt: on
-
-    @property
-    def local_only(self) -> list[str]:
-        """Those of the options that are given and need the model in this process."""
-        return [*super().local_only, *(["--cache-ram"] if self.cache_ram is not None else [])]
 
 
 @dataclass(frozen=True)

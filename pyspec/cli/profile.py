@@ -78,31 +78,31 @@ class ProfileOptions:
     first="questions limit every max_tokens kmax temperature seconds forget types save prior plot rounds as_json "
     + MODELS
 )
-def profile(asked: ProfileOptions, models: ModelOptions, engine: EngineOptions) -> None:
+def profile(options: ProfileOptions, models: ModelOptions, engine: EngineOptions) -> None:
     """Measure decode times on this machine and the acceptance of drafts, and store them for later runs."""
-    if asked.types:
-        _types(models, as_json=asked.as_json)
+    if options.types:
+        _types(models, as_json=options.as_json)
         return
-    if asked.forget:
+    if options.forget:
         _forget(models)
         return
-    if asked.plot and not can_draw():
+    if options.plot and not can_draw():
         raise OptionError("--plot needs matplotlib", "pip install matplotlib")
-    chosen = select(load_questions(asked.questions), asked.limit, every=asked.every)
+    chosen = select(load_questions(options.questions), options.limit, every=options.every)
     with open_model(models.steady(), MARGIN, engine) as llm:
         watch = Watch()
         with run_progress() as report:
             found = measure(
-                llm, chosen, kmax=asked.kmax, max_tokens=asked.max_tokens, budget_s=asked.seconds,
-                temperature=asked.temperature, report=report,
+                llm, chosen, kmax=options.kmax, max_tokens=options.max_tokens, budget_s=options.seconds,
+                temperature=options.temperature, report=report,
             )  # fmt: skip
-        if asked.as_json:
+        if options.as_json:
             tell(msgspec.json.encode(found.figures))
         else:
             say(found.figures, stdout_console())
         busy = watch.busy(int(llm.n_threads))
-        _keep(llm, found, asked, watch.others() if busy else 0.0)
-    if not asked.as_json:
+        _keep(llm, found, options, watch.others() if busy else 0.0)
+    if not options.as_json:
         tell(f"use: {next_command(found.figures, models)}")
 
 
@@ -143,18 +143,20 @@ def _forget(models: ModelOptions) -> None:
     tell(f"{name_of(target)}: {removed} removed, and its stored decode times", err=True)
 
 
-def _keep(llm: SpeculativeLlama, found: Measurement, asked: ProfileOptions, others: float) -> None:
+def _keep(
+    llm: SpeculativeLlama, found: Measurement, options: ProfileOptions, others: float
+) -> None:
     """Save what the options ask for. others: processors that other programs used, if that disturbed the measurement, else 0."""
     for warning in found.figures.warnings:
         tell(f"warning: {warning}", err=True)
-    if asked.plot:
-        draw(found.figures, asked.plot)
-    if asked.rounds:
-        save_rounds(asked.rounds, found.answers)
-    if asked.prior:
+    if options.plot:
+        draw(found.figures, options.plot)
+    if options.rounds:
+        save_rounds(options.rounds, found.answers)
+    if options.prior:
         path = save_prior(llm.assembly.sides, found.learned)
         tell(f"prior written: {path.name}", err=True)
-    if asked.save:
+    if options.save:
         tell(stored(llm, found, others), err=True)
 
 

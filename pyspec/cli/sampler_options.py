@@ -89,6 +89,6 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
         from pyspec.sampling.suggested import suggested_by  # noqa: PLC0415 - reads models' files
 
         found = suggested_by(path, name)
-        if told := found.sentence(self.given):
-            tell(told, err=True)
+        if sentence := found.sentence(self.given):
+            tell(sentence, err=True)
         return found.values

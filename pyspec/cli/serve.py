@@ -160,7 +160,7 @@ class Loader:
     ) -> tuple[Batch, ServerSettings]:
         """Load a model and make it ready to answer. name: the name that clients use, None for the default target.
 
-        found: told the file before it is loaded.
+        found: called with the file before it is loaded.
         """
         server, memory, several = self.server, self.cache.memory, self.several
         path, arguments = self._find(name)
@@ -302,15 +302,15 @@ class _Record:
     def ready(self, name: str, batch: Batch) -> None:
         """Requests are taken from now on. name: of the model, for clients."""
         word, facts = self._loader.models.of(self._loader.models.first).model, batch.facts
-        told = suggested_by(Path(self._known.path), word or "")
+        suggested = suggested_by(Path(self._known.path), word or "")
         self._write(
             replace(
                 self._known,
                 name=name,
                 draft=facts["draft"],
                 n_ctx=facts["n_ctx"],
-                suggested=dict(told.values),
-                left=list(told.left),
+                suggested=dict(suggested.values),
+                left=list(suggested.left),
             )
         )
 

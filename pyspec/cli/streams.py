@@ -37,13 +37,13 @@ def prompt_text(prompt: str | None, file: Path | None, limit: int, taken: str = 
         if parts[0] or parts[1]:
             _say_waiting(sys.stdin.buffer)
         parts.append(_text(sys.stdin.buffer, limit, "stdin"))
-    given = [part for part in parts if part is not None and part.strip()]
-    if not given:
+    texts = [part for part in parts if part is not None and part.strip()]
+    if not texts:
         raise OptionError(
             f"there is no prompt{taken}",
             'give one: pyspec generate "...", -f FILE, or a pipe to stdin',
         )
-    return "\n\n".join([part.rstrip("\n") for part in given[:-1]] + given[-1:])
+    return "\n\n".join([part.rstrip("\n") for part in texts[:-1]] + texts[-1:])
 
 
 def _piped() -> bool:

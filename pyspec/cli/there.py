@@ -1,30 +1,20 @@
-"""Answering by a server of this user that runs already, in place of loading the model again."""
+"""Decides whether a running server of this user answers, which saves loading the model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from pyspec.chat.remote import RemoteChat
 from pyspec.chat.servers import RunningServer, find_server, server_at
-from pyspec.cli.command import tell
+from pyspec.cli.command import changed_options, tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
 
 AUTO, NONE = "auto", "none"
-
-
-def changed_options(*given: Any, kinds: Sequence[type], but: Sequence[str] = ()) -> list[str]:
-    """Return the names of options that differ from the defaults of their dataclasses."""
-    return [
-        str(each.metadata["names"][-1])
-        for options, kind in zip(given, kinds)
-        for each in fields(kind)
-        if each.name not in but and getattr(options, each.name) != getattr(kind(), each.name)
-    ]
 
 
 def chosen_server(
@@ -37,8 +27,7 @@ def chosen_server(
     """
     if word == NONE:
         return None
-    own = changed_options(models, engine, kinds=(ModelOptions, EngineOptions), but=("model",))
-    own += others
+    own = [*changed_options(replace(models, model=None), engine), *others]
     if word == AUTO:
         return None if own else find_server(models.model, _say_waiting)
     if "://" not in word:
@@ -60,6 +49,6 @@ def _say_waiting(server: RunningServer) -> None:
 
 
 def stand_in(model: RemoteChat) -> Any:
-    """What reports ask of a loaded model, for one of a server."""
+    """Return an object with what reports read of a loaded model, for the model of a server."""
     timings = (model.stats or {}).get("timings", {})
     return SimpleNamespace(n_ctx=lambda: model.n_ctx, last_timings=timings, piece=model.piece)

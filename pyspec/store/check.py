@@ -156,12 +156,12 @@ def check_projector(path: Path, model: Path) -> None:
         return
     seconds = _BASE_SECONDS + (path.stat().st_size + model.stat().st_size) / _BYTES_PER_SECOND
     files = [str(path.absolute()), str(model.absolute())]
-    told = run_child("projector", files, timeout=seconds, script=PICTURE_SCRIPT)
-    if not told.ok:
+    trial = run_child("projector", files, timeout=seconds, script=PICTURE_SCRIPT)
+    if not trial.ok:
         raise ModelRejected(
-            f"{show(path.name)} failed its trial beside {show(model.name)}: {told.reason[:300]}",
+            f"{show(path.name)} failed its trial beside {show(model.name)}: {trial.reason[:300]}",
             "use the projector (mmproj) that belongs to the model",
-            told.signal,
+            trial.signal,
         )
     remember(kind, at, "works")
 

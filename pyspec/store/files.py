@@ -38,30 +38,24 @@ def show(text: str | bytes, limit: int = 80) -> str:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Raises ModelNotFound or ModelUnreadable. The kind is checked before the file is opened, since
-    opening a FIFO waits for a writer, and opening a device may act on it.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    """Open a model's file for reading, as `open_named` does. Raises ModelNotFound or ModelUnreadable."""
+    name = show(str(path), 300)
     try:
-        if stat.S_ISREG(path.stat().st_mode):
-            file = os.fdopen(os.open(path, flags), "rb")
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return file
-            file.close()  # replaced between stat and open
+        return open_named(path)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise ModelNotFound(f"there is no file {show(str(path), 300)}") from error
+        raise ModelNotFound(f"there is no file {name}") from error
     except OSError as error:
+        if error.errno == errno.EINVAL and path.is_dir():
+            raise ModelUnreadable(f"{name} is a folder", "name a GGUF file in it") from error
         reason = error.strerror or "unknown reason"
-        raise ModelUnreadable(f"cannot read {show(str(path), 300)}: {reason}") from error
-    if path.is_dir():
-        raise ModelUnreadable(f"{show(str(path), 300)} is a folder", "name a GGUF file in it")
-    raise ModelUnreadable(f"{show(str(path), 300)} is not a regular file")
+        raise ModelUnreadable(f"cannot read {name}: {reason}") from error
 
 
 def open_named(path: Path) -> BinaryIO:
-    """Open a file that a user named. Raises OSError, also for another kind of file: a pipe is waited for, a device has no end."""
+    """Open a regular file for reading. Raises OSError, also for another kind of file.
+
+    The kind is checked before the file is opened, since opening a FIFO waits for a writer, and opening a device may act on it.
+    """
     if stat.S_ISREG(path.stat().st_mode):
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         file = os.fdopen(os.open(path, flags), "rb")

@@ -157,7 +157,7 @@ def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     make_fifo(fifo)
     for path in (tmp_path, fifo, Path("/dev/zero")):
-        with pytest.raises(InputError, match="is not a file"):
+        with pytest.raises(InputError, match="not a regular file"):
             files.read_text(path)
 
 

@@ -308,8 +308,8 @@ def test_every_width_says_where_a_draft_is(
     console = Console(file=found, width=columns, force_terminal=True, no_color=True)
     monkeypatch.setattr("pyspec.cli.consoles.stdout_console", lambda: console)
     run("target")
-    shown = found.getvalue().split()
-    assert [name in shown, "where" in shown, "share" in shown] == [True] * 3
+    shown = found.getvalue()
+    assert [word in shown for word in (name, "where", "share")] == [True] * 3
 
 
 def test_a_model_in_another_type_is_no_draft_for_itself(
