@@ -34,7 +34,7 @@ from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.serve.apis.interface import PING, Interface, openai_refusal
+from pyspec.serve.apis.interface import PING, Interface, json_response, openai_refusal
 from pyspec.serve.apis.messages import NOTE
 from pyspec.serve.app import make_app
 from pyspec.serve.paths import interface_at
@@ -259,9 +259,8 @@ def _why(refusal: bytes) -> tuple[str | None, str]:
 def _refusal(interface: Interface | None, status: int, message: str) -> Response:
     """An error in an interface's format."""
     written = openai_refusal if interface is None else interface.refusal
-    data = msgspec.json.encode(written(status, None, message))
     headers = {"retry-after": "1"} if status == 503 else None
-    return Response(data, status, headers, media_type="application/json")
+    return json_response(written(status, None, message), status, headers)
 
 
 def conversation_key(headers: Mapping[str, str], body: bytes) -> str:

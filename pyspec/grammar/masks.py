@@ -251,13 +251,20 @@ def _along(
     return masks, (perf_counter() - start) / len(masks)
 
 
-class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+class SamplerHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+    """A sampler in Python. `apply` changes a row's candidates; `accept` hears with which token the answer goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(self.apply)
+        self._accept_ref = llama_cpp.llama_sampler_i_accept(lambda _, token: self.accept(token))
+        self.sampler.iface.contents.accept = self._accept_ref
+
+
+class MaskHook(SamplerHook):
     """A sampler that applies masks."""
 
     def __init__(self, masks: Masks) -> None:
-        super().__init__(self._bar)
-        self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
-        self.sampler.iface.contents.accept = self._accept_ref
+        super().__init__()
         self.masks, self._ids = masks, np.arange(masks.n_vocab, dtype=np.intc)
 
     @property
@@ -266,10 +273,10 @@ class MaskHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is u
         why = self.masks.error
         return InputError(why, SIMPLER) if why else None
 
-    def _extend(self, _sampler: Any, token: int) -> None:
+    def accept(self, token: int) -> None:
         self.masks.accept(token)
 
-    def _bar(self, array: Any) -> None:
+    def apply(self, array: Any) -> None:
         allowed = None if self.masks.error else self.masks.allowed()
         candidates = read_candidates(array)
         if self.masks.error:

@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 import llama_cpp
 import numpy as np
-from llama_cpp import _internals as internals
 
 from pyspec._lib import ffi, lib
 from pyspec.errors import OptionError
-from pyspec.grammar.masks import read_candidates
+from pyspec.grammar.masks import SamplerHook, read_candidates
 from pyspec.text.budget import Budget
 
 
@@ -27,7 +26,7 @@ def refuse(samplers: Iterable[str]) -> None:
         )
 
 
-class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+class ProcessorHook(SamplerHook):
     """Runs logits processors in a sampler chain, on the token ids before each row.
 
     A verified row is sampled after the rows before it were accepted. So the processors see each row once, in order, with the same
@@ -35,22 +34,20 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
     """
 
     def __init__(self, processors: Sequence[Any], tokens: Sequence[int]) -> None:
-        super().__init__(self._process)
-        self._accept_ref = llama_cpp.llama_sampler_i_accept(self._extend)
-        self.sampler.iface.contents.accept = self._accept_ref
+        super().__init__()
         self._processors = list(processors)
         self._ids = np.array(tokens, dtype=np.intc)
         self._n = len(tokens)
         self.error: BaseException | None = None
         """What a processor raised: exceptions cannot pass through llama.cpp, so the caller has to look here."""
 
-    def _extend(self, _sampler: Any, token: int) -> None:
+    def accept(self, token: int) -> None:
         if self._n == len(self._ids):
             self._ids = np.concatenate([self._ids, np.zeros(self._n + 64, dtype=np.intc)])
         self._ids[self._n] = token
         self._n += 1
 
-    def _process(self, array: Any) -> None:
+    def apply(self, array: Any) -> None:
         if self.error is not None:
             return
         candidates = read_candidates(array)
@@ -63,16 +60,17 @@ class ProcessorHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp
             self.error = error
 
 
-class BudgetHook(internals.CustomSampler):  # type: ignore[misc]  # llama_cpp is untyped
+class BudgetHook(SamplerHook):
     """Leaves only the token that a budget for reasoning says has to come."""
 
     def __init__(self, budget: Budget) -> None:
-        super().__init__(self._bar)
-        self._accept_ref = llama_cpp.llama_sampler_i_accept(lambda _, token: budget.accept(token))
-        self.sampler.iface.contents.accept = self._accept_ref
+        super().__init__()
         self._budget = budget
 
-    def _bar(self, array: Any) -> None:
+    def accept(self, token: int) -> None:
+        self._budget.accept(token)
+
+    def apply(self, array: Any) -> None:
         token = self._budget.next
         if token is None:
             return
@@ -95,7 +93,7 @@ def xtc_chance(seed: int, position: int) -> float:
     return math.exp(-math.exp(-float(gumbel[0])))
 
 
-class CoupledXtc(internals.CustomSampler):  # type: ignore[misc]  # as above
+class CoupledXtc(SamplerHook):
     """llama.cpp's XTC, which decides at random whether to exclude anything; here the noise at the token's position decides.
 
     So the text for a seed stays the same with any draft and in any batch. Rows are sampled in order, each once, which gives the
@@ -103,9 +101,7 @@ class CoupledXtc(internals.CustomSampler):  # type: ignore[misc]  # as above
     """
 
     def __init__(self, seed: int, probability: float, threshold: float, position: int) -> None:
-        super().__init__(self._exclude)
-        self._accept_ref = llama_cpp.llama_sampler_i_accept(self._move_on)
-        self.sampler.iface.contents.accept = self._accept_ref
+        super().__init__()
         self._seed, self._probability, self._position = seed, probability, position
         always = 1.0
         self._xtc = llama_cpp.llama_sampler_init_xtc(always, threshold, 1, seed)
@@ -114,10 +110,10 @@ class CoupledXtc(internals.CustomSampler):  # type: ignore[misc]  # as above
         """Free llama.cpp's part."""
         llama_cpp.llama_sampler_free(self._xtc)
 
-    def _move_on(self, _sampler: Any, _token: int) -> None:
+    def accept(self, token: int) -> None:
         self._position += 1
 
-    def _exclude(self, array: Any) -> None:
+    def apply(self, array: Any) -> None:
         if xtc_chance(self._seed, self._position) < self._probability:
             llama_cpp.llama_sampler_apply(self._xtc, array)
 

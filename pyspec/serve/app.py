@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -33,7 +32,12 @@ from pyspec.errors import (
 from pyspec.requests.bodies import Body
 from pyspec.serve import about, tokenizing
 from pyspec.serve.access import REQUEST, AccessLog, Activity, Spans
-from pyspec.serve.apis.interface import Interface, error_fields, openai_refusal
+from pyspec.serve.apis.interface import (
+    Interface,
+    error_fields,
+    json_response,
+    openai_refusal,
+)
 from pyspec.serve.apis.messages import MESSAGES
 from pyspec.serve.embedding import Embedder, EmbeddingHandlers
 from pyspec.serve.fleet import Fleet, OtherModels
@@ -125,12 +129,12 @@ class Handlers:
             "/health/ready": self.health,
             "/health/live": self.live,
             "/metrics": self.metrics,
-            "/props": self.props,
-            "/slots": self.slots,
+            "/props": self._about(lambda service: tokenizing.props(service.batch, service.serving)),
+            "/slots": self._about(lambda service: about.slots(service.batch)),
             "/api/version": self.version,
             "/api/tags": self.tags,
             "/api/ps": self.tags,
-            "/tokenizer_info": self.tokenizer_info,
+            "/tokenizer_info": self._about(lambda one: tokenizing.tokenizer_info(one.batch)),
         }
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
         routes += EmbeddingHandlers(self._embedders, self._data).routes()
@@ -143,7 +147,7 @@ class Handlers:
         body = interface.read(data)
         if (empty := getattr(body, "unasked", None)) is not None:
             async with self._fleet.using(body.model):
-                return _json(empty)
+                return json_response(empty)
         begins = self._begin(request, interface, body, len(data), holder)
         if not body.stream:
             return await _whole_answer(interface, request, *await begins)
@@ -178,7 +182,7 @@ class Handlers:
         data, _ = await self._data(request)
         body = read(data)
         async with self._fleet.using(body.model) as service:
-            return _json({**beside, "input_tokens": await service.count(body, len(data))})
+            return json_response({**beside, "input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
         """Tokenize or detokenize a text, or apply the chat template."""
@@ -186,20 +190,20 @@ class Handlers:
         work = tokenizing.WORK[request.url.path]
         # one at a time: the processor belongs to the answers
         async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
-            return _json(await asyncio.to_thread(work, service.batch, data))
+            return json_response(await asyncio.to_thread(work, service.batch, data))
 
     async def models(self, request: Request) -> Response:
         self._keys.holder(request.headers)
         names = [*await self._fleet.names(), *(each.name for each in self._embedders)]
         entries = [self._entry(name) for name in names]
-        return _json({"object": "list", "data": entries})
+        return json_response({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         self._keys.holder(request.headers)
         names, name = await self._fleet.names(), request.path_params["name"]
         if name not in names:
             raise HTTPException(404, f"the model here is {', '.join(names)}")
-        return _json(self._entry(name))
+        return json_response(self._entry(name))
 
     def _entry(self, name: str) -> dict[str, Any]:
         """A model in OpenAI's format. meta: the facts of a loaded one, else None."""
@@ -208,40 +212,36 @@ class Handlers:
         about = {"id": name, "object": "model", "created": 0, "owned_by": "pyspec"}
         return {**about, "meta": None if batch is None else batch.facts}
 
-    async def props(self, request: Request) -> Response:
-        """Properties of the server, for llama-server's clients."""
-        self._keys.holder(request.headers)
-        async with self._fleet.using(request.query_params.get("model")) as service:
-            path = service.batch.target.model_path
-            return _json(tokenizing.props(service.batch, service.serving, path))
+    def _about(
+        self, describe: Callable[[Service], Any]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Make a handler that describes the service of the model in the query."""
 
-    async def slots(self, request: Request) -> Response:
-        """The sequences and whether each is busy, for llama-server's clients."""
-        self._keys.holder(request.headers)
-        async with self._fleet.using(request.query_params.get("model")) as service:
-            return _json(about.slots(service.batch))
+        async def answer(request: Request) -> Response:
+            self._keys.holder(request.headers)
+            async with self._fleet.using(request.query_params.get("model")) as service:
+                return json_response(describe(service))
+
+        return answer
 
     async def version(self, _request: Request) -> Response:
-        return _json(about.version())
+        return json_response(about.version())
 
     async def tags(self, request: Request) -> Response:
         """All models for ollama's clients, or at /api/ps those that are loaded."""
         self._keys.holder(request.headers)
         loaded = {each.serving.model: each.batch for each in self._fleet.services}
         if request.url.path == "/api/ps":
-            return _json(about.loaded(loaded.items()))
-        return _json(about.tags((name, loaded.get(name)) for name in await self._fleet.names()))
+            return json_response(about.loaded(loaded.items()))
+        return json_response(
+            about.tags((name, loaded.get(name)) for name in await self._fleet.names())
+        )
 
     async def show(self, request: Request) -> Response:
         """A model's description, for ollama's clients."""
         data, _ = await self._data(request)
         async with self._fleet.using(tokenizing.model_of(data)) as service:
-            return _json(about.describe_model(service.batch))
-
-    async def tokenizer_info(self, request: Request) -> Response:
-        self._keys.holder(request.headers)
-        async with self._fleet.using(request.query_params.get("model")) as service:
-            return _json(tokenizing.tokenizer_info(service.batch))
+            return json_response(about.describe_model(service.batch))
 
     async def _data(self, request: Request) -> tuple[bytes, str]:
         """Check a request's key and type. Returns its body, and the key's holder."""
@@ -263,12 +263,12 @@ class Handlers:
         running, waiting = (sum(load[i] for load in loads) for i in (0, 1))
         word = self._fault or ("draining" if self._fleet.draining else "ok")
         state = {"status": word, "running": running, "waiting": waiting}
-        return _json(state) if word == "ok" else _json(state, 503, _SOON)
+        return json_response(state) if word == "ok" else json_response(state, 503, _SOON)
 
     async def live(self, _request: Request) -> Response:
         """Whether the process works; 503 if it has to be restarted."""
         fault = self._fault
-        return _json({"status": fault or "ok"}, 503 if fault else 200)
+        return json_response({"status": fault or "ok"}, 503 if fault else 200)
 
     async def metrics(self, request: Request) -> Response:
         self._keys.holder(request.headers)
@@ -306,7 +306,7 @@ async def _whole_answer(
         await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             raise HTTPException(499, "the client has gone")
-        return _json(answer.result())
+        return json_response(answer.result())
     finally:
         answer.cancel()
         left.cancel()
@@ -335,11 +335,6 @@ async def _page(request: Request) -> Response:
     return FileResponse(path, headers=_PAGE_HEADERS)
 
 
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    data = msgspec.json.encode(value)
-    return Response(data, status, headers, media_type="application/json")
-
-
 async def _refuse(request: Request, error: Exception) -> Response:
     interface = interface_at(request.url.path) or _claudes(request)
     status, code, message = error_fields(error, interface)
@@ -351,7 +346,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if status == 501 or isinstance(error, _LASTING):  # clients would ask again
         headers = {"x-should-retry": "false"}
     refusal = interface.refusal if interface else openai_refusal
-    return _json(refusal(status, code, message), status, headers)
+    return json_response(refusal(status, code, message), status, headers)
 
 
 def _claudes(request: Request) -> Interface | None:

@@ -22,6 +22,7 @@ from pyspec._lib import release_workers
 from pyspec.errors import ContextOverflow, InputError, ModelNotFound, TooManyRequests
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.bodies import AnyBody, decoded
+from pyspec.serve.apis.interface import json_response
 from pyspec.store.header import read_header
 from pyspec.vocab.tokenizer import check_tokens
 
@@ -148,11 +149,7 @@ class Embedder:
         shape = (self.width,)
         pointers = (llama_cpp.llama_get_embeddings_seq(ctx.ctx, i) for i in range(len(part)))
         found = np.stack([np.ctypeslib.as_array(each, shape) for each in pointers])
-        return (
-            found
-            if self.ranks
-            else found / np.maximum(np.linalg.norm(found, axis=1), 1e-12)[:, None]
-        )
+        return found if self.ranks else _unit(found)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -239,7 +236,7 @@ class EmbeddingHandlers:
             for i, each in enumerate(_shortened(made, body.dimensions))
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return _json({"object": "list", "data": data, "model": model.name, "usage": usage})
+        return json_response({"object": "list", "data": data, "model": model.name, "usage": usage})
 
     async def ollama(self, request: Request) -> Response:
         """Answer with vectors in either of ollama's formats."""
@@ -250,9 +247,9 @@ class EmbeddingHandlers:
         made, tokens = await model.vectors(texts, cut=body.truncate)
         found = _shortened(made, body.dimensions).tolist()
         if older:
-            return _json({"embedding": found[0]})
+            return json_response({"embedding": found[0]})
         named = {"model": body.model or model.name, "embeddings": found}
-        return _json(
+        return json_response(
             {**named, "total_duration": 0, "load_duration": 0, "prompt_eval_count": tokens}
         )
 
@@ -273,7 +270,9 @@ class EmbeddingHandlers:
             for i in order
         ]  # fmt: skip
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return _json({"object": "list", "model": model.name, "results": results, "usage": usage})
+        return json_response(
+            {"object": "list", "model": model.name, "results": results, "usage": usage}
+        )
 
 
 _RANKINGS = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
@@ -300,13 +299,13 @@ def _shortened(made: VectorRows, width: int | None) -> VectorRows:
         return made
     if not 1 <= width <= made.shape[1]:
         raise InputError(f"dimensions is {width}", f"use 1 to {made.shape[1]}")
-    cut = made[:, :width]
-    return np.asarray(cut / np.maximum(np.linalg.norm(cut, axis=1), 1e-12)[:, None], np.float32)
+    return _unit(made[:, :width])
+
+
+def _unit(rows: VectorRows) -> VectorRows:
+    """Each row, [rows, width], divided by its length."""
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1), 1e-12)[:, None], np.float32)
 
 
 def _base64(vector: VectorRows) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-
-
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -107,9 +107,9 @@ def tokenizer_info(batch: Batch) -> dict[str, Any]:
     return {**info, "chat_template": sources.get("default") or next(iter(sources.values()), None)}
 
 
-def props(batch: Batch, serving: ServerSettings, path: str) -> dict[str, Any]:
-    """A server's properties in llama-server's format. path: the model's, of which only the file name is shown."""
-    about, facts = tokenizer_info(batch), batch.facts
+def props(batch: Batch, serving: ServerSettings) -> dict[str, Any]:
+    """A server's properties in llama-server's format, with the name of the model's file."""
+    about, facts, path = tokenizer_info(batch), batch.facts, batch.target.model_path
     names = ("chat_template", "bos_token", "eos_token")
     return {
         "default_generation_settings": {"n_ctx": facts["n_ctx"], "params": {}},

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from pyspec.errors import (
     AnswerFailed,
@@ -124,6 +125,11 @@ def openai_refusal(status: int, code: str | None, message: str) -> dict[str, Any
     """An error in OpenAI's format."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response with this value as its body."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
 
 
 def data_event(value: Any) -> bytes:
