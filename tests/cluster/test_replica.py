@@ -97,7 +97,7 @@ def test_an_answer_that_nobody_reads_on_leaves_nothing(living):
     """What produces it ends, however much of it waits to be taken."""
 
     async def use(replica):
-        pieces = replica.answer(*request(**LONG, max_tokens=2000))
+        pieces = replica.answer(*request(**LONG, max_tokens=200))
         await anext(pieces)
         await asyncio.to_thread(wait, lambda: replica._batch.load == (0, 0))
         await pieces.aclose()

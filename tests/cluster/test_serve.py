@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -186,17 +187,10 @@ def test_a_new_version_loses_no_request(url, deploy):
 def test_requests_survive_a_killed_replica(url):
     """Those of which nothing was streamed are answered elsewhere, with the same text."""
     wanted = [chat(url, f"text {n}").json()["choices"][0]["message"]["content"] for n in range(4)]
-    found = [None] * 12
-
-    def ask(n):
-        found[n] = chat(url, f"text {n % 4}")
-
-    asking = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
-    for thread in asking:
-        thread.start()
-    ray.kill(next(iter(replicas().values())), no_restart=True)
-    for thread in asking:
-        thread.join()
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(chat, url, f"text {n % 4}") for n in range(12)]
+        ray.kill(next(iter(replicas().values())), no_restart=True)
+        found = [each.result() for each in asked]
     assert [answer.status_code for answer in found] == [200] * 12
     texts = [answer.json()["choices"][0]["message"]["content"] for answer in found]
     assert texts == wanted * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -297,7 +298,6 @@ def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
     llm = open_llama(tiny_target, draft=tiny_target)
     prompts = [[3 + i, 9, 5] for i in range(4)]
     wanted = [ask(llm, prompt, 60).ids for prompt in prompts]
-    results: list[object] = []
 
     def once(i):
         try:
@@ -305,14 +305,8 @@ def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
         except EngineBusy:
             return "busy"
 
-    def answer(i):
-        results.extend([once(i) for _ in range(15)])
-
-    threads = [threading.Thread(target=answer, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(once, [*range(4)] * 15))
     assert False not in results
     assert results.count("busy") > 0
     assert ask(llm, prompts[0], 60).ids == wanted[0]

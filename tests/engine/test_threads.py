@@ -61,24 +61,19 @@ def test_they_give_way_when_others_stay(looking: list[tuple[int, int, int]]) -> 
     assert looking == [(7, 2, 2), (8, 2, 2)]
 
 
-def test_a_moment_of_work_changes_nothing(looking: list[tuple[int, int, int]]) -> None:
-    """A child that renders a prompt is over before the next look."""
+@pytest.mark.parametrize(
+    ("loads", "told"), [((3.0, 0.0, 3.0, 0.0), []), ((3.0, 3.0, 0.0, 0.0), [1, 4])]
+)
+def test_they_come_back_when_others_have_gone(
+    looking: list[tuple[int, int, int]], loads: tuple[float, ...], told: list[int]
+) -> None:
+    """What is timed meanwhile is known to be of other numbers. A child that is over before the next look changes nothing."""
     load = Neighbour()
     threads = Threads([7], 4, load)
-    for taken in (3.0, 0.0, 3.0, 0.0):
+    for taken in loads:
         load.taken = taken
         threads.adapt()
-    assert (looking, threads.steady) == ([], True)
-
-
-def test_they_come_back_when_others_have_gone(looking: list[tuple[int, int, int]]) -> None:
-    """And what was timed meanwhile is known to be of other numbers."""
-    load = Neighbour()
-    threads = Threads([7], 4, load)
-    for taken in (3.0, 3.0, 0.0, 0.0):
-        load.taken = taken
-        threads.adapt()
-    assert ([n for _, n, _ in looking], threads.n, threads.steady) == ([1, 4], 4, False)
+    assert ([n for _, n, _ in looking], threads.n, threads.steady) == (told, 4, not told)
 
 
 def test_the_processors_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 
 from helpers.waiting import DEADLINE_S
 
@@ -19,14 +20,27 @@ def body(text="hello", **options):
     return json.dumps({"messages": messages, "max_tokens": 8, **options}).encode()
 
 
+@contextmanager
+def begun(server, path, data=None, **headers):
+    """The response to a GET, or to a POST of this data, before it is read. A header that is None is not sent."""
+    if data is not None:
+        headers = {"Content-Type": "application/json", **headers}
+        headers = {name: value for name, value in headers.items() if value is not None}
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as connection:
+        connection.request("GET" if data is None else "POST", path, data, headers)
+        yield connection.getresponse()
+
+
+def get(server, path, **headers):
+    """The status of a GET, and the JSON that it answers."""
+    with begun(server, path, **headers) as response:
+        return response.status, json.loads(response.read())
+
+
 def post(server, data, path="/v1/chat/completions", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    head = {"Content-Type": "application/json", **headers}
-    connection.request("POST", path, data, {k: v for k, v in head.items() if v is not None})
-    response = connection.getresponse()
-    told = json.loads(response.read())
-    connection.close()
-    return response.status, told
+    """The status of a POST, and the JSON that it answers."""
+    with begun(server, path, data, **headers) as response:
+        return response.status, json.loads(response.read())
 
 
 def ask(server, path, status=200, **options):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import llama_cpp
@@ -223,20 +223,15 @@ def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
     llm = open_llama(tiny_ascii, draft=tiny_ascii, wait=True, n_ctx=512)
     calls = [({"seed": i, "max_tokens": 40}, PROMPT + "abcd"[i]) for i in range(4)]
     wanted = [llm.create_completion(p, **o)["choices"][0]["text"] for o, p in calls]
-    found: list[str | None] = [None] * 4
 
-    def work(i):
-        options, prompt = calls[i]
+    def work(call):
+        options, prompt = call
         result = llm.create_completion(prompt, stream=stream, **options)
         chunks = result if stream else [result]
-        found[i] = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+        return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == wanted
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, calls)) == wanted
 
 
 def test_waiting_ends(open_llama, tiny_ascii):

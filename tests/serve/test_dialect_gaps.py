@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-from contextlib import closing
 
 import msgspec
 import pytest
-from helpers.asking import post
-from helpers.waiting import DEADLINE_S
+from helpers.asking import get, post
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of
@@ -25,15 +22,6 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
 def messages(path="/v1/messages", **body):
     """A request's body for Anthropic's interface, and where it goes."""
     return json.dumps({"model": "tiny", "max_tokens": 4, **body}).encode(), path
-
-
-def get(server, path, headers):
-    """The status and the answer of a request without a body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    with closing(connection):
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
 
 
 def test_clients_are_told_to_go_on_without_threads(server):
@@ -65,7 +53,7 @@ def test_the_runner_of_tools_works(server):
 )
 def test_errors_elsewhere_have_anthropics_form(path, headers, server):
     """Below its paths, and for its clients anywhere."""
-    status, told = get(server, path, headers)
+    status, told = get(server, path, **headers)
     assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
 
 

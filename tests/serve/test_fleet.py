@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import tiny
-from helpers.asking import body, post, raw
+from helpers.asking import body, get, post, raw
 from helpers.waiting import wait
 
 F32 = {"flash_attn": False, "type_k": 0, "type_v": 0}  # as the first model has it
@@ -100,11 +99,8 @@ def test_the_one_unused_for_longest_makes_room(fleet, bound):
 
 
 def names_loaded(server):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    connection.request("GET", "/v1/models")
-    told = json.loads(connection.getresponse().read())["data"]
-    connection.close()
-    return {each["id"] for each in told if each["meta"] is not None}
+    _, told = get(server, "/v1/models")
+    return {each["id"] for each in told["data"] if each["meta"] is not None}
 
 
 @contextlib.contextmanager

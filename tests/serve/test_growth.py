@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import http.client
 import json
 import sys
 from collections import Counter
@@ -11,7 +10,8 @@ from itertools import pairwise
 from types import ModuleType
 
 import pytest
-from helpers.waiting import DEADLINE_S, wait
+from helpers.asking import begun
+from helpers.waiting import wait
 
 from pyspec.serve.guard import GuardedProtocol
 
@@ -49,12 +49,9 @@ def ask_all(server):
         path, body = KINDS[kind]
         name = f"user {next(users)}"
         body = json.dumps({**body, "user": name, "metadata": {"user_id": name}})
-        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-        client.request("POST", path, body, {"Content-Type": "application/json"})
-        response = client.getresponse()
-        assert response.status == (400 if kind == "bad" else 200)
-        response.read(9 if kind == "left" else None)
-        client.close()
+        with begun(server, path, body) as response:
+            assert response.status == (400 if kind == "bad" else 200)
+            response.read(9 if kind == "left" else None)
 
     def ask_all_(rounds):
         for _ in range(rounds):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
-from contextlib import closing
 
 import pytest
-from helpers.asking import body, post
+from helpers.asking import begun, body, get, post
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve import guard
@@ -62,11 +60,7 @@ def is_ended(connection):
 
 def health(server):
     """The status of a request behind all those that came before."""
-    with closing(
-        http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    ) as asking:
-        asking.request("GET", "/health")
-        return asking.getresponse().status
+    return get(server, "/health")[0]
 
 
 @pytest.fixture
@@ -136,10 +130,8 @@ def test_other_hosts_and_methods(serve):
         ("localhost", "/nothing", 404),
         ("localhost", "/v1/chat/completions", 405),
     ]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port)
-        connection.request("GET", path, headers={"Host": host})
-        assert connection.getresponse().status == status
-        connection.close()
+        with begun(server, path, Host=host) as response:
+            assert response.status == status
 
 
 def test_half_a_body_is_half_a_request(serve):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from helpers.answers import counters
-from helpers.asking import body, first_text, post, raw
-from helpers.waiting import wait
+from helpers.asking import begun, body, first_text, post, raw
+from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve.service import Service
 
@@ -110,30 +111,27 @@ TOOLS = [
 ]
 
 
+@contextmanager
 def together(server, data, n):
-    """The threads that ask the same n times at once, and the statuses that they find."""
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(post(server, data)[0])) for _ in range(n)
-    ]
-    for thread in threads:
-        thread.start()
-    return threads, found
+    """Ask the same n times at once, and find 200 behind it."""
+    with ThreadPoolExecutor(n) as pool:
+        asked = [pool.submit(post, server, data) for _ in range(n)]
+        yield
+    assert [each.result()[0] for each in asked] == [200] * n
 
 
 def test_a_burst_of_agents_waits_in_the_queue(server, monkeypatch):
     """All that it holds are prepared in their turn, whatever tools they bring; more get 429."""
     service, free = server.app.state.fleet.default, threading.Event()
     checked = Service._checked
-    monkeypatch.setattr(Service, "_checked", lambda *given: free.wait() and checked(*given))
+    monkeypatch.setattr(
+        Service, "_checked", lambda *given: free.wait(DEADLINE_S) and checked(*given)
+    )
     most = 64 + 4
-    threads, found = together(server, body(tools=TOOLS, max_tokens=1), most)
-    wait(lambda: service._preparing == most)
-    assert post(server, body())[0] == 429
-    free.set()
-    for thread in threads:
-        thread.join()
-    assert found == [200] * most
+    with together(server, body(tools=TOOLS, max_tokens=1), most):
+        wait(lambda: service._preparing == most)
+        assert post(server, body())[0] == 429
+        free.set()
 
 
 def test_a_known_grammar_waits_for_no_new_one(server, monkeypatch):
@@ -145,20 +143,17 @@ def test_a_known_grammar_waits_for_no_new_one(server, monkeypatch):
     def slow(grammar, llama):
         if "bomb" in grammar.language.source:
             taken.append(grammar)
-            free.wait()
+            free.wait(DEADLINE_S)
         check(grammar, llama)
 
     monkeypatch.setattr(service, "check_constraint", slow)
     agents = body(tools=TOOLS, max_tokens=1)
     assert post(server, agents)[0] == 200
-    threads, found = together(server, body(grammar='root ::= "bomb"'), 3)
-    wait(lambda: len(taken) == 2)
-    assert post(server, agents)[0] == 200
-    assert len(taken) == 2
-    free.set()
-    for thread in threads:
-        thread.join()
-    assert found == [200] * 3
+    with together(server, body(grammar='root ::= "bomb"'), 3):
+        wait(lambda: len(taken) == 2)
+        assert post(server, agents)[0] == 200
+        assert len(taken) == 2
+        free.set()
 
 
 def test_queue_is_bounded(serve, rounds):
@@ -187,10 +182,8 @@ def test_api_key(serve):
     assert post(server, body(), **proxys, **{"x-api-key": "secret"})[0] == 200
     assert post(server, body(), **{"x-api-key": "secre"})[0] == 401
     for path, status in {"/health": 200, "/": 200, "/metrics": 401, "/v1/models": 401}.items():
-        connection = http.client.HTTPConnection("127.0.0.1", server.port)
-        connection.request("GET", path)
-        assert connection.getresponse().status == status
-        connection.close()
+        with begun(server, path) as response:
+            assert response.status == status
 
 
 @pytest.mark.parametrize(
@@ -246,10 +239,8 @@ def metrics(server):
     """Each figure by its name and labels, as Prometheus' own parser reads them."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
+    with begun(server, "/metrics") as response:
+        text = response.read().decode()
     samples = (
         sample for family in text_string_to_metric_families(text) for sample in family.samples
     )
@@ -311,22 +302,12 @@ def test_failing_decode_is_its_own_requests_fault(serve, monkeypatch, caplog):
         return accept(self, seq, sampler, gate)
 
     monkeypatch.setattr(Engine, "accept", poisoned)
-    found = {}
-
-    def one(name, text):
-        found[name] = post(server, body(text, max_tokens=20))
-
-    asked = {"good": "good", "bad": "x" * 620, "other": "good"}
-    threads = [threading.Thread(target=one, args=item) for item in asked.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found["bad"][0] == 500
-    assert "a logit is not finite" in found["bad"][1]["error"]["message"]
+    asked = [body(text, max_tokens=20) for text in ("x" * 620, "good", "good")]
+    with ThreadPoolExecutor(3) as pool:
+        (status, told), *others = pool.map(partial(post, server), asked)
+    assert (status, "a logit is not finite" in told["error"]["message"]) == (500, True)
     assert "failed: a logit is not finite" in caplog.text
-    for name in ("good", "other"):
-        assert found[name][1]["choices"][0]["message"]["content"] == good
+    assert [each["choices"][0]["message"]["content"] for _, each in others] == [good] * 2
     assert metrics(server)["pyspec_answers_total failed"] == 1
 
 

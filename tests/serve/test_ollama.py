@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 
 import pytest
 from helpers import scripted
-from helpers.asking import ask
-from helpers.waiting import DEADLINE_S
+from helpers.asking import ask, begun, get
 
 TURN = [{"role": "user", "content": "a"}]
 ASK = {"model": "tiny", "messages": TURN, "options": {"num_predict": 8}}
 
 
 def lines(server, path, **body):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    told = response.read().decode()
-    connection.close()
+    with begun(server, path, json.dumps(body)) as response:
+        told = response.read().decode()
     return response.headers["content-type"], [json.loads(line) for line in told.splitlines()]
 
 
@@ -133,25 +128,16 @@ def test_what_is_not_done_is_refused_in_its_form(server, path, body, says):
         assert says in ask(server, path, 400, **body, stream=stream)["error"]
 
 
-def get(server, path):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    told = json.loads(response.read())
-    connection.close()
-    return told
-
-
 def test_what_is_known_of_models(server):
-    (tag,) = get(server, "/api/tags")["models"]
-    (loaded,) = get(server, "/api/ps")["models"]
+    (tag,) = get(server, "/api/tags")[1]["models"]
+    (loaded,) = get(server, "/api/ps")[1]["models"]
     assert tag["name"] == loaded["name"] == "tiny"
     assert tag["details"]["family"] == "llama"
     assert loaded["context_length"] == 1024
     told = ask(server, "/api/show", model="tiny")
     assert told["capabilities"] == ["completion", "thinking"]
     assert told["model_info"]["llama.block_count"] == 2
-    assert get(server, "/api/version")["version"].count(".") == 2
+    assert get(server, "/api/version")[1]["version"].count(".") == 2
 
 
 def test_an_unknown_path_of_ollamas_is_refused_in_its_form(server):
@@ -170,15 +156,10 @@ def test_llama_servers_completion(server):
     assert told["timings"]["predicted_n"] == 6
     stop = ask(server, "/completion", prompt="a", n_predict=6, stop=[plain[2]])
     assert (stop["stop_type"], stop["stopping_word"]) == ("word", plain[2])
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     asked = json.dumps({"prompt": "a", "n_predict": 6, "stream": True})
-    connection.request("POST", "/completion", asked, {"Content-Type": "application/json"})
-    chunks = [
-        json.loads(line[6:])
-        for line in connection.getresponse().read().decode().split("\n\n")
-        if line
-    ]
-    connection.close()
+    with begun(server, "/completion", asked) as response:
+        events = filter(None, response.read().decode().split("\n\n"))
+    chunks = [json.loads(event[6:]) for event in events]
     assert "".join(chunk["content"] for chunk in chunks) == plain
     assert [chunk["stop"] for chunk in chunks][-1]
 
@@ -198,7 +179,7 @@ def test_what_is_not_done_of_it_is_refused(server, body, says):
 def test_a_template_is_applied_and_slots_are_told(server):
     told = ask(server, "/apply-template", messages=[{"role": "user", "content": "hi"}])
     assert told["prompt"] == scripted.prompt("hi")
-    slots = get(server, "/slots")
+    _, slots = get(server, "/slots")
     assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
     assert (slots[0]["n_ctx"], slots[0]["is_processing"]) == (1024, False)
 

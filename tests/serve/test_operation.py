@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import re
 import threading
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
-from helpers.asking import body, post, raw
+from helpers.asking import begun, body, get, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.serve.pulse import Pulse
@@ -18,12 +17,9 @@ from pyspec.serve.pulse import Pulse
 
 def health(server, path="/health"):
     """The status and the body of a health check; one that is not fine says when to ask again."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    found = response.status, json.loads(response.read())["status"]
+    with begun(server, path) as response:
+        found = response.status, json.loads(response.read())["status"]
     assert (response.getheader("retry-after") == "1") is (response.status == 503)
-    connection.close()
     return found
 
 
@@ -34,10 +30,7 @@ def drain(server, seconds):
 
 
 def streamed(server, **options):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    head = {"Content-Type": "application/json"}
-    connection.request("POST", "/v1/chat/completions", body(stream=True, **options), head)
-    return connection, connection.getresponse()
+    return begun(server, "/v1/chat/completions", body(stream=True, **options))
 
 
 DOORS = {
@@ -75,15 +68,8 @@ def held(serve, monkeypatch):
 
 
 def tellings(server):
-    paths = ("/health", "/health/ready", "/health/live")
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    found = set()
-    for path in paths:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        found.add((response.status, json.loads(response.read())["status"]))
-    connection.close()
-    return found
+    found = [get(server, path) for path in ("/health", "/health/ready", "/health/live")]
+    return {(status, told["status"]) for status, told in found}
 
 
 def test_an_engine_that_hangs_is_told_of(held):
@@ -105,18 +91,14 @@ def test_a_drain_ends_the_streams_of_an_engine_that_hangs(held, monkeypatch, pat
     """As each interface tells of an answer that failed."""
     monkeypatch.setattr("pyspec.serve.service._CUT_S", 0.0)
     server, *_ = held
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    asked = json.dumps({**DOORS[path][0], "stream": True})
-    connection.request("POST", path, asked, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    wait(lambda: server.batch.load == (0, 1))
-    drain(server, 0.0).result(DEADLINE_S)
-    said = response.read().decode()
+    with begun(server, path, json.dumps({**DOORS[path][0], "stream": True})) as response:
+        wait(lambda: server.batch.load == (0, 1))
+        drain(server, 0.0).result(DEADLINE_S)
+        said = response.read().decode()
     assert ("response.created" in said, '"role"' in said) == (path == "/v1/responses", False)
     last = said.rstrip().split("\n\n")[-1]
     assert DOORS[path][1] in last
     assert "was not finished" in last
-    connection.close()
 
 
 def test_an_answer_that_is_not_streamed_ends_with_the_drain(held, monkeypatch):
@@ -238,24 +220,19 @@ def test_what_runs_may_end(serve):
     """It is finished, while what comes is refused and readiness says so; liveness does not."""
     server = serve(n_ctx=4096, draft="none")
     assert health(server, "/health/ready") == (200, "ok")
-    connection, response = streamed(server, max_tokens=300, **NEVER_ENDS)
-    ended = drain(server, DEADLINE_S)
-    wait(lambda: server.app.state.fleet.draining)
-    head = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    head.request("POST", "/v1/chat/completions", body(), {"Content-Type": "application/json"})
-    refused = head.getresponse()
-    assert (refused.status, refused.getheader("retry-after")) == (503, "1")
-    assert json.loads(refused.read())["error"]["code"] == "shutting_down"
-    head.close()
-    assert (
-        post(server, b'{"messages": []}', "/v1/messages")[1]["error"]["type"] == "overloaded_error"
-    )
-    assert health(server, "/health/ready") == health(server) == (503, "draining")
-    assert health(server, "/health/live") == (200, "ok")
-    assert reasons(response) == ("length", "[DONE]")
+    with streamed(server, max_tokens=300, **NEVER_ENDS) as response:
+        ended = drain(server, DEADLINE_S)
+        wait(lambda: server.app.state.fleet.draining)
+        with begun(server, "/v1/chat/completions", body()) as refused:
+            assert (refused.status, refused.getheader("retry-after")) == (503, "1")
+            assert json.loads(refused.read())["error"]["code"] == "shutting_down"
+        _, told = post(server, b'{"messages": []}', "/v1/messages")
+        assert told["error"]["type"] == "overloaded_error"
+        assert health(server, "/health/ready") == health(server) == (503, "draining")
+        assert health(server, "/health/live") == (200, "ok")
+        assert reasons(response) == ("length", "[DONE]")
     ended.result(DEADLINE_S)
     assert server.batch.load == (0, 0)
-    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -269,17 +246,15 @@ def test_what_runs_may_end(serve):
 def test_what_takes_longer_is_cut_and_says_so(serve, rounds, path, asked, end):
     """Each stream ends, in its interface's words, as one that came to its limit, not with the connection."""
     server = serve(n_ctx=4096, draft="none")
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    service = server.app.state.fleet.default
     asked = json.dumps({**DOORS[path][0], **asked, "max_tokens": 4000, **NEVER_ENDS, "stream": True})  # fmt: skip
-    connection.request("POST", path, asked, {"Content-Type": "application/json"})
     rounds.allow(8)
-    response, service = connection.getresponse(), server.app.state.fleet.default
-    rounds.wait_taken()
-    ended = drain(server, 0.0)
-    wait(lambda: all(job.cancelled for job, _ in service._open.values()))
-    rounds.allow(1)
-    ended.result(DEADLINE_S)
-    with closing(connection):
+    with begun(server, path, asked) as response:
+        rounds.wait_taken()
+        ended = drain(server, 0.0)
+        wait(lambda: all(job.cancelled for job, _ in service._open.values()))
+        rounds.allow(1)
+        ended.result(DEADLINE_S)
         said = response.read().decode()
     assert end in said
     assert 0 < int(re.findall(r'"(?:completion|output)_tokens":(\d+)', said)[-1]) < 10
@@ -296,9 +271,8 @@ def test_a_line_of_each_request(serve, lines):
     post(server, body("a secret", max_tokens=5))
     post(server, b"{}", "/v1/messages")
     health(server)
-    connection, response = streamed(server, max_tokens=6)
-    response.read()
-    connection.close()
+    with streamed(server, max_tokens=6) as response:
+        response.read()
     wait(lambda: len(lines) == 3)
     first, second, third = map(json.loads, lines)
     assert (first["status"], first["completion_tokens"], first["finish_reasons"]) == (

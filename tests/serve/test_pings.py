@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import re
 import threading
 
 import pytest
-from helpers.asking import body, post, raw
+from helpers.asking import begun, body, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
 TURNS = [{"role": "user", "content": "hello"}]
@@ -22,10 +21,7 @@ DOORS = {
 
 
 def begin(server, path, **options):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    data = json.dumps({**DOORS[path][0], "stream": True, **options})
-    connection.request("POST", path, data, {"Content-Type": "application/json"})
-    return connection, connection.getresponse()
+    return begun(server, path, json.dumps({**DOORS[path][0], "stream": True, **options}))
 
 
 @pytest.mark.parametrize("path", DOORS)
@@ -37,15 +33,13 @@ def test_a_stream_that_waits_shows_that_it_goes_on(serve, rounds, path):
     server = serve(draft="none", parallel=1, ping=0.05)
     held = raw(server, body(stream=True))
     wait(lambda: server.batch.load[0] == 1)
-    connection, response = begin(server, path)
-    said = b""
-    while said.count(DOORS[path][1]) < 4:
-        said += response.read1(1 << 16)
-    assert (b"data:" in said) is (path == "/v1/responses")
-    rounds.allow(math.inf)
-    said += response.read()
-    for each in (connection, held):
-        each.close()
+    with begin(server, path) as response, held:
+        said = b""
+        while said.count(DOORS[path][1]) < 4:
+            said += response.read1(1 << 16)
+        assert (b"data:" in said) is (path == "/v1/responses")
+        rounds.allow(math.inf)
+        said += response.read()
     shown = re.findall(rb'"sequence_number":(\d+)', said)
     assert [int(n) for n in shown] == list(range(len(shown)))
     assert said.rstrip().endswith((b"[DONE]", b"}"))
@@ -72,14 +66,13 @@ def held(monkeypatch):
 def test_a_stream_that_has_not_begun_shows_that_it_goes_on(serve, held, path):
     """Its status is there before it is known what it comes to; then it comes as if nothing had been."""
     server = serve(ping=0.05)
-    connection, response = begin(server, path)
-    assert response.status == 200
-    said = b""
-    while said.count(b":\n\n") < 3:
-        said += response.read1(1 << 16)
-    held.set()
-    said += response.read()
-    connection.close()
+    with begin(server, path) as response:
+        assert response.status == 200
+        said = b""
+        while said.count(b":\n\n") < 3:
+            said += response.read1(1 << 16)
+        held.set()
+        said += response.read()
     assert said.rstrip().endswith((b"[DONE]", b"}"))
     assert b'"error":{' not in said
     server.wait_idle()
@@ -97,10 +90,9 @@ REFUSED = {
 def test_what_is_refused_that_late_is_told_in_the_stream(serve, held, path):
     """In the form of its interface, with the sentence that would have been its body."""
     server = serve(ping=0.05)
-    connection, response = begin(server, path, temperature=-1)
-    held.set()
-    events = [line[6:] for line in response.read().split(b"\n") if line.startswith(b"data: ")]
-    connection.close()
+    with begin(server, path, temperature=-1) as response:
+        held.set()
+        events = [line[6:] for line in response.read().split(b"\n") if line.startswith(b"data: ")]
     found = []
     for told in map(json.loads, events):
         error = told["response"]["error"] if "response" in told else told["error"]
@@ -112,9 +104,8 @@ def test_what_is_refused_that_late_is_told_in_the_stream(serve, held, path):
 def test_one_who_leaves_before_it_begins_leaves_nothing(serve, held):
     """The answer is not made, and its model may make room for another."""
     server = serve(ping=0.05)
-    connection, response = begin(server, "/v1/chat/completions", max_tokens=900)
-    response.close()
-    connection.close()
+    with begin(server, "/v1/chat/completions", max_tokens=900):
+        pass
     wait(lambda: not server.tasks)
     held.set()
     wait(lambda: not server.app.state.fleet._users)
@@ -124,8 +115,7 @@ def test_one_who_leaves_before_it_begins_leaves_nothing(serve, held):
 def test_a_stream_that_speaks_is_not_disturbed(serve):
     """Its tokens show enough: between them there is nothing else."""
     server = serve(draft="none", ping=DEADLINE_S)
-    connection, response = begin(server, "/v1/chat/completions")
-    said = response.read()
-    connection.close()
+    with begin(server, "/v1/chat/completions") as response:
+        said = response.read()
     assert b"\n\n:" not in said
     assert post(server, body())[0] == 200

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 
 import pytest
 from helpers import scripted
+from helpers.asking import begun
 from helpers.recorded import MESSAGES_AGENT, REQUESTS
-from helpers.waiting import DEADLINE_S
 
 DOORS = {
     "/v1/chat/completions": ("chat.completion", "chat.completion.chunk"),
@@ -26,13 +25,8 @@ def server(serve_all, tmp_path_factory):
 
 def send(server, path, headers, body):
     """The status, and what comes: JSON, or the data of each event."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    connection.request(
-        "POST", path, json.dumps(body), {"Content-Type": "application/json", **headers}
-    )
-    response = connection.getresponse()
-    text = response.read().decode()
-    connection.close()
+    with begun(server, path, json.dumps(body), **headers) as response:
+        text = response.read().decode()
     if not response.headers["content-type"].startswith("text/event-stream"):
         return response.status, json.loads(text)
     lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
