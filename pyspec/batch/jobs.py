@@ -121,7 +121,7 @@ class ActiveJob:
         """Begin the answer with the prompt and its scores."""
         scores, self.scored = self.scored or [], None
         tokens = targets_own(self.job.tokens if scores else ())
-        self._tell([AnswerPart("content", self.job.echo)], tokens, scores)
+        self._deliver([AnswerPart("content", self.job.echo)], tokens, scores)
 
     @property
     def shares(self) -> bool:
@@ -158,9 +158,9 @@ class ActiveJob:
         if plain_ms is not None:
             self.run.tally.against(plain_ms * len(tokens), took_ms)
         parts = self.text.push([token.id for token in tokens])
-        self._tell(parts, tokens, self._likely(tokens))
+        self._deliver(parts, tokens, self._likely(tokens))
 
-    def _tell(
+    def _deliver(
         self,
         parts: Sequence[AnswerPart],
         tokens: tuple[Token, ...] = (),
@@ -190,7 +190,7 @@ class ActiveJob:
     def result(self, reason: str | None) -> RecordResult:
         """The result. reason: finish reason of an answer that was cut from outside."""
         if rest := self.text.finish():
-            self._tell(rest)
+            self._deliver(rest)
         ended = "stop" if self.text.done else self.run.finish_reason or "length"
         tally, end = self.run.tally, monotonic()
         return self.job.result(

@@ -130,13 +130,13 @@ class JobMaker:
 
     def job(self, index: int, record: Record) -> Job:
         """The job of a record. Raises InputError, OptionError or ContextOverflow."""
-        read, words = self._seen(record)
-        read.check()
-        tokens = self._tokens(read, words)
-        seen = None
-        if self._projector is not None and words:
-            seen = PromptPictures(self._projector, [*words.values()])
-        beyond = seen.beyond if seen else 0
+        marked, by_word = self._with_pictures(record)
+        marked.check()
+        tokens = self._tokens(marked, by_word)
+        pictures = None
+        if self._projector is not None and by_word:
+            pictures = PromptPictures(self._projector, [*by_word.values()])
+        beyond = pictures.beyond if pictures else 0
         if len(tokens) + beyond > self._n_ctx:
             raise ContextOverflow(self._n_ctx, len(tokens) + beyond)
         settings = self._settings
@@ -181,26 +181,29 @@ class JobMaker:
             echo=self._echo(record, tokens) if record.echo else "",
             predicted=self._predicted(record.prediction),
             drafts=self._drafts,
-            pictures=seen,
+            pictures=pictures,
         )
 
-    def _seen(self, record: Record) -> tuple[Record, dict[str, Picture]]:
-        """A record with words in the places of its pictures, and the pictures by these words; unchanged without a projector."""
+    def _with_pictures(self, record: Record) -> tuple[Record, dict[str, Picture]]:
+        """Put a word in the place of each picture of a record. Returns the record, and the pictures by word.
+
+        Without a projector the record stays as it is.
+        """
         if self._projector is None or not has_pictures(record.messages or ()):
             return record, {}
         turns, found = taken_out(record.messages or ())
-        seen = {word: self._projector.picture(data) for word, data in found.items()}
-        return record_with(record, messages=turns), seen
+        pictures = {word: self._projector.picture(data) for word, data in found.items()}
+        return record_with(record, messages=turns), pictures
 
     def count(self, record: Record) -> int:
         """Count a prompt's tokens, even if it exceeds the context; a lower bound if it does so by far.
 
         Raises InputError or OptionError.
         """
-        record, words = self._seen(record)
-        record.check()
+        marked, by_word = self._with_pictures(record)
+        marked.check()
         try:
-            return len(self._tokens(record, words))
+            return len(self._tokens(marked, by_word))
         except ContextOverflow as error:
             return error.need
 

@@ -47,10 +47,10 @@ log = logging.getLogger("pyspec")
 class Scheduler:
     """Runs jobs over the sequences of `contexts`. `round` returns the results of jobs that ended in it.
 
-    window: number of waiting jobs to choose from. total: collects the statistics of all answers. interactive: the first come is
-    served first, and free sequences keep their whole text for later prompts; else the longest job goes first, and free sequences
-    keep only prefixes of waiting prompts. exact: texts do not depend on neighbours. gap: see `Composer`. cache: bytes of memory
-    for texts of evicted sequences, if interactive. public: see `PrefixCache`.
+    window: number of waiting jobs to choose from. total: collects the statistics of all answers. interactive: jobs are admitted
+    in their order, and free sequences keep their whole text for later prompts; else the longest job is admitted first, and free
+    sequences keep only prefixes of waiting prompts. exact: texts do not depend on neighbours. gap: see `Composer`. cache: bytes
+    of memory for texts of evicted sequences, if interactive. public: see `PrefixCache`.
 
     outgrown: no job runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. prefixes: the
     prefix cache in free sequences.

@@ -16,7 +16,7 @@ from pyspec.serve.pending import PendingRequest
 REQUEST = "pyspec.request"
 """Key of the `PendingRequest` in a request's scope."""
 
-UNTOLD = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")
+UNRECORDED = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")
 """Paths that programs poll, and that are not recorded."""
 
 
@@ -28,7 +28,7 @@ class AccessLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and record it."""
-        if scope["type"] != "http" or scope["path"] in UNTOLD:
+        if scope["type"] != "http" or scope["path"] in UNRECORDED:
             await self._app(scope, receive, send)
             return
         begun, seen = time.perf_counter(), _ResponseMeter(send)
@@ -63,7 +63,7 @@ class Activity:
         """Return the application, watched."""
 
         async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["path"] in UNTOLD:
+            if scope["type"] != "http" or scope["path"] in UNRECORDED:
                 await app(scope, receive, send)
                 return
             self._running += 1

@@ -231,7 +231,7 @@ class Service:
     def _post(self, index: int, brought: Piece | RecordResult) -> None:
         self._brought.append((index, brought))
 
-    def _tell(self) -> None:
+    def _wake_loop(self) -> None:
         """Wake the loop once a round: for each piece, both threads would contend for the interpreter's lock."""
         self.pulse.beat()
         if self._brought and not self._flush_due:
@@ -245,14 +245,14 @@ class Service:
             if self._stopping.is_set():
                 return
             try:
-                for _ in self.batch.stream(self._tell):
+                for _ in self.batch.stream(self._wake_loop):
                     pass
             except Cancelled as error:
                 self._fail_all(error)
             except Exception as error:  # a bug: running requests fail, the server goes on
                 log.exception("the engine failed")
                 self._fail_all(error)
-            self._tell()
+            self._wake_loop()
 
     def _fail_all(self, error: Exception) -> None:
         failure = error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
