@@ -274,7 +274,8 @@ def overview(runs: Sequence[StoredRun]) -> str:
     for who in rules:
         found = [next((rule for rule in run.rules if rule.who == who), None) for run in runs]
         rows.append([who, *(f"{gain_cell(one)}; {gaps_cell(one.gaps)}" if one else "-" for one in found)])  # fmt: skip
-    return table(["", *(f"{run.title}, T {run.temperature:g}" for run in runs)], rows)
+    heads = (f"{run.title}, T {run.temperature:g}, {run.questions} questions" for run in runs)
+    return table(["", *heads], rows)
 
 
 INTRO = """# Small gaps of the margin rule, confirmed and not
@@ -306,12 +307,14 @@ def write(folder: Path) -> None:
 
 
 def figures(folder: Path) -> dict[str, str]:
-    """What a text may quote of the runs in a folder, by run, rule and figure."""
+    """What a text may quote of the runs in a folder, by run, rule and figure; needed: by the bound that needs most."""
     found: dict[str, str] = {}
     for name, run in runs_in(folder).items():
+        found[f"{name}/questions"] = str(run.questions)
         for rule in run.rules:
-            who = f"{name}/{rule.who}"
+            who, needed = f"{name}/{rule.who}", max(x.needed for x in rule.losses.values())
             found |= {f"{who}/gain": gain_cell(rule), f"{who}/gaps": gaps_cell(rule.gaps)}
+            found[f"{who}/needed"] = str(needed)
     return found
 
 
