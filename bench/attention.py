@@ -1,6 +1,6 @@
 """What flash attention costs or gains, and what "auto" chooses: prompts of several lengths, and 64 tokens behind each.
 
-    python bench/attention.py MODEL [MODEL ...] [--lengths 31,213,1115,4000] [--repeat 5] [--out FOLDER]
+    python bench/attention.py MODEL [MODEL ...] [--lengths 31,213,1115,4000] [--repeat 5] [--build WORDS] [--out FOLDER]
 
 Each model answers without drafts, with flash attention, without it, and as "auto" chose, in turns within one process; medians.
 `reading` is prompt tokens a second, `plain` tokens a second of the answer, `whole` of both together. "auto" holds where its whole
@@ -9,12 +9,14 @@ time is at least .97 of the better setting's.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import llama_cpp
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
 
@@ -36,7 +38,7 @@ HEAD = (
     "auto is",
     "of the better",
 )
-OPTIONS = {"lengths": "31,213,1115,4000", "threads": 0, "repeat": 5, "out": None}
+OPTIONS = {"lengths": "31,213,1115,4000", "threads": 0, "repeat": 5, "build": "", "out": None}
 
 
 class Cell(msgspec.Struct):
@@ -77,22 +79,32 @@ class Cell(msgspec.Struct):
         ]
 
 
-class Attention(Made):
-    """Every cell; models by file."""
+class Attention(Made, kw_only=True):
+    """Every cell; models by file. build: of llama.cpp, if it was not made for this processor. features: what it uses of it."""
 
     models: list[ModelFile]
     threads: int
     cells: list[Cell]
+    build: str = ""
+    features: str = ""
 
     def page(self) -> str:
         """The title, a description, and the table."""
         files = "; ".join(f"{one.name}, sha256 {one.sha256}" for one in self.models)
         made = f"{self.made} {self.threads} threads. Models: {files}."
+        if self.features:
+            made += f" llama.cpp uses {self.features}."
         least = min(cell.held for cell in self.cells)
         said = f'"auto" is at {least:.2f} of the better setting or more.'
         about = (__doc__ or "").rpartition("\n\n")[2]
         rows = [cell.row() for cell in self.cells]
-        return page_of("Flash attention and what is chosen", about, made, table(HEAD, rows), said)
+        return page_of(
+            f"Flash attention and what is chosen{self.build and ', ' + self.build}",
+            about,
+            made,
+            table(HEAD, rows),
+            said,
+        )
 
 
 def time_one(llm: SpeculativeLlama, length: int) -> tuple[float, float]:
@@ -137,6 +149,12 @@ def measure(path: Path, lengths: Sequence[int], threads: int, repeat: int) -> li
     return cells
 
 
+def features() -> str:
+    """The processor's features that llama.cpp was built to use."""
+    told = llama_cpp.llama_print_system_info().decode()
+    return ", ".join(re.findall(r"(\w+) = 1", told))
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure each model, and print the page; with --out, also store it."""
     options = arguments(__doc__, words, "models*", **OPTIONS)
@@ -144,10 +162,18 @@ def main(words: Sequence[str] | None = None) -> None:
     lengths = [int(length) for length in options.lengths.split(",")]
     cells = [c for path in paths for c in measure(path, lengths, options.threads, options.repeat)]
     files = [model_file(path) for path in paths]
-    found = Attention(*made_by("attention", words), files, options.threads, cells)
+    made = dict(zip(("command", "machine", "commit"), made_by("attention", words)))
+    found = Attention(
+        **made,
+        models=files,
+        threads=options.threads,
+        cells=cells,
+        build=options.build,
+        features=features(),
+    )
     print(found.page())
     if options.out:
-        keep(found, options.out / "attention.json")
+        keep(found, options.out / f"{options.out.name}.json")
 
 
 if __name__ == "__main__":

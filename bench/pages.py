@@ -99,7 +99,8 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    "attention": Attention, "blocks": Blocks, "firsts": Firsts, "load": Loads, "mixture": Mixture,
+    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "blocks": Blocks,
+    "firsts": Firsts, "load": Loads, "mixture": Mixture,
     "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText, "schedules": Schedules,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
