@@ -1,16 +1,19 @@
-"""`n_gpu_layers="auto"` on devices with little memory: as many layers as fit, and never one that does not."""
+"""`n_gpu_layers="auto"` on devices with little memory: as many layers, and of mixtures experts, as fit, and never one more."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 SHARES = (0.003, 0.1, 0.7, 0.85, 1.0, 1.3)
 """Of what the whole model takes: memory of the devices that it is put on."""
+
+EXPERT_SHARES = (0.01, 0.15, 0.4, 0.6, 0.85, 1.3)
+"""The same for a mixture, most of which are experts."""
 
 _START = """
 import json, sys
@@ -47,19 +50,21 @@ def found_by(in_child: Run, code: str, *arguments: object) -> Any:
 
 
 _SIZES = """
-path, shares = sys.argv[2], json.loads(sys.argv[3])
-llm, one = open_(path, 1 << 33, -1)
-whole = one.most_used
+from pyspec.engine.offload import count_placeable
+path, shares, how = sys.argv[2], *map(json.loads, sys.argv[3:])
+llm, one = open_(path, 1 << 33, -1, **how)
+whole, most = one.most_used, count_placeable(llm.model)
 llm.close()
 found = []
 for share in shares:
-    llm, one = open_(path, share * whole, "auto")
-    n = llm.model_params.n_gpu_layers
+    llm, one = open_(path, share * whole, "auto", **how)
     llm.eval([5, 6, 7])
-    row = {"n": n, "used": one.most_used, "memory": int(share * whole), "refused": one.refused}
+    layers, experts = llm.model_params.n_gpu_layers, llm.places.experts
+    row = {"layers": layers, "experts": experts, "used": one.most_used, "memory": int(share * whole), "refused": one.refused}
     llm.close()
-    if n < 9:
-        llm, one = open_(path, 1 << 33, n + 1)
+    if experts or layers < most:  # one layer more or, where all are there, the experts of one
+        kept = experts if layers < most else experts - 1
+        llm, one = open_(path, 1 << 33, min(layers + 1, most), n_cpu_moe=kept, **how)
         row["next"] = one.most_used
         llm.close()
     found.append(row)
@@ -67,33 +72,47 @@ end(found)
 """
 
 
-@pytest.fixture(scope="module")
-def sizes(in_child: Run, eight_layers: Path) -> list[dict[str, Any]]:
-    """What came of a model of eight layers and an output on six devices."""
-    rows: list[dict[str, Any]] = found_by(in_child, _SIZES, eight_layers, json.dumps(SHARES))
+def fits(in_child: Run, path: Path, shares: Sequence[float], **how: object) -> list[dict[str, Any]]:
+    """What is placed on devices with these shares of what a model takes; checks the law that holds for each.
+
+    No allocation is refused, a tenth stays free, and the next layer, or its experts, would take that.
+    """
+    rows: list[dict[str, Any]] = found_by(
+        in_child, _SIZES, path, json.dumps(shares), json.dumps(how)
+    )
+    for row in rows:
+        assert not row["refused"], row
+        assert row["used"] <= 0.9 * row["memory"], row
+        assert row.get("next", row["memory"]) > 0.9 * row["memory"], row
+    assert "next" not in rows[-1]
     return rows
 
 
-@pytest.mark.parametrize("i", range(len(SHARES)))
-def test_never_more_than_there_is(sizes: list[dict[str, Any]], i: int) -> None:
-    """No allocation is refused, and a tenth stays free."""
-    assert not sizes[i]["refused"]
-    assert sizes[i]["used"] <= 0.9 * sizes[i]["memory"]
+class _Kind(NamedTuple):
+    """A model of eight layers and an output: its fixture, the devices, and how it is loaded."""
+
+    model: str
+    shares: Sequence[float]
+    how: dict[str, Any]
 
 
-@pytest.mark.parametrize("i", range(len(SHARES)))
-def test_one_more_would_not_fit(sizes: list[dict[str, Any]], i: int) -> None:
-    """The next layer would take the tenth that stays free; the right number is what is left."""
-    row = sizes[i]
-    assert row["n"] == 9 or row["next"] > 0.9 * row["memory"]
-
-
-def test_sizes_differ(sizes: list[dict[str, Any]]) -> None:
-    """From none to all: else the tests above say little."""
-    numbers = [row["n"] for row in sizes]
-    assert numbers == sorted(numbers)
-    assert (numbers[0], numbers[-1]) == (0, 9)
-    assert len(set(numbers)) >= 5
+@pytest.mark.parametrize(
+    "kind",
+    [_Kind("eight_layers", SHARES, {}), _Kind("eight_mixtures", EXPERT_SHARES, {"n_ctx": 512})],
+    ids=["layers", "experts"],
+)
+def test_as_much_as_fits_is_placed(
+    in_child: Run, kind: _Kind, request: pytest.FixtureRequest
+) -> None:
+    """From none to all. Of a mixture, all layers are there before any of the experts."""
+    rows = fits(in_child, request.getfixturevalue(kind.model), kind.shares, **kind.how)
+    splits = [(row["layers"], -row["experts"]) for row in rows]
+    assert splits == sorted(splits)
+    assert splits[-1] == (9, 0)
+    assert splits[0][0] < 9
+    assert len(set(splits)) >= 5
+    if kind.model == "eight_mixtures":
+        assert all(layers in (0, 9) or experts == -8 for layers, experts in splits)
 
 
 def test_cache_counts(in_child: Run, eight_layers: Path) -> None:
