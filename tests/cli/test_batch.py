@@ -27,21 +27,7 @@ from pyspec.cli import consoles
 from pyspec.errors import InputError
 from pyspec.text.result import RecordResult, Usage
 
-PLAIN = [
-    "--draft",
-    "none",
-    "--companion",
-    "none",
-    "--verify",
-    "strict",
-    "--temp",
-    "0",
-    "--raw",
-    "-t",
-    "1",
-    "-c",
-    "256",
-]
+PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
 
 
 class Command(NamedTuple):
