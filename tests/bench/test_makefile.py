@@ -27,7 +27,7 @@ STEMS = {"results/accepted/random-%.json": "eagle3"}
 """What stands for % where not every word may."""
 
 INSIDE = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
-SHELL = {"for", "do", "done", "mkdir", "cd", "test", "tar", "rm", "cmake", "{", "}", "echo", "exit"}
+SHELL = {"for", "do", "done", "mkdir", "cd", "cp", "test", "tar", "rm", "cmake", "{", "}", "echo", "exit"}  # fmt: skip
 """Words that begin a command of the shell, or of a program that is not ours."""
 
 
@@ -63,7 +63,7 @@ def commands(line: str) -> Iterator[list[str]]:
             if words:
                 yield words
             words = []
-        elif word != "do" or words:
+        elif words or (word != "do" and not re.match(r"[A-Z]+=", word)):
             words.append("0" if word.startswith("$") else word)
 
 
