@@ -104,13 +104,14 @@ def streamed(
     text, tokens, block, line = "", 0, dict[str, Any](), b""
     start, times = time.perf_counter(), list[float]()
     for line in process.lines("/v1/chat/completions", body):
+        now = time.perf_counter() - start
         if line.startswith(b"data: {"):
             chunk = json.loads(line[6:])
             block = chunk.get("speculation") or block
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
             content = "".join(one["delta"].get("content") or "" for one in chunk.get("choices", ()))
             if content:
-                times.append(time.perf_counter() - start)
+                times.append(now)
                 text += content
     if not tokens:
         raise ValueError(f"the stream ended without usage: {line[:300]!r}")

@@ -28,7 +28,7 @@ def options() -> argparse.ArgumentParser:
         "-t": 2,
         "-tb": 2,
         "-ngl": 0,
-        "--cache-ram": 0,
+        "--cache-ram": 8192,
         "-b": 2048,
         "-ub": 512,
     }

@@ -2,8 +2,8 @@
 
 PyspecError
 └── MeasureError             a measurement cannot be made, or is not valid
-├── PeerMissing          a peer is not here, and is skipped
-└── UnequalOutputs       answers that must be equal differ
+    ├── PeerMissing          a peer is not here, and is skipped
+    └── UnequalOutputs       answers that must be equal differ
 """
 
 from __future__ import annotations

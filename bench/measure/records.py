@@ -62,8 +62,9 @@ class Setup(msgspec.Struct, frozen=True):
 
     @property
     def processor(self) -> str:
-        """The processor's name without trademarks."""
-        return self.machine.partition(",")[0].replace("(R)", "").replace(" Processor", "")
+        """The device that had layers, else the processor, without trademarks."""
+        named = self.devices or self.machine.partition(",")[0]
+        return named.replace("(R)", "").replace(" Processor", "")
 
 
 def describe(

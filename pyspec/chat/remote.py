@@ -129,17 +129,21 @@ class RemoteChat:
                 self._request = None
         if self.stats is None:
             if not self._cancelled:
-                raise self._lost("closed the connection in the answer")
+                raise self._lost("closed the connection during the answer")
             yield Piece((), "cancelled")
 
     def _lost(self, how: str) -> EngineError:
-        return EngineError(f"the server at {self.server.url} {how}", "--server none answers here")
+        return EngineError(
+            f"the server at {self.server.url} {how}", "use --server none to answer here"
+        )
 
     def _taken(self, chunk: Mapping[str, Any]) -> Iterator[Piece]:
         from pyspec.text.parts import AnswerPart, Piece  # noqa: PLC0415 - see the class
 
         if "error" in chunk:
-            raise EngineError(str(chunk["error"].get("message")), "--server none answers here")
+            raise EngineError(
+                str(chunk["error"].get("message")), "use --server none to answer here"
+            )
         (choice,) = chunk["choices"]
         delta = choice.get("delta") or {}
         kinds = (("reasoning", "reasoning_content"), ("content", "content"))

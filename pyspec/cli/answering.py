@@ -67,7 +67,7 @@ def keep_chat(
 ) -> None:
     """Add an answer that is not empty to its conversation, and write that to its file, or a new one to the log.
 
-    A failure to write is told, and no more.
+    If writing fails, it says so and goes on.
     """
     from pyspec.chat.files import new_path, save  # noqa: PLC0415 - after the answer
 

@@ -294,7 +294,7 @@ def _say_failure(console: Console, result: RecordResult, number: int) -> None:
 
 _ENDS = {
     "stop": "by the model", "length": "at the limit (-n)", "context": "with the context full (-c)",
-    "tool_calls": "with a tool call", "cancelled": "by a signal",
+    "tool_calls": "with a tool call", "cancelled": "by a signal", "error": "by an error", "?": "for a reason that is not known",
 }  # fmt: skip
 """How answers end, by `finish_reason`."""
 
@@ -302,6 +302,7 @@ _FAULTS = {
     "InputError": "with unusable input", "InputEncoding": "not UTF-8", "InputTooLong": "above --max-input",
     "OptionError": "with an option out of range", "ContextOverflow": "too long for the context (-c)",
     "DeadlineExceeded": "above --timeout", "TemplateError": "refused by the chat template", "EngineError": "in llama.cpp",
+    "NoMemory": "for lack of memory", "NumericError": "by logits that are no numbers",
 }  # fmt: skip
 """Why records fail, by the name of the exception."""
 
@@ -318,7 +319,7 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if reason in _ENDS:
             ends[_ENDS[reason]] += n
         else:
-            faults[_FAULTS.get(reason, "for another reason")] += n
+            faults[_FAULTS.get(reason, f"by {reason}")] += n
     for name, found in (("failed", faults), ("ended", ends)):
         if found:
             yield name, ", ".join(f"{n} {how}" for how, n in found.items())

@@ -36,20 +36,19 @@ def print_listing(
     A column of which no row says anything is left out.
     """
     cells = [[safe(cell) for cell in row] for row in rows]
-    kept = [
-        i for i, _ in enumerate(head) if not cells or any(row[i] not in ("", "-") for row in cells)
-    ]
+    kept = [i for i in range(len(head)) if not cells or any(row[i] not in _EMPTY for row in cells)]
     shown = [head[i] for i in kept]
     table = TextTable(
         shown,
         [[row[i] for i in kept] for row in cells],
         [name for name in shown if name not in _FIGURES],
         [name for name in first if name in shown],
-        needed,
+        sum(name in shown for name in first[:needed]),
     )
     print_table(table, stdout_console(), markdown=False)
 
 
+_EMPTY = ("", "-")
 _FIGURES = ("GB", "GB in memory", "share", "downloads")
 
 

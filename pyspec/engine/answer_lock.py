@@ -174,14 +174,22 @@ class AnswerLock:
         """Whether this thread works on an answer that has the context."""
         return self._here.working
 
-    def between_steps(self) -> threading.Lock:
-        """Return what keeps steps out while the context is freed.
+    @contextmanager
+    def freeing(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Keep steps out inside `with`, where the context is freed. `cancel` is called until a running one has ended.
 
-        Raises EngineBusy inside an answer, which would wait for itself.
+        Raises EngineBusy inside an answer, or inside another such `with` of this thread: both would wait for themselves.
         """
         if self._here.working:
             raise _inside()
-        return self._step
+        while not self._step.acquire(timeout=_FIRST_LOOK_S):
+            cancel()  # again: an answer that begins clears the mark
+        self._here.working = True
+        try:
+            yield
+        finally:
+            self._here.working = False
+            self._step.release()
 
     def lent(self, function: _Function) -> _Function:
         """Return a caller's function as one that may ask nothing of this object while it runs in an answer."""

@@ -349,7 +349,7 @@ def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) ->
     """Return the curve assumed before any measurement: the shape of the target's file type, and side models' shares by file size.
 
     The first rounds correct it; until then only its ratios matter. one_row_ms: the time of a row on this machine, as measured
-    before, 0 if unknown. If it is known, the cost of context is what `deeper` measured for the target's heads, if it did.
+    before, 0 if unknown. Where it is known and `deeper` has timed the target's heads, that time is the cost of context.
     """
     experts, size = experts_of(llm) or (None, max(1, llama_cpp.llama_model_size(llm.model)))
     shares = [max(0.02, side.size / size) for side in sides][:2]

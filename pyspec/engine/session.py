@@ -80,11 +80,15 @@ class Session:
                 )
 
     def _begin(self, run: Run, held: int, least: int) -> int:
-        self.tokens, self.statistics = run.tokens, None
-        kept = self.loop.begin(run, held, least)
-        self.engine.cancel(raised=False)
+        # first of all: an older answer that is closed now finds that the context is no longer its own
         self.in_flight = run
-        return kept
+        self.tokens, self.statistics = run.tokens, None
+        self.engine.cancel(raised=False)
+        try:
+            return self.loop.begin(run, held, least)
+        except BaseException:
+            self.in_flight = None
+            raise
 
     def _read(self, run: Run, policy: Policy, progress: Callable[[int, int], None] | None) -> None:
         """Read the prompt in chunks; `progress` is called before the first of several, and after each."""

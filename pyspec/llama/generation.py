@@ -250,9 +250,10 @@ class Generation(Mirror):
         while goes_on:
             answer = self._answer(text, options)
             steps = answer if is_its else self.answer_lock.held(answer)
-            seen, goes_on = len(text) - 1, False
+            seen, goes_on, own = len(text) - 1, False, None
             try:
                 for step in steps:
+                    own = self.session.tokens
                     for token in step.tokens:
                         seen += 1
                         if call.ends(token.id, self.input_ids[:seen], row):
@@ -267,7 +268,9 @@ class Generation(Mirror):
                         call.reason = _FINISH_REASONS[step.finish_reason]
             finally:
                 steps.close()
-                self.n_tokens = min(self.n_tokens, seen)
+                # closed late, the context may hold a newer answer's tokens
+                if self._session is not None and self._session.tokens is own:
+                    self.n_tokens = min(self.n_tokens, seen)
 
     def steps(
         self, tokens: Sequence[int], options: Sampling | AnswerOptions | None = None, **more: Any
@@ -342,8 +345,8 @@ class Generation(Mirror):
     def _record_speculation(self, run: Run, policy: LengthPolicy, options: AnswerOptions) -> None:
         """After an answer, however it ended, update what the KV holds and what was done."""
         session = self._session
-        if session is None or not self.answer_lock.holds:
-            return
+        if session is None or session.in_flight is not None or not self.answer_lock.holds:
+            return  # closed late: the context is a newer answer's, or is being freed
         statistics = session.statistics if session.tokens is run.tokens else None
         if statistics is not None and not self._timed_plain:
             self._timed_plain = time_plain(self, session, statistics, policy)
@@ -376,11 +379,10 @@ class Generation(Mirror):
 
     def close(self) -> None:
         """Free the models; may be called twice. Raises EngineBusy inside an answer of its own."""
-        lock = self.answer_lock.between_steps() if hasattr(self, "answer_lock") else nullcontext()
-        session, self._session = getattr(self, "_session", None), None
-        if session is not None:
-            session.engine.cancel()
+        session = getattr(self, "_session", None)
+        lock = nullcontext() if session is None else self.answer_lock.freeing(session.engine.cancel)
         with lock:
+            self._session = None
             if session is not None:
                 session.close()
                 self._parts.close()

@@ -16,14 +16,10 @@ MAX_PIXELS = 1 << 25
 """Most pixels of a picture: 100 MB as RGB."""
 
 _SECONDS = 30.0
-_MEMORY = (
-    8 << 30
-)  # limit of the child's address space, most of which libraries reserve and never use
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {
-    0xC4,
-    0xC8,
-    0xCC,
-}  # JPEG markers of segments with the picture's size
+_MEMORY = 8 << 30
+# limit of the child's address space, most of which libraries reserve and never use
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# JPEG's markers of segments with the picture's size
 _KINDS = "send a PNG, JPEG, GIF or BMP"
 
 

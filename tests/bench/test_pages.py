@@ -83,7 +83,9 @@ def test_the_rows_of_the_readme_name_their_processors_and_commits(pages) -> None
     """Results of different machines or code do not stand together unmarked."""
     rows = pages.readme_table(ROOT / "bench" / "results").splitlines()[2:]
     assert all(
-        re.fullmatch(r"(AMD|Intel) \w+, [0-9a-f]{7,}\+?", row.strip("| ").split(" | ")[-1])
+        re.fullmatch(
+            r"(AMD|Intel|NVIDIA) [\w ]+, [0-9a-f]{7,}\+?", row.strip("| ").split(" | ")[-1]
+        )
         for row in rows
     )
 

@@ -334,7 +334,7 @@ def summary(facts: dict[str, object]) -> str:
         ({"kept": 2, "failed": 1}, "records  3 answered, 1 failed, 2 before\n"),
         (
             {"answered": 1, "failed": 3, "reasons": {"InputError": 2, "length": 1, "KeyError": 1}},
-            "records  1 answered, 3 failed\nfailed   2 with unusable input, 1 for another reason\nended    1 at the limit (-n)\n",
+            "records  1 answered, 3 failed\nfailed   2 with unusable input, 1 by KeyError\nended    1 at the limit (-n)\n",
         ),
         ({"accepted": 4, "verified": 6}, "drafts   4 of 6 checked tokens accepted\n"),
         ({"accepted": 4, "verified": 6, "relaxed": 1}, "accepted, 1 relaxed\n"),

@@ -64,23 +64,25 @@ def test_patience_ends() -> None:
 
 
 def test_the_context_is_freed_between_steps_and_no_step_begins_meanwhile() -> None:
-    """Another thread that closes the model waits until the round at work is over."""
+    """Another thread that closes the model cancels the round at work, and waits until it is over."""
     lock, freed = AnswerLock(wait=False, forks=True), threading.Event()
+    cancelled = threading.Event()
 
     def free() -> None:
-        with lock.between_steps():
+        with lock.freeing(cancelled.set):
             freed.set()
 
     def answer() -> Generator[int, None, None]:
         thread.start()
-        yield int(freed.wait(0.05))
+        assert cancelled.wait(30)
+        yield int(freed.is_set())
         yield 2
 
     thread = threading.Thread(target=free)
     stream = lock.held(answer())
     assert next(stream) == 0
     thread.join()
-    with lock.between_steps(), pytest.raises(EngineBusy):
+    with lock.freeing(cancelled.clear), pytest.raises(EngineBusy):
         next(stream)
 
 
@@ -105,12 +107,21 @@ def test_an_answer_that_lost_the_lock_ends_without_the_context() -> None:
     assert held == [False, True]
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda llm: llm.steps([3, 4, 5], GREEDY, max_tokens=40),
+        lambda llm: llm.generate([3, 4, 5], temp=0.0),
+        lambda llm: llm.create_completion([3, 4, 5], max_tokens=40, temperature=0.0, stream=True),
+    ],
+    ids=["rounds", "ids", "text"],
+)
 def test_a_dropped_stream_that_is_closed_late_changes_nothing(
-    open_llama: Callable[..., Any], tiny_target: Path
+    open_llama: Callable[..., Any], tiny_target: Path, begin: Callable[[Any], Any]
 ) -> None:
     """What the fields say and the last block are of the answer that came after it."""
     llm = open_llama(tiny_target)
-    first = llm.steps([3, 4, 5], GREEDY, max_tokens=40)
+    first = begin(llm)
     next(first)
     llm.cancel()
     ids, block = ask(llm, [9, 8, 7], 5).ids, llm.last_speculation
