@@ -124,7 +124,7 @@ def bench(
     """Compare the speed of modes and of other programs; write runs.jsonl, README.md, results.json and plots to --out.
 
     A mode is one or more parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
-    companion, auto, lookup, model, nothing, apart. If a run is interrupted, run the same command again to resume.
+    companion, auto, lookup, model, nothing, apart, block. If a run is interrupted, run the same command again to resume.
     """
     if compared.card:
         _card(compared, asked, models, engine)

@@ -95,7 +95,8 @@ class Ours:
     def __init__(self, llm: SpeculativeLlama, mode: Mode, temperature: float = 0.0) -> None:
         self.llm, self.mode = llm, mode
         sampling = mode.sampling(Sampling(temperature=temperature))
-        self.name, self.exact = mode.name, mode.exact and sampling.draw != "apart"
+        self.name = mode.name
+        self.exact = mode.exact and sampling.draw not in ("apart", "block")
         self.policy = llm.new_policy(mode.speculation, sampling)
 
     def forget(self) -> None:

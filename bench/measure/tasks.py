@@ -15,6 +15,7 @@ A mode is parts joined by `+`, in any order, each setting one thing:
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: only prompt lookup, only the draft model, no drafter; both by default
     apart                     above temperature 0 the target draws alone, and drafts are greedy
+    block                     above temperature 0 the draft draws alone, and is verified as a whole
 
     plain   strict   margin   fixed:4+strict   lookup+strict   margin/gap=2.5/theta=0.84
 """
@@ -34,7 +35,7 @@ from pyspec.llama.options import Drafting, Speculation
 from pyspec.policy.lengths import parse_length
 from pyspec.profiling.questions import Question
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.noise import derive_seed
+from pyspec.sampling.noise import Noise, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 M = TypeVar("M", bound="Mode")
@@ -99,6 +100,8 @@ _CHECKS: dict[str, Callable[[dict[str, Any], str], bool]] = {
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
+_NOISES: dict[str, Noise] = {"apart": "llama.cpp", "block": "block"}
+
 _MODES = "modes look like plain, strict, margin/gap=0.5, fixed:4+strict, lookup+margin"
 
 
@@ -121,11 +124,11 @@ class Mode:
     length: str = "auto"
     drafting: Drafting = "all"
     enabled: bool = True
-    apart: bool = False
+    noise: Noise = "coupled"
 
     def sampling(self, asked: Sampling) -> Sampling:
         """`asked`, drawn as this mode draws."""
-        return replace(asked, noise="llama.cpp") if self.apart else asked
+        return replace(asked, noise=self.noise)
 
     @property
     def exact(self) -> bool:
@@ -161,20 +164,20 @@ def parse_mode(text: str) -> Mode:
     if name == "plain":
         return Mode(name, Strict(), enabled=False)
     rule: Verification = Margin()
-    length, drafting, apart = Mode.length, Mode.drafting, False
+    length, drafting, noise = Mode.length, Mode.drafting, Mode.noise
     for part in name.split("+"):
         if part.partition("/")[0] in ("strict", "margin"):
             rule = Strict() if part == "strict" else _margin(part)
         elif part in ("lookup", "model", "nothing"):
             drafting = cast("Drafting", part)
-        elif part == "apart":
-            apart = True
+        elif part in _NOISES:
+            noise = _NOISES[part]
         elif part.partition(":")[0] in ("fixed", "confidence", "companion", "auto"):
             parse_length(part)
             length = part
         else:
             raise OptionError(f"unknown mode {text.strip()[:60]!r}", _MODES)
-    return Mode(name, rule, length, drafting, apart=apart)
+    return Mode(name, rule, length, drafting, noise=noise)
 
 
 def _margin(part: str) -> Margin:

@@ -354,7 +354,7 @@ def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str
     out = {}
     for variant in variants:
         if "random" in variant.extras:
-            same = (v for v in variants if (v.rule, v.apart) == (variant.rule, variant.apart))
+            same = (v for v in variants if (v.rule, v.noise) == (variant.rule, variant.noise))
             alike = (v.name for v in same if not v.extras)
             model = next(alike, "")
             turns = [r.turns[0].speculation for r in records if r.who == model]

@@ -146,7 +146,8 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     def sampling(self, seed: int) -> Sampling:
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()
         own = {name: getattr(self, name) for name in known}
-        return Sampling(**{**own, "temperature": self.temp, "seed": seed})
+        own |= {"temperature": self.temp, "seed": seed, "chance": self.seed is None}
+        return Sampling(**own)
 
 
 FIELDS = {each.name: each.metadata for each in fields(ChatSettings)}

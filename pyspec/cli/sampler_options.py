@@ -45,9 +45,10 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
 
     # fmt: off
     seed: int | None = option("Sampling", "--seed", type=int,
-        help="Seed of the random draws: a fixed seed gives the same text with any draft.")
+        help="Seed of the random draws: a fixed seed gives the same text with any draft, but for `--sampling block`.")
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
-        help="Source of random numbers: pyspec's, which target and draft share (coupled), or llama.cpp's.")
+        help="Source of random numbers: pyspec's, which target and draft share (coupled) or not (block: accepts more), or "
+        "llama.cpp's. auto: block where no seed is given and that is faster here, else coupled.")
     dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
         type=_breaker, default=DRY_BREAKERS, show_default=False,
         help="DRY: text that ends a repetition (default: newline, colon, quote, asterisk); may be repeated; none for no such "
@@ -79,10 +80,9 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
             hint = "use 0 for greedy, or up to about 2"
             raise OptionError(f"--temp is {self.temperature}", hint)
         chosen = self.seed if self.seed is not None else seed
-        if chosen is None:
-            chosen = chance_seed()
+        own |= {"seed": chance_seed() if chosen is None else chosen, "chance": chosen is None}
         breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
-        return Sampling(**{**own, "dry_sequence_breakers": breakers, "seed": chosen})
+        return Sampling(**{**own, "dry_sequence_breakers": breakers})
 
     def suggested(self, path: Path, name: str = "") -> Mapping[str, float]:
         """Return what a model suggests, and say what of it holds here. name: how the user called it."""

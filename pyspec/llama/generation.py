@@ -298,7 +298,7 @@ class Generation(Mirror):
         lent = self.answer_lock.lent
         processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
-        options = replace(options, sampling=options.sampling.seeded())
+        options = options.settled(self.verification, faster=self._policies.rows_are_cheap)
         run, chain = options.begin(tokens, self, self.verification, hook)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)

@@ -48,7 +48,7 @@ class Speculation:
         verification: The rule that accepts drafted tokens: `Strict()` or `Margin()`.
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
         draft_max: The longest draft, in tokens; more than 64 counts as 64.
-        sampling: Whose random numbers draw tokens, "coupled" or "llama.cpp", see `Sampling`.
+        sampling: Whose random numbers draw tokens: "auto", "coupled", "block" or "llama.cpp", see `Sampling`.
 
     Raises:
         OptionError: A value is outside its range.
@@ -169,6 +169,11 @@ class AnswerOptions:
             return _STRICT
         return rule_at(requested, self.sampling.temperature)
 
+    def settled(self, own: Verification = _STRICT, *, faster: bool = False) -> AnswerOptions:
+        """Settle whose numbers draw. own: the rule if the call names none. faster: whether whole drafts pay here."""
+        possible = isinstance(self.rule(own), Strict) and not self.shaped
+        return replace(self, sampling=self.sampling.settled(possible=possible, faster=faster))
+
     def begin(
         self,
         tokens: Sequence[int],
@@ -211,7 +216,7 @@ class AnswerOptions:
             return None
         first = self.sampling.temperature > 0.0 and not self.shaped
         top_k = max(0, self.sampling.top_k) if first else noise.top_k
-        return noise._replace(top_k=top_k, tempered=not isinstance(rule, Margin))
+        return noise._replace(top_k=top_k, tempered=not (noise.block or isinstance(rule, Margin)))
 
     @property
     def shaped(self) -> bool:

@@ -55,8 +55,9 @@ class SpeculativeLlama(Generation):
         verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little; "auto" follows the
             stored verdict on this pair of models and is strict without one (`pyspec quality --verdict`).
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
-        sampling: Whose random numbers draw tokens. "coupled" is pyspec's, which drafts share: a seed gives the same text with any
-            draft. "llama.cpp" gives what a `Llama` draws with that seed, with greedy drafts, of which fewer are accepted.
+        sampling: Whose random numbers draw tokens, see `Sampling`. "coupled" is pyspec's, which drafts share: a seed gives the
+            same text with any draft. "block" accepts more, but the text depends on the drafts. "auto" is "block" for calls with
+            no seed where that is faster here. "llama.cpp" gives what a `Llama` draws with that seed, with greedy drafts.
         draft_n_gpu_layers: Like `n_gpu_layers`, for draft and companion; None follows the target.
         draft_type_k: ggml's number of the KV cache's key type, for draft and companion; None is F16. `draft_type_v` is of values.
         devices: Names of the devices that may be used, as `pyspec info` lists them; None for all. `placed` says what lies where.
@@ -134,7 +135,7 @@ class SpeculativeLlama(Generation):
         companion: str = "none",
         verification: Verification | Literal["auto"] = Strict(),  # noqa: B008 - frozen
         length: str = "auto",
-        sampling: Noise = "coupled",
+        sampling: Noise = "auto",
         draft_n_gpu_layers: int | str | None = None,
         draft_type_k: int | None = None,
         draft_type_v: int | None = None,

@@ -58,6 +58,7 @@ Line = tuple[float, float]
 _LINES: dict[tuple[bool, Draw], Line] = {
     (False, "greedy"): (0.3, 0.8), (False, "apart"): (-0.3, 0.8), (False, "coupled"): (-0.3, 0.65),
     (True, "greedy"): (0.9, 0.8), (True, "apart"): (0.3, 0.8), (True, "coupled"): (0.3, 0.65),
+    (False, "block"): (0.6, 0.5), (True, "block"): (0.6, 0.5),
 }  # fmt: skip
 # With a companion, part of the slope moves to its probability and agreement.
 _COMPANION_PRIOR = (-1.0, 2.4, 0.3, 0.2, 1.2, 0.5)
@@ -269,7 +270,8 @@ class Acceptance(msgspec.Struct, dict=True):
         Both change the prior line.
         """
         other = deepcopy(self)
-        table = other.coupled if draw == "coupled" else other.calibration
+        own = {"coupled": other.coupled, "block": Calibration()}
+        table = own.get(draw, other.calibration)
         other.calibration = msgspec.structs.replace(table, assumed=_LINES[relaxing, draw])
         return other
 

@@ -48,8 +48,9 @@ def make_policy(
     learned: Acceptance | None = None,
     *,
     companion: bool = False,
+    whole: bool = False,
 ) -> LengthPolicy:
-    """Make a new policy for this length; `companion` says whether there is one to use."""
+    """Make a new policy for this length; `companion` says whether there is one to use, `whole` is as for `GoodputPolicy`."""
     from pyspec.policy.goodput import GoodputPolicy  # noqa: PLC0415 - these take time, and names of lengths need none
     from pyspec.policy.simple import ConfidencePolicy, FixedPolicy  # noqa: PLC0415
 
@@ -59,9 +60,9 @@ def make_policy(
         case Confidence(p):
             return ConfidencePolicy(p, curve, learned)
         case Companion():
-            return GoodputPolicy(curve, learned, companion=companion, auto=False)
+            return GoodputPolicy(curve, learned, companion=companion, auto=False, whole=whole)
         case Auto():
-            return GoodputPolicy(curve, learned, companion=companion)
+            return GoodputPolicy(curve, learned, companion=companion, whole=whole)
 
 
 def parse_length(text: str) -> Length:

@@ -16,6 +16,8 @@ from pyspec.sampling.verification import Margin, Strict, Verification
 
 _STRICT = Strict()
 
+_CHEAP, _ROWS = 0.1, 5  # of a decode, for each row beyond the first; of a decode of so many rows
+
 MAX_POLICIES = 32
 """Policies kept: rules may differ from call to call."""
 
@@ -48,7 +50,8 @@ class Policies:
         """A policy that has learned nothing yet. Raises OptionError for an invalid length."""
         named = parse_length(length) if length else self._length
         learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
-        return make_policy(named, self.curve, learned, companion=self._companion)
+        whole = draw == "block"
+        return make_policy(named, self.curve, learned, companion=self._companion, whole=whole)
 
     def of(
         self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
@@ -86,6 +89,15 @@ class Policies:
         """What was learned of sequences drawn the way this one is; None where that is the policy's own way."""
         draw = self._draws.get(seq, own)
         return None if draw == own else self.of(length, rule, draw).learned
+
+    @property
+    def rows_are_cheap(self) -> bool:
+        """Whether verifying a draft as a whole is faster than choosing its length by the tokens that were drawn.
+
+        It accepts more, but no row can be saved. On recorded rows of three drafts it was faster, or as fast, where a further row
+        costs up to a tenth of a decode (bench/results/blocks).
+        """
+        return self.curve.target.further(_ROWS) <= _CHEAP
 
     @property
     def temper(self) -> int:

@@ -104,7 +104,8 @@ class Draft(msgspec.Struct):
 
     `p` comes from the draft model and says how sure it is of each token, see `ps_draft_run`. `s`, `a`, `pc`, `agree` come from
     the companion and are None where it did not run. Lookup drafts have none of these; they carry `match_length` and `choices`,
-    the number of different tokens that followed the match.
+    the number of different tokens that followed the match. A `whole` draft was drawn by itself, and every token of it has to be
+    verified: dropping one because of what was drawn would change the target's distribution.
     """
 
     seq: int
@@ -117,6 +118,7 @@ class Draft(msgspec.Struct):
     source: str = MODEL
     match_length: int = 0
     choices: int = 1
+    whole: bool = False
 
 
 class SeqOutcome(msgspec.Struct):

@@ -43,7 +43,7 @@ class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
 class AnswerFields(msgspec.Struct, kw_only=True):
     """Options of an answer that a record, a line of JSON or a request may set, other than samplers. None: the batch's setting.
 
-    grammar: GBNF that the answer has to follow. sampling: the source of random numbers, "coupled" or "llama.cpp". speculation:
+    grammar: GBNF that the answer has to follow. sampling: the source of random numbers, see `Sampling`. speculation:
     how the answer is drafted and verified.
     """
 
@@ -100,7 +100,7 @@ class Record(RecordFields, kw_only=True):
         max_tokens: Maximal tokens of the answer.
         seed: Seed of the answer's random numbers, 0 to 2**32 - 1.
         grammar: GBNF that the answer follows.
-        sampling: Source of random numbers: "coupled" or "llama.cpp".
+        sampling: Source of random numbers: "auto", "coupled", "block" or "llama.cpp".
         reasoning_budget: Maximal tokens of reasoning, after which it is ended; -1 for no limit.
         logit_bias: Values to add to logits, by token id.
         chat_template_kwargs: Variables of the chat template.

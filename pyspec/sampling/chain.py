@@ -36,9 +36,7 @@ def build_chain(
     and vocabulary the chain needs. grammar: a `Constraint` or a `LlamaGrammar`. hook: logits processors, which come first.
     tokens: the prompt's. budget: for its reasoning. Raises InputError for a grammar that cannot be used.
     """
-    raw = sampling.greedy or (
-        sampling.coupled and sampling.temperature < 0.0 and not sampling.shaped
-    )
+    raw = sampling.greedy or (sampling.ours and sampling.temperature < 0.0 and not sampling.shaped)
     if raw and grammar is None and hook is None and budget is None:
         return None
     chain = internals.LlamaSampler()
@@ -107,7 +105,7 @@ def _add_dry(chain: Any, sampling: Sampling, llama: Any, tokens: Sequence[int]) 
 
 def _add_xtc(chain: Any, sampling: Sampling, position: int) -> None:
     how = sampling.xtc_probability, sampling.xtc_threshold
-    if not sampling.coupled:
+    if not sampling.ours:
         chain.add_xtc(*how, 1, sampling.seed)
         return
     xtc = CoupledXtc(sampling.seed, *how, position)
@@ -143,7 +141,7 @@ def _add_choice(chain: Any, sampling: Sampling, n_vocab: int, position: int) -> 
 
 
 def _add_draw(chain: Any, sampling: Sampling) -> None:
-    if not sampling.coupled:
+    if not sampling.ours:
         chain.add_dist(sampling.seed)
 
 

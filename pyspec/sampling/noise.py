@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from pyspec.errors import OptionError
 
-Noise = Literal["coupled", "llama.cpp"]
-"""Whose random numbers draw a token: pyspec's, which drafts share, or llama.cpp's own."""
+Noise = Literal["auto", "coupled", "block", "llama.cpp"]
+"""Whose random numbers draw a token: pyspec's, which drafts share or, to be verified as a whole, do not, or llama.cpp's own.
 
-Draw = Literal["greedy", "coupled", "apart"]
-"""How target and draft choose: both take their argmax, both draw with the same noise, or the target draws alone."""
+"auto" is "block" where nobody gave a seed and that is faster, else "coupled".
+"""
+
+Draw = Literal["greedy", "coupled", "block", "apart"]
+"""How target and draft choose: both take their argmax, both draw with the same noise, each with its own, or the target draws
+alone."""
 
 COLDEST = 1e-30
 """The lowest temperature above 0: as a float it must not become 0, nor logits divided by it infinite and so equal."""
@@ -26,7 +30,7 @@ class Coupling(NamedTuple):
     min_p limits what the draft draws from, as the target's chain does for the target, and where it is 0 (no limit) so do top_k
     and top_p; a first token that fills top_p is the only one left anyway. top_k: how many ids of a row the target's chain keeps
     first; 0 where something in it sees the row before. tempered: whether the draft learns a temperature of its own, which would
-    change a text that depends on the draft.
+    change a text that depends on the draft. blocks: whether the draft draws with noise of its own, to be verified as a whole.
     """
 
     seed: int
@@ -35,9 +39,10 @@ class Coupling(NamedTuple):
     top_p: float = 0.0
     top_k: int = 0
     tempered: bool = False
+    block: bool = False
 
 
-NOISES = ("coupled", "llama.cpp")
+NOISES: tuple[Noise, ...] = get_args(Noise)
 
 
 def check_noise(noise: object) -> None:

@@ -36,8 +36,11 @@ class Sampling(SamplerNumbers):
         mirostat_eta: How fast mirostat corrects itself.
         seed: Seed of the random numbers, of which 32 bits count; 0xFFFFFFFF (-1) takes a random seed.
         logit_bias: Added to logits, by token id.
-        noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any draft;
-            "llama.cpp" gives that library's draws.
+        noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any draft.
+            "block" lets the draft draw for itself and verifies its tokens as a whole, which accepts more of them; the text then
+            depends on the draft and its lengths. "auto" is "block" where `chance` holds and rows are cheap enough, else
+            "coupled". "llama.cpp" gives that library's draws.
+        chance: Whether nobody asked for this seed.
         dry_multiplier: DRY: a token that would extend a repetition of n tokens loses multiplier * base ** (n - allowed_length).
         dry_base: The base of that formula.
         dry_allowed_length: Repetitions shorter than this many tokens cost nothing.
@@ -54,7 +57,8 @@ class Sampling(SamplerNumbers):
 
     seed: int = 0xFFFFFFFF
     logit_bias: Mapping[int, float] | None = None
-    noise: Noise = "coupled"
+    noise: Noise = "auto"
+    chance: bool = False
     dry_sequence_breakers: Sequence[str] = DRY_BREAKERS
 
     def __post_init__(self) -> None:
@@ -107,29 +111,45 @@ class Sampling(SamplerNumbers):
         return self.temperature != 0.0 and not single
 
     @property
-    def coupled(self) -> bool:
-        """Whether tokens are drawn with noise that drafts share."""
-        return self.noise == "coupled" and self.drawn and not self._mirostat
+    def ours(self) -> bool:
+        """Whether the engine draws, with noise of its own."""
+        return self.noise != "llama.cpp" and self.drawn and not self._mirostat
 
     @property
     def draw(self) -> Draw:
-        """How target and draft choose: both take their argmax, both draw with the same noise, or the target draws alone."""
-        return "coupled" if self.coupled else "apart" if self.drawn else "greedy"
+        """How target and draft choose."""
+        if not self.ours:
+            return "apart" if self.drawn else "greedy"
+        return "block" if self.noise == "block" else "coupled"
 
     @property
     def coupling(self) -> Coupling | None:
-        """What the engine needs for coupled noise; None if llama.cpp draws, or nothing is drawn."""
+        """What the engine needs to draw; None if llama.cpp draws, or nothing is drawn."""
         own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
-        return Coupling(self.seed, *own) if self.coupled else None
+        noise = Coupling(self.seed, *own)._replace(block=self.draw == "block")
+        return noise if self.ours else None
 
     def seeded(self) -> Sampling:
         """A copy with a seed that can be reported, if a random one was asked for."""
         if self.seed != ANY_SEED or not self.drawn:
             return self
-        return replace(self, seed=chance_seed())
+        return replace(self, seed=chance_seed(), chance=True)
+
+    def settled(self, *, possible: bool, faster: bool) -> Sampling:
+        """A copy that names whose numbers draw, and their seed.
+
+        possible: whether drafts of this answer may be verified as a whole. faster: whether that pays here.
+        """
+        own = self.seeded()
+        if own.noise == "llama.cpp":
+            return own
+        whole = possible and (
+            own.noise == "block" or (own.noise == "auto" and own.chance and faster)
+        )
+        return replace(own, noise="block" if whole else "coupled")
 
     @property
     def published(self) -> dict[str, Any]:
         """What a result says about the draw; empty if nothing is drawn."""
-        whose = "coupled" if self.coupled else "llama.cpp"
+        whose = self.draw if self.ours else "llama.cpp"
         return {"sampling": whose, "seed": self.seed} if self.drawn else {}

@@ -284,6 +284,9 @@ class Service:
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), seeded)
         job.alternatives, job.owner = body.alternatives, body.owner
+        if record.seed is None:
+            own = dataclasses.replace(job.options.sampling, chance=True)
+            job.options = dataclasses.replace(job.options, sampling=own)
         if body.alternatives is not None:
             echoes = bool(job.echo)
             job.options = dataclasses.replace(job.options, keep_rows=True, prompt_rows=echoes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
@@ -9,6 +11,10 @@ from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import MAX_POLICIES, Policies
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
 from pyspec.sampling.verification import Margin
+
+
+def made_of(curve: CostCurve) -> Policies:
+    return Policies(parse_length("auto"), curve, Acceptance(), companion=False)
 
 
 def test_texts_that_are_drawn_otherwise_are_forecast_and_learned_from_apart() -> None:
@@ -96,3 +102,24 @@ def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:
     made.of(None).learned.calibration.update(0, 6, False)
     assert told.calibration.seen[6] == 1.0  # a copy
     assert sum(known.calibration.seen) == 0.0
+
+
+@pytest.mark.parametrize(("share", "cheap"), [(0.05, True), (0.3, False)])
+def test_rows_are_cheap_where_they_were_timed(share: float, cheap: bool) -> None:
+    """By a profile, or by decodes of about five rows; what is assumed says nothing."""
+    rows = [0.0, *(10.0 * (1.0 + share * n) for n in range(64))]
+    known = CostCurve.from_tables({0: rows}, rows, rows)
+    assert made_of(known).rows_are_cheap is cheap
+    assumed = made_of(CostCurve.prior())
+    assert not assumed.rows_are_cheap
+    for n in (1, 4) * 4:
+        assumed.curve.target.observe(n, rows[n])
+    assert assumed.rows_are_cheap is cheap
+
+
+def test_a_draft_that_was_drawn_is_verified_whole() -> None:
+    """However unlikely its tokens are; what lookup proposes beside it may be cut."""
+    policy = made_of(CostCurve.prior()).of(None, draw="block")
+    policy.plan([Place(0, 4), Place(1, 4)])
+    drafts = [Draft(0, 3, p=[0.01] * 3, whole=True), Draft(1, 3, source="lookup", match_length=1)]
+    assert policy.choose(drafts) == [3, 0]

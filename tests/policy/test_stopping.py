@@ -81,11 +81,19 @@ def test_a_step_down_is_found_behind_an_expensive_stretch() -> None:
     assert best_length(survivals([0.95] * 7), verify, 1.0) == 7
 
 
-def exact(cost: list[float], step: float, values: list[float], weights: list[float]) -> float:
+def kept(chain: list[float], cost: list[float], *, whole: bool) -> float:
+    """What a draft brings of which the best length is verified, or all of it."""
+    lengths = [len(chain)] if whole else range(len(chain) + 1)
+    return max(sum(chain[:c]) - cost[c] for c in lengths)
+
+
+def exact(
+    cost: list[float], step: float, values: list[float], weights: list[float], *, whole: bool
+) -> float:
     """Optimal stopping with the whole history known, by enumeration."""
 
     def from_here(chain: list[float]) -> float:
-        stop = max(sum(chain[:c]) - cost[c] for c in range(len(chain) + 1))
+        stop = kept(chain, cost, whole=whole)
         if len(chain) == len(cost) - 1:
             return stop
         last = chain[-1] if chain else 1.0
@@ -99,13 +107,19 @@ def exact(cost: list[float], step: float, values: list[float], weights: list[flo
 
 
 def by_floors(
-    floors: list[float], cost: list[float], step: float, values: list[float], weights: list[float]
+    floors: list[float],
+    cost: list[float],
+    step: float,
+    values: list[float],
+    weights: list[float],
+    *,
+    whole: bool,
 ) -> float:
-    """Expected value of drafting by floors and choosing the best length afterwards."""
+    """Expected value of drafting by floors, and of choosing the best length afterwards if it may be cut."""
 
     def from_here(chain: list[float]) -> float:
         if len(chain) == len(cost) - 1 or chain[-1] < floors[len(chain) - 1]:
-            return max(sum(chain[:c]) - cost[c] for c in range(len(chain) + 1))
+            return kept(chain, cost, whole=whole)
         ahead = sum(
             w * from_here([*chain, chain[-1] * a]) for a, w in zip(values, weights, strict=False)
         )
@@ -121,18 +135,20 @@ def by_floors(
     st.floats(0.02, 0.3),
     st.tuples(st.floats(0.05, 0.6), st.floats(0.6, 0.99)),
     st.floats(0.1, 0.9),
+    st.booleans(),
 )
 def test_floors_come_close_to_perfect_look_ahead(
-    name: str, at: float, step: float, values: tuple[float, float], weight: float
+    name: str, at: float, step: float, values: tuple[float, float], weight: float, whole: bool
 ) -> None:
     """Drafting by floors loses at most 0.12 tokens a round against optimal stopping."""
     verify = expand(SHAPES[name])[1:9]
     weights = [weight, 1.0 - weight]
     nexts = np.array(weights), np.array(weights)
-    floors, _ = draft_floors(verify, step, at, nexts, values)
+    floors, gain = draft_floors(verify, step, at, nexts, values, whole=whole)
     cost = [at * t for t in verify]
-    best = exact(cost, at * step, list(values), weights)
-    assert by_floors(floors, cost, at * step, list(values), weights) >= best - 0.12
+    best = exact(cost, at * step, list(values), weights, whole=whole)
+    assert by_floors(floors, cost, at * step, list(values), weights, whole=whole) >= best - 0.12
+    assert not whole or gain - cost[0] == pytest.approx(best, abs=0.05)
 
 
 def test_the_gain_of_drafting_has_the_right_sign() -> None:

@@ -67,7 +67,7 @@ def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, 
     cold = Sampling(temperature=1e-39, top_k=0, top_p=1.0, min_p=0.0, seed=1, noise=noise)
     row = np.linspace(1.0, 30.0, 32).astype(np.float32)
     with in_force(chain := build_chain(cold, open_plain(tiny_target))):
-        best = top_two(row, chain, cold.coupling) if cold.coupled else None
+        best = top_two(row, chain, cold.coupling) if cold.ours else None
         assert (chosen(chain, row) if best is None else best.first) == 31
         assert best is None or math.isfinite(best.z1)
 
@@ -145,3 +145,37 @@ def test_penalties_remember_what_was_accepted(open_plain, tiny_target):
 @pytest.mark.parametrize(("seed", "wanted"), [(-1, 0xFFFFFFFF), (2**40 + 5, 5), (-5, 2**32 - 5)])
 def test_a_seed_has_32_bits(seed: int, wanted: int) -> None:
     assert Sampling(seed=seed).seed == wanted
+
+
+CHANCE = {"seed": 5, "chance": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "possible", "faster", "noise"),
+    [
+        (CHANCE, True, True, "block"),
+        (CHANCE, True, False, "coupled"),
+        (CHANCE, False, True, "coupled"),
+        ({"seed": 5}, True, True, "coupled"),
+        ({}, True, True, "block"),
+        ({"seed": 5, "noise": "block"}, True, False, "block"),
+        ({"seed": 5, "noise": "block"}, False, True, "coupled"),
+        ({**CHANCE, "noise": "coupled"}, True, True, "coupled"),
+        ({**CHANCE, "noise": "llama.cpp"}, True, True, "llama.cpp"),
+    ],
+)
+def test_whose_numbers_draw_is_settled(options, possible, faster, noise):
+    """A draft draws for itself where that may be and was asked for, or is faster and nobody gave a seed."""
+    settled = Sampling(**options).settled(possible=possible, faster=faster)
+    assert settled.published["sampling"] == settled.noise == noise
+    assert settled.draw == ("apart" if noise == "llama.cpp" else noise)
+    assert settled.coupling is None or settled.coupling.block is (noise == "block")
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0.0}, {"top_k": 1}, {"mirostat_mode": 2}], ids=str
+)
+def test_what_the_engine_does_not_draw_is_no_block(options):
+    settled = Sampling(**options, noise="block").settled(possible=True, faster=True)
+    assert settled.draw != "block"
+    assert settled.coupling is None
