@@ -1,4 +1,4 @@
-"""Whether block verification would pay: tokens a verify against shared noise and against p/q, on recorded rows.
+"""Where block verification pays: tokens a verify against shared noise and against p/q, on recorded rows.
 
 TARGET answers the first turns of QUESTIONS (Spec-Bench's format, every --every-th one). Each case is DRAFT=T,T/MIN_P,...: a
 draft, and the temperatures and min-p (0.05 if none is named) at which it is tried. At each token of these texts the draft
@@ -6,19 +6,20 @@ continues. All three ways give the target's own distribution:
 
 - `shared noise`: target and draft draw with the same Gumbel noise (native/ps_draw.c), and equal tokens are accepted.
 - `p/q`: a drafted token is accepted with probability min(1, p / q), else the target draws from what q lacks of p.
-- `blocks`: a draft is judged as a whole (Sun et al., arXiv 2403.10444). Where the text has the draft's first n tokens, the
-  chance that they are accepted is the least of 1 and the products of q / p up to each of them. No verification of one draft
-  accepts more.
+- `block`: a draft is judged as a whole (native/ps_block.c; Sun et al., arXiv 2403.10444). Where the text has the draft's first
+  n tokens, the chance that they are accepted is the least of 1 and the products of q / p up to each of them. No verification of
+  one draft accepts more.
 
 The draft draws under min-p, at the factor of the target's temperature (1, 0.8, 0.65, 0.5) that is best for the way, as the
-engine learns it. `top-p` is shared noise at factor 1 where the target's whole chain truncates the draft's rows too, over the
-same without that; the engine does so where min-p is 0. Chances are computed along the text, and rounds follow one another as in
-an answer. Length K drafts K tokens. A policy estimates acceptance from bins of a figure, and weighs it against the time of rows
-(--rows, by curve) and of a draft's step (--step, --head-step), in decodes of one row; the price of time is the best of ten for
-each way, the factor the best of 1 and 0.65. With shared noise it looks at everything, also at the tokens that it drew, and
-drops those that look bad. With p/q and blocks, it settles whether a token is verified before it is drawn, by the row and the
-tokens before it: otherwise the text would be another's. `over shared noise` is the mean over questions of the ratio, with a 95
-% interval. Heads draft at most 4 tokens. With min-p 0 only fixed lengths are tried. Nothing is timed.
+engine learns it for shared noise. `top-p` is shared noise at factor 1 where the target's whole chain truncates the draft's rows
+too, over the same without that; the engine does so where min-p is 0. Chances are computed along the text, and rounds follow one
+another as in an answer. Length K drafts K tokens. A policy estimates acceptance from bins of a figure, and weighs it against the
+time of rows (--rows, by curve: with `each .15`, each further row takes .15 of a decode) and of a draft's step (--step,
+--head-step), in decodes of one row; the price of time is the best of ten for each way, the factor the best of 1 and 0.65. With
+shared noise it looks at everything, also at the tokens that it drew, and drops those that look bad. With p/q and block, every
+token that was drawn is verified, and by what it is only the next one is settled: otherwise the text would be another's. `over
+shared noise` is the mean over questions of the ratio, with a 95 % interval. Heads draft at most 4 tokens. With min-p 0 only
+fixed lengths are tried. Nothing is timed.
 
 With --keep FOLDER, what is recorded is kept there, and a run with the same cases begins with it.
 """
@@ -43,13 +44,15 @@ from pyspec.text.tokens import common_prefix
 
 OPTIONS = {
     "every": 24, "tokens": 40, "threads": 1, "step": 0.15, "head_step": 0.1, "keep": None, "out": None,
-    "rows": "H100=1,1.03,1.05,1.11,1.15,1.24,1.31,1.39,1.71;CPU=1,1.65,1.93,2.09,2.27,2.27,2.57,2.62,3.09",
+    "rows": "H100=1,1.03,1.05,1.11,1.15,1.24,1.31,1.39,1.71;each .05=1,1.05,1.1,1.15,1.2,1.25,1.3,1.35,1.4;"
+        "each .15=1,1.15,1.3,1.45,1.6,1.75,1.9,2.05,2.2;each .25=1,1.25,1.5,1.75,2,2.25,2.5,2.75,3;"
+        "CPU=1,1.65,1.93,2.09,2.27,2.27,2.57,2.62,3.09",
 }  # fmt: skip
 BINS, LEAST_TEXT = 12, 8
 WORTHS = (0.5, 0.65, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.1, 2.4)
 """Prices of a decode's time, in tokens."""
-NOISE, SINGLE, BLOCKS, TOP_P = "shared noise", "p/q", "blocks", "top-p"
-WAYS = (NOISE, SINGLE, BLOCKS)
+NOISE, SINGLE, BLOCK, TOP_P = "shared noise", "p/q", "block", "top-p"
+WAYS = (NOISE, SINGLE, BLOCK)
 HEAD = (
     "draft", "temperature", "min-p", "length", "way", "factor", "tokens a verify", "over shared noise",
     "tokens in a decode's time", "over shared noise",
@@ -69,7 +72,7 @@ class Text(NamedTuple):
 
 def taken(place: Place, way: str, factor: int) -> Array:
     """The chance that a draft's first 0, 1, ... tokens are accepted, given the text, as far as rows are known."""
-    if way == BLOCKS:
+    if way == BLOCK:
         each = np.minimum.accumulate(np.minimum(1.0, np.cumprod(place.ratio[factor])))
     else:
         known = {NOISE: place.shared[factor], SINGLE: place.least[factor], TOP_P: place.whole}
@@ -121,14 +124,11 @@ class Prices(NamedTuple):
     step: float
     worth: float
 
-    def gain(self, n: int, survival: float, chance: float, usual: float, paid: int) -> float:
-        """The most that goes on to be gained after n tokens, if the next is accepted with this chance and later ones as usual.
-
-        paid: steps of those that are done.
-        """
+    def gain(self, n: int, survival: float, usual: float) -> float:
+        """The most that going on brings after n tokens, if the next ones are accepted as usual."""
         j = np.arange(1, LONGEST - n + 1)
-        brought = survival * chance * np.cumsum(usual ** (j - 1))
-        costs = self.verify[n + j] - self.verify[n] + self.step * (j - paid)
+        brought = survival * np.cumsum(usual**j)
+        costs = self.verify[n + j] - self.verify[n] + self.step * j
         return float((brought - self.worth * costs).max(initial=-1.0))
 
 
@@ -136,7 +136,7 @@ def look(leads: Array, table_: Bins, prices: Prices) -> tuple[int, int]:
     """Steps and verified tokens where everything may be looked at: drafts on while it pays, then takes the best length."""
     chances, survival, brought = table_(leads), 1.0, [0.0]
     for n, chance in enumerate(chances):
-        if prices.gain(n, survival, table_.mean, table_.mean, 0) <= 0.0:
+        if prices.gain(n, survival, table_.mean) <= 0.0:
             break
         survival *= float(chance)
         brought.append(brought[-1] + survival)
@@ -144,16 +144,14 @@ def look(leads: Array, table_: Bins, prices: Prices) -> tuple[int, int]:
     return len(brought) - 1, int(gains.argmax())
 
 
-def settle(rows: Array, drawn: Array, before: Bins, after: Bins, prices: Prices) -> tuple[int, int]:
-    """Steps and verified tokens where each token is settled before it is drawn: by its row and the tokens before it."""
-    chances, survivals, survival = before(rows), after(drawn), 1.0
-    for n in range(len(rows)):
-        if prices.gain(n, survival, before.mean, before.mean, 0) <= 0.0:
-            return n, n
-        if prices.gain(n, survival, float(chances[n]), before.mean, 1) <= 0.0:
-            return n + 1, n
+def settle(drawn: Array, usual: float, after: Bins, prices: Prices) -> int:
+    """Tokens where each is verified once it is drawn: drafts on while that is expected to pay."""
+    survivals, survival = after(drawn), 1.0
+    for n in range(len(drawn)):
+        if prices.gain(n, survival, usual) <= 0.0:
+            return n
         survival *= float(survivals[n])
-    return len(rows), len(rows)
+    return len(drawn)
 
 
 def looking(texts: Sequence[Sequence[Place]], factor: int, prices: Prices) -> list[Text]:
@@ -174,16 +172,15 @@ def looking(texts: Sequence[Sequence[Place]], factor: int, prices: Prices) -> li
 
 
 def settling(texts: Sequence[Sequence[Place]], way: str, factor: int, prices: Prices) -> list[Text]:
-    """p/q or blocks with a policy."""
+    """p/q or block with a policy."""
     flat = list(chain(*texts))
-    before = Bins(*np.array([p.first[factor, ::-1] for p in flat]).T)
+    usual = float(np.mean([p.first[factor] for p in flat]))
     after = Bins(*np.concatenate([p.posts for p in flat])[:, ::-1].T)
 
     def round_at(place: Place) -> tuple[Array, float]:
-        _, n = settle(place.row[factor], place.drawn, before, after, prices)
-        free = place.free[FACTORS[factor]]
-        steps, most = settle(free.row, free.drawn, before, after, prices)
-        return taken(place, way, factor)[: n + 1], float(prices.verify[most] + prices.step * steps)
+        n = settle(place.drawn, usual, after, prices)
+        most = settle(place.free[FACTORS[factor]].drawn, usual, after, prices)
+        return taken(place, way, factor)[: n + 1], float(prices.verify[most] + prices.step * most)
 
     return [rounds(*zip(*map(round_at, text), strict=True)) for text in texts]
 
@@ -212,9 +209,7 @@ class Blocks(Made):
 
     def page(self) -> str:
         """The title, a description and the table."""
-        return page_of(
-            "What block verification would bring", __doc__, self.made, table(HEAD, self.rows)
-        )
+        return page_of("What block verification brings", __doc__, self.made, table(HEAD, self.rows))
 
 
 def length(found: Sequence[Text]) -> float:

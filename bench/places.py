@@ -40,7 +40,6 @@ class Free(NamedTuple):
     """Figures of a draft that goes its own way, one for each token: as in `Place`."""
 
     lead: Array
-    row: Array
     drawn: Array
 
 
@@ -49,10 +48,9 @@ class Place(NamedTuple):
 
     shared, least: the chance that shared noise, or p/q, accepts the token, given those before it and that the text has it.
     whole: as `shared`, with the target's whole chain on the draft's row, [token]. ratio: q / p of the token. match, lead: by
-    draw of the noise, whether it draws the token from the draft's row, and the figure that the engine reports then. row: the
-    largest logit of q. drawn: the logit of the token in the draft's row, [token]. first: of the first row, the mass that p and
-    q share, and the figure of the row. posts: of tokens drawn from it, the chance that p/q accepts each, and its figure.
-    free: by factor, a draft that goes its own way.
+    draw of the noise, whether it draws the token from the draft's row, and the figure that the engine reports then. drawn: the
+    logit of the token in the draft's row, [token]. first: the mass that p and q of the first row share, [factor]. posts: of
+    tokens drawn from that row, the chance that p/q accepts each, and its figure. free: by factor, a draft that goes its own way.
     """
 
     shared: Array
@@ -61,7 +59,6 @@ class Place(NamedTuple):
     ratio: Array
     match: Array
     lead: Array
-    row: Array
     drawn: Array
     first: Array
     posts: Array
@@ -95,9 +92,8 @@ class Drafts(Recorder):
                 break
             row, lead = self._last_row(), self._engine.drafted(0).p[i]
             drawn = exp(float(row[begin[i]]) - log_sum(row))
-            most = truncated(row, how, factor)[1].max()
-            found.append((logit(lead), logit(most), logit(drawn)))
-        return Free(*np.array(found).reshape(-1, 3).T)
+            found.append((logit(lead), logit(drawn)))
+        return Free(*np.array(found).reshape(-1, 2).T)
 
 
 def logit(p: Array | float) -> Any:
@@ -171,7 +167,7 @@ def along(
 ) -> dict[str, Any]:
     """The figures of one row of the draft where the text has `token`; the fields of `Place`, for one token."""
     found: dict[str, Any] = {
-        key: [] for key in ("shared", "least", "ratio", "match", "lead", "row", "first")
+        key: [] for key in ("shared", "least", "ratio", "match", "lead", "first")
     }
     total = log_sum(row)
     for factor in FACTORS:
@@ -186,7 +182,6 @@ def along(
         found["ratio"].append(other[x] / mine[x])
         found["match"].append((first == x).astype(np.float64))
         found["lead"].append(own if len(q[0]) == 1 else lead)  # alone, it is not drawn
-        found["row"].append(logit(q[1].max()))
         found["first"].append(np.minimum(mine, other).sum())
         if factor == 1.0:
             some = chance.choice(len(ids), size=TOKENS, p=other / other.sum())
@@ -223,10 +218,10 @@ def places_of(
 
 def _place(each: Sequence[Mapping[str, Any]], free: Mapping[float, Free]) -> Place:
     """Join the figures of a place's tokens."""
-    names = ("shared", "least", "ratio", "match", "lead", "row")
+    names = ("shared", "least", "ratio", "match", "lead")
     joined = {name: np.moveaxis(np.array([one[name] for one in each]), 0, 1) for name in names}
     whole, drawn = (np.array([one[name] for one in each]) for name in ("whole", "drawn"))
-    first = np.stack([np.array(each[0]["first"]), np.array(each[0]["row"])], 1)
+    first = np.array(each[0]["first"])
     return Place(whole=whole, drawn=drawn, first=first, posts=each[0]["posts"], free=free, **joined)
 
 

@@ -39,7 +39,7 @@ from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.chain import Sampling, in_force
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.native import ProcessorHook, refuse
-from pyspec.sampling.noise import Noise, check_noise
+from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
 from pyspec.sampling.verification import Verification, as_rule
 from pyspec.screen.notebook import SpeculationBlock
 from pyspec.text.fill_in import FillIn
@@ -86,6 +86,7 @@ class Generation(Mirror):
         rule = as_rule(verification)
         check_noise(sampling)
         self._noise = sampling
+        self._has_seed = kwargs.get("seed", ANY_SEED) not in (None, ANY_SEED, -1)
         self._length = parse_length(length)
         self._in_force = ThreadOptions()
         self._session: Session | None = None
@@ -162,6 +163,7 @@ class Generation(Mirror):
             Sampling(
                 logit_bias=check_bias(kwargs.pop("logit_bias", None)),
                 noise=self._noise_in_force,
+                chance=kwargs.get("seed") is None and not self._has_seed,
                 **self._in_force.samplers,
             ),
             self._in_force.speculation,
@@ -178,6 +180,7 @@ class Generation(Mirror):
     def set_seed(self, seed: int) -> None:
         """Set the seed of later answers, as in llama-cpp-python. Raises OptionError."""
         check_ranges({"seed": seed})
+        self._has_seed |= self._in_force.completion is None  # llama-cpp-python sets one inside
         super().set_seed(seed)
 
     @property
@@ -215,14 +218,13 @@ class Generation(Mirror):
         self, tokens: Sequence[int], sampling: Sampling, reset: bool, criteria: Any, **changes: Any
     ) -> IdStream:
         """Begin an answer: the running completion's first one is its own; a helper such as a drafter may ask for others."""
-        call, from_call = self._in_force.completion, ("logit_bias", "noise", *MORE_SAMPLERS)
+        call = self._in_force.completion
+        from_call: tuple[str, ...] = ("logit_bias", "noise", "chance", *MORE_SAMPLERS)
         is_its = call is not None and call.answer is None
         if call is None or not is_its:
             own = None if criteria is None else self.answer_lock.lent(criteria)
             from_call = ("noise",)
-            call = Completion(
-                AnswerOptions(Sampling(noise=self._noise_in_force), goes_on=True), own
-            )
+            call = Completion(AnswerOptions(Sampling(noise=self._noise_in_force), goes_on=True), own)  # fmt: skip
         before = {name: getattr(call.options.sampling, name) for name in from_call}
         options = replace(call.options, sampling=replace(sampling, **before), **changes)
         ids = self._ids(tokens, options, reset, call, is_its=is_its)

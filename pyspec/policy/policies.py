@@ -16,7 +16,7 @@ from pyspec.sampling.verification import Margin, Strict, Verification
 
 _STRICT = Strict()
 
-_CHEAP, _ROWS = 0.1, 5  # of a decode, for each row beyond the first; of a decode of so many rows
+_CHEAP, _ROWS = 0.15, 5  # of a decode, for each row beyond the first; of a decode of so many rows
 
 MAX_POLICIES = 32
 """Policies kept: rules may differ from call to call."""
@@ -94,8 +94,8 @@ class Policies:
     def rows_are_cheap(self) -> bool:
         """Whether verifying a draft as a whole is faster than choosing its length by the tokens that were drawn.
 
-        It accepts more, but no row can be saved. On recorded rows of three drafts it was faster, or as fast, where a further row
-        costs up to a tenth of a decode (bench/results/blocks).
+        It accepts more, but no row can be saved. On recorded rows of three drafts it was as fast or faster where a further row
+        costs up to 0.15 of a decode (bench/results/blocks).
         """
         return self.curve.target.further(_ROWS) <= _CHEAP
 

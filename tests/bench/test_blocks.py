@@ -95,7 +95,7 @@ def test_the_chances_along_a_text_are_those_of_the_whole_play(script) -> None:
     blocks, found = script("blocks"), played(settled(whole))
     for text in product(IDS, repeat=LONGEST):
         ratio = np.array([Q[text[:i]][x] / P[text[:i]][x] for i, x in enumerate(text)])
-        at_least = blocks.taken(SimpleNamespace(ratio=[ratio]), blocks.BLOCKS, 0)
+        at_least = blocks.taken(SimpleNamespace(ratio=[ratio]), blocks.BLOCK, 0)
         for i in range(1, LONGEST + 1):
             own = sum(s for (n, told), s in found.items() if n >= i and told[:i] == text[:i])
             due = float(np.prod([P[text[:j]][text[j]] for j in range(i)]))
@@ -142,7 +142,7 @@ def test_the_page_has_a_line_for_each_way(
     blocks.main([str(word) for word in words])
     printed = capsys.readouterr().out
     rows = [line.strip("| ").split(" | ") for line in printed.splitlines()[2:]]
-    assert len(rows) == 2 * 3 * 4 + 2 * 3
+    assert len(rows) == 2 * 3 * 4 + 5 * 3
     fours = [row for row in rows if row[3] == "4" and row[2] == "0.05"]
     assert all(float(row[6]) > 4.0 for row in fours)
     assert printed.strip() in (tmp_path / "blocks" / "README.md").read_text(encoding="utf-8")

@@ -219,17 +219,35 @@ def test_generate_takes_tokens_that_are_sent(pair):
     assert rest == [next(wanted) for _ in range(11)]
 
 
-def test_a_seed_gives_one_text_with_any_draft(open_llama, tiny_ascii, tiny_folder):
-    """By default, with a seed of the call or of the object; another seed gives another text."""
-    draft = tiny.write(tiny_folder / "seeded-draft.gguf", tokens=tiny.ASCII, noise=0.15)
+@pytest.fixture(scope="module")
+def seeded_draft(tiny_folder):
+    return tiny.write(tiny_folder / "seeded-draft.gguf", tokens=tiny.ASCII, noise=0.15)
+
+
+@pytest.mark.parametrize(("own", "noise"), [({}, "block"), ({"seed": 5}, "coupled")])
+def test_who_gives_no_seed_gets_the_faster_way_to_draw(
+    open_llama, tiny_ascii, seeded_draft, monkeypatch, own, noise
+):
+    """Here drafts that draw for themselves; a seed of the object or of the call has to give its text again."""
+    monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", True)
+    llm = open_llama(tiny_ascii, draft=seeded_draft, **own)
     found = []
-    for what in ("none", "lookup", draft):
+    for more in ({}, {"seed": 6}, {"logit_bias": {5: 1.0}}):
+        llm.create_completion(PROMPT, max_tokens=8, **more)
+        found.append(llm.last_speculation["sampling"])
+    assert found == [noise, "coupled", "coupled"]
+
+
+def test_a_seed_gives_one_text_with_any_draft(open_llama, tiny_ascii, seeded_draft):
+    """By default, with a seed of the call or of the object; another seed gives another text."""
+    found = []
+    for what in ("none", "lookup", seeded_draft):
         llm = open_llama(tiny_ascii, draft=what, flash_attn=False, seed=5)
         texts = [
             llm.create_completion(PROMPT, max_tokens=40, **more)["choices"][0]["text"]
             for more in ({}, {"seed": 5}, {"seed": 6})
         ]
         found.append(texts)
-        assert llm.last_speculation["accepted"] > 0 or what != draft
+        assert llm.last_speculation["accepted"] > 0 or what != seeded_draft
     assert found[0] == found[1] == found[2]
     assert found[0][1] != found[0][2]

@@ -52,6 +52,20 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
 
 
 @pytest.mark.parametrize(
+    ("seed", "cheap", "noise"),
+    [({}, True, "block"), ({}, False, "coupled"), ({"seed": 7}, True, "coupled")],
+)
+def test_drafts_of_an_answer_without_a_seed_draw_for_themselves(
+    server, monkeypatch, seed, cheap, noise
+):
+    """Where rows are cheap; an answer with a seed comes again by it."""
+    monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", cheap)
+    body = {**PATHS["chat/completions"], "temperature": 1.5, **seed}
+    status, told = post(server, json.dumps(body).encode(), "/v1/chat/completions")
+    assert (status, told["speculation"]["sampling"]) == (200, noise)
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"sampling": "ours"},
