@@ -26,36 +26,97 @@ static void test_drafts_are_verified_whole(void) {
     }
 }
 
-/* Draws of one row come as often as it says, and the weights are those of the paper. */
-static void test_weights(void) {
-    enum { N = 4 };
-    float kept[2 * N] = {0.0f, 1.0f, 2.0f, -1.0f, 0.5f, 0.5f, 0.5f, 0.5f};
-    ps_engine engine = {.n_vocab = N};
-    engine.role[PS_DRAFT].n_vocab = N;
+enum { N = 4, MANY = 20000 };
+
+/* Token 3 is under the first row's floor; the second row is flat. */
+static float kept[2 * N] = {0.0f, 1.0f, 2.0f, -1.0f, 0.5f, 0.5f, 0.5f, 0.5f};
+static const struct llama_token_data P[] = {{3, -0.6931472f, 0}, {2, -1.3862944f, 0}, {0, -1.3862944f, 0}}; /* 1/2, 1/4, 1/4 */
+static const ps_candidates TARGET = {P, 3};
+
+/* A draft of tokens 2 and 0, and the engine over it. */
+static ps_seq drafted(ps_engine *engine) {
+    *engine = (ps_engine){.n_vocab = N};
+    engine->role[PS_DRAFT].n_vocab = N;
     ps_seq seq = {.n = 3, .kept = kept, .verified = 2, .coupling = {.seed = 1, .temperature = 1.0f, .block = 1}};
-    seq.draft = (ps_draft){.n = 2, .token = {2, 0}};
-    seq.drawn[0] = (ps_drawn){.floor = 0.0f, .log_mass = log(1 + exp(1) + exp(2))}; /* token 3 is under the floor */
+    seq.draft.n = 2;
+    seq.draft.token[0] = 2;
+    seq.drawn[0] = (ps_drawn){.floor = 0.0f, .log_mass = log(1 + exp(1) + exp(2))};
     seq.drawn[1] = (ps_drawn){.floor = -INFINITY, .log_mass = log(4) + 0.5};
-    const struct llama_token_data p[] = {{3, logf(0.5f), 0}, {2, logf(0.25f), 0}, {0, logf(0.25f), 0}};
-    const ps_candidates target = {p, 3};
-    const double q0 = 1 / (1 + exp(1) + exp(2)), q2 = exp(2) * q0;
+    return seq;
+}
+
+static bool near(double a, double b) { return fabs(a - b) < 1e-6; }
+
+static void test_weights(void) {
+    ps_engine engine;
+    ps_seq seq = drafted(&engine);
+    const double q0 = 1 / (1 + exp(1) + exp(2)), weight = 0.25 / (exp(2) * q0); /* of one token; the second has the target's share */
     double left, next;
-    ps_block_weigh(&engine, &seq, 0, target, 1, &left, &next);
-    CHECK(fabs(left - (0.5 + 0.25 - q0)) < 1e-6 && fabs(next - 0.25 / q2) < 1e-6);
-    ps_block_weigh(&engine, &seq, 1, target, next, &left, &next);
-    const double weight = 0.25 / q2; /* of one token; the second has the target's own probability */
-    CHECK(fabs(left - fmax(0, 0.5 * weight - 0.25)) < 1e-6 && fabs(next - weight) < 1e-6);
+    ps_block_weigh(&engine, &seq, 0, TARGET, 1, &left, &next);
+    CHECK(near(left, 0.75 - q0) && near(next, weight));
+    ps_block_weigh(&engine, &seq, 1, TARGET, weight, &left, &next);
+    CHECK(near(left, fmax(0, 0.5 * weight - 0.25)) && near(next, weight));
+    ps_block_weigh(&engine, &seq, 1, TARGET, 0.8, &left, &next);
+    CHECK(near(left, 0.15) && near(next, 0.8));
     seq.drawn[1] = (ps_drawn){.alone = true};
-    ps_block_weigh(&engine, &seq, 1, target, 0.5, &left, &next);
-    CHECK(fabs(left - 0.375) < 1e-6 && fabs(next - 0.125) < 1e-6);
-    int32_t accepted = 0;
-    for (seq.n = 0; seq.n < 4000; seq.n++) accepted += ps_block_accepts(&seq, 1, 0.3);
-    CHECK(accepted > 1100 && accepted < 1300 && ps_block_accepts(&seq, 0, 1) && !ps_block_accepts(&seq, 0, 0));
+    ps_block_weigh(&engine, &seq, 1, TARGET, 0.5, &left, &next);
+    CHECK(near(left, 0.375) && near(next, 0.125));
+}
+
+/* How often a token comes behind i accepted ones of this weight, less how often it should, in standard deviations. */
+static double excess(const ps_engine *engine, ps_seq *seq, int32_t i, double weight, int32_t token, double share) {
+    int32_t n = 0;
+    for (seq->n = 0; seq->n < MANY; seq->n++) {
+        ps_race race = ps_race_begin(&seq->coupling, seq->n + i);
+        ps_block_race(engine, seq, i, TARGET, weight, &race);
+        n += race.first == token;
+    }
+    return (n - MANY * share) / sqrt(MANY * share * (1 - share) + 1e-9);
+}
+
+static void test_what_is_drawn_behind_accepted_tokens(void) {
+    ps_engine engine;
+    ps_seq seq = drafted(&engine);
+    const double q0 = 1 / (1 + exp(1) + exp(2));
+    CHECK(fabs(excess(&engine, &seq, 0, 1, 3, 0.5 / (0.75 - q0))) < 4); /* the rest is token 0's; token 2 was too likely */
+    CHECK(excess(&engine, &seq, 0, 1, 2, 0) == 0);
+    seq.drawn[1].log_mass = log(8) + 0.5; /* 1/8 each, as if it had more tokens */
+    CHECK(fabs(excess(&engine, &seq, 1, 0.8, 3, 0.275 / 0.425)) < 4);
+    seq.drawn[2] = (ps_drawn){.alone = true}; /* left by another draft */
+    seq.draft.token[2] = 3;
+    CHECK(fabs(excess(&engine, &seq, 2, 0.3, 3, 0.5)) < 4); /* behind the whole draft the target's own row */
+    CHECK(fabs(excess(&engine, &seq, 1, 0.1, 3, 0.5)) < 4); /* nothing is left */
+}
+
+/* A round's noise is its own: no other round, position or decision has it, nor what target and draft share elsewhere. */
+static void test_noise_is_fresh(void) {
+    ps_engine engine;
+    ps_seq seq = drafted(&engine);
+    int32_t accepted = 0, both = 0, first = 0, same = 0, shared = 0, before = 0;
+    float row[N_VOCAB] = {0};
+    ps_row found, drawn, other;
+    CHECK(ps_scan(row, N_VOCAB, PS_SCAN_LSE, &found) == PS_OK);
+    for (seq.n = 0; seq.n < MANY; seq.n++) {
+        accepted += ps_block_accepts(&seq, 1, 0.3);
+        both += ps_block_accepts(&seq, 1, 0.5) && ps_block_accepts(&seq, 2, 0.5);
+        CHECK(ps_block_draw(&seq, 0, row, N_VOCAB, &found, 0, &drawn) == PS_OK && ps_draw(row, N_VOCAB, &seq.coupling, seq.n, &other) == PS_OK);
+        same += drawn.first == before;
+        shared += drawn.first == other.first;
+        first += drawn.first == 0;
+        CHECK(ps_block_draw(&seq, 1, row, N_VOCAB, &found, 0, &drawn) == PS_OK);
+        before = drawn.first;
+    }
+    CHECK(fabs(accepted - 0.3 * MANY) < 4 * sqrt(0.21 * MANY) && fabs(both - 0.25 * MANY) < 4 * sqrt(0.19 * MANY));
+    const double chance = 1.0 / N_VOCAB, most = 4 * sqrt(MANY * chance);
+    CHECK(fabs(same - MANY * chance) < most && fabs(shared - MANY * chance) < most && fabs(first - MANY * chance) < most);
+    CHECK(ps_block_accepts(&seq, 0, 1) && !ps_block_accepts(&seq, 0, 0));
 }
 
 int main(void) {
     fake_bind();
     RUN(test_drafts_are_verified_whole);
     RUN(test_weights);
+    RUN(test_what_is_drawn_behind_accepted_tokens);
+    RUN(test_noise_is_fresh);
     return REPORT();
 }
