@@ -235,6 +235,7 @@ static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     ps_seq *const seq = &engine->seq[index];
     const int32_t before = seq->n;
     const int32_t matched = out->n_foreseen;
+    const bool goes_on = matched == out->n && !ps_reads_states(engine) && !ps_block_drawn(seq);
     if (ps_reads_states(engine)) {
         /* rows with the target's states replace what it drafted with its own */
         if (engine->role[PS_DRAFT].n_kv[index] > before) ps_count(&engine->tally.refed, out->n - 1);
@@ -243,7 +244,7 @@ static void commit(ps_engine *engine, int32_t index, const ps_verdict *out) {
     }
     memcpy(seq->token + seq->n, out->token, (size_t)out->n * sizeof *out->token);
     seq->n += out->n;
-    ps_seq_drop_draft(seq, matched == out->n && !ps_reads_states(engine) ? matched : seq->draft.n, engine->n_vocab);
+    ps_seq_drop_draft(seq, goes_on ? matched : seq->draft.n, engine->n_vocab);
     seq->row = -1;
     ps_ctx_roll_back(engine, PS_TARGET, index, seq->n - 1);
     ps_ctx_roll_back(engine, PS_DRAFT, index, before + matched + seq->draft.n); /* keep the tokens it drafted beyond */

@@ -177,6 +177,10 @@ def parse_mode(text: str) -> Mode:
             length = part
         else:
             raise OptionError(f"unknown mode {text.strip()[:60]!r}", _MODES)
+    if noise == "block" and isinstance(rule, Margin):
+        raise OptionError(
+            f"{name[:60]!r} verifies whole drafts by the margin rule", "use strict+block"
+        )
     return Mode(name, rule, length, drafting, noise=noise)
 
 

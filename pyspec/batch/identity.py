@@ -31,12 +31,16 @@ def changing_texts(options: Mapping[str, Any]) -> dict[str, Any]:
 def identity_of(models: Models, settings: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
     """Version, hashes of models, default settings, and options of the batch."""
     rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
+    sampling = dict(vars(settings.sampling))
+    del sampling["chance"]
+    if sampling["noise"] == "auto":  # a batch has a seed
+        sampling["noise"] = "coupled"
     return {
         "pyspec": __version__,
         **{role: file_sha256(path) for role, path in models.files.items()},
         "drafter": getattr(models.parts.drafter, "name", "none"),
         "verification": {key: str(value) for key, value in rule.items()},
-        "sampling": {key: str(value) for key, value in vars(settings.sampling).items()},
+        "sampling": {key: str(value) for key, value in sampling.items()},
         "max_tokens": settings.max_tokens,
         "system": settings.system,
         "stop": list(settings.stop),

@@ -106,10 +106,14 @@ class ActiveJob:
     first: float = 0.0
 
     @classmethod
-    def begin(cls, job: Job, target: Any) -> ActiveJob:
-        """Create the sampler and start an empty answer. Raises OptionError or InputError for invalid sampler options."""
+    def begin(cls, job: Job, contexts: Any, *, cheap: bool = False) -> ActiveJob:
+        """Create the sampler and start an empty answer. Raises OptionError or InputError for invalid sampler options.
+
+        contexts: the `Contexts`. cheap: whether rows are, see `AnswerOptions.settled`.
+        """
         text = job.reader(job.options.stop)
-        run, chain = job.options.begin(job.tokens, target)
+        job.options = job.options.settled(by_model=contexts.loop.draft_model, cheap=cheap)
+        run, chain = job.options.begin(job.tokens, contexts.target)
         answer = cls(job, run, text, chain, len(job.tokens))
         if job.options.prompt_rows:
             answer.scored = [None]

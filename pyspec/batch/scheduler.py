@@ -134,9 +134,8 @@ class Scheduler:
         return most >= held + self.prefixes.least
 
     def _start(self, job: Job) -> None:
-        if job.begun is None:
-            job.options = job.options.settled(faster=self._policies.rows_are_cheap)
-        answer = job.begun or ActiveJob.begin(job, self._contexts.target)
+        cheap = self._policies.rows_are_cheap
+        answer = job.begun or ActiveJob.begin(job, self._contexts, cheap=cheap)
         text = answer.run.tokens
         source, n = self.prefixes.source(text, job.owner, self._texts())
         seq = self._place(source, n, job.owner)

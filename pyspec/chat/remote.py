@@ -186,12 +186,14 @@ def _chunks(request: Request) -> Iterator[dict[str, Any]]:
 
 
 def _sampled(sampling: Sampling) -> dict[str, Any]:
-    return {
-        **{each.name: getattr(sampling, each.name) for each in OFFERED},
-        "seed": sampling.seed,
-        "sampling": sampling.noise,
-        "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
-    }
+    own: dict[str, Any] = {"dry_sequence_breakers": list(sampling.dry_sequence_breakers)}
+    if sampling.noise != "auto":
+        own["sampling"] = sampling.noise
+    if (
+        sampling.noise != "auto" or not sampling.chance
+    ):  # else the server draws in the way that is faster there
+        own["seed"] = sampling.seed
+    return {each.name: getattr(sampling, each.name) for each in OFFERED} | own
 
 
 def _speculation(wanted: Speculation) -> dict[str, Any]:

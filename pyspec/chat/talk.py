@@ -135,6 +135,8 @@ class Chat:
         exchange = self.conversation.exchanges[-1]
         prompt = self.model.prompt(self.conversation.messages(), goes_on=True)
         options = self._options(exchange.seed, self.settings.rule)
+        # with the seed of its beginning it goes on as if it had not been cut
+        options = replace(options, sampling=replace(options.sampling, chance=False))
         more = self._stream(prompt, options)
         tokens = (*old.tokens, *more.tokens) if old.tokens else ()
         exchange.answer = replace_fields(
@@ -207,6 +209,9 @@ class Chat:
                 self.screen.note(f"the context was full; dropped the {gone}")
             exchange.options, exchange.seed = self._options(seed, self.settings.rule), seed
             exchange.answer = self._stream(prompt, exchange.options)
+            exchange.seed = exchange.answer.speculation.get(
+                "seed", seed
+            )  # a server may draw its own
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()
@@ -306,4 +311,10 @@ def _difference(old: Result, new: Result) -> str:
     if not old.tokens:
         return "the texts differ"
     same = common_prefix(*([token.id for token in answer.tokens] for answer in (old, new)))
-    return f"the texts differ after {counted(same, 'token')}"
+    drawn = ", each with draws of its own" if "block" in _ways(old, new) else ""
+    return f"the texts differ after {counted(same, 'token')}{drawn}"
+
+
+def _ways(*answers: Result) -> set[object]:
+    """Whose numbers drew these answers."""
+    return {answer.speculation.get("sampling") for answer in answers}

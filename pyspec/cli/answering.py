@@ -74,7 +74,8 @@ def keep_chat(
     if not (answer.text or answer.reasoning):
         return
     last = conversation.exchanges[-1]
-    last.answer, last.seed = unended(answer, model.piece), seed
+    last.answer = unended(answer, model.piece)
+    last.seed = answer.speculation.get("seed", seed)  # a server may draw its own
     path = path or (new_path() if dialogue.log else None)
     if path is None:
         return

@@ -90,6 +90,7 @@ class _Taught(msgspec.Struct):
     greedy: Calibration
     coupled: Calibration
     temper: int = 0
+    block: Calibration = msgspec.field(default_factory=Calibration)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -259,7 +260,8 @@ def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None
     """
     with suppress(PyspecError):
         if learned is not None and sides and read_prior(sides[0].path) is None:
-            taught = _Taught(learned.calibration, learned.coupled, learned.temper)
+            own = learned.calibration, learned.coupled, learned.temper, learned.block
+            taught = _Taught(*own)
             fact = msgspec.json.encode(taught).decode()
             remember(_pair(sides), stamp(Path(llm.model_path)), fact)
 
@@ -270,7 +272,9 @@ def kept_learned(llm: Any, sides: Sequence[SideFile]) -> Acceptance | None:
         fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
         if fact is not None and read_prior(sides[0].path) is None:
             found = msgspec.json.decode(fact, type=_Taught)
-            return Acceptance(found.greedy, coupled=found.coupled, temper=found.temper)
+            return Acceptance(
+                found.greedy, coupled=found.coupled, block=found.block, temper=found.temper
+            )
     return None
 
 

@@ -300,14 +300,14 @@ class Generation(Mirror):
         lent = self.answer_lock.lent
         processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
-        options = options.settled(self.verification, faster=self._policies.rows_are_cheap)
+        loop, cheap = self.session.loop, self._policies.rows_are_cheap
+        options = options.settled(self.verification, by_model=loop.draft_model, cheap=cheap)
         run, chain = options.begin(tokens, self, self.verification, hook)
         with in_force(chain):
             session, rule = self.session, options.rule(self.verification)
             key = options.speculation.length, rule, options.sampling.draw
             policy = options.policy or self._policies.of(*key)
-            kept = options.keep_rows, options.prompt_rows
-            run.rows = self._begin_rows(tokens, *kept, session.engine)
+            run.rows = self._begin_rows(tokens, options, session.engine)
             policy.begin_answer()
             progress = None if options.progress is None else lent(options.progress)
             try:

@@ -16,6 +16,7 @@ from pyspec.engine.handle import Engine
 from pyspec.engine.pictures import stand_ins
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
+from pyspec.llama.options import AnswerOptions
 from pyspec.store.devices import layer_devices
 from pyspec.text.tokens import common_prefix
 
@@ -286,15 +287,15 @@ class Mirror(TargetLlama):
         return not isinstance(getattr(self, "_model", ClosedHandle()), ClosedHandle)
 
     def _begin_rows(
-        self, tokens: Sequence[int], keep: bool, prompt: bool, engine: Engine
+        self, tokens: Sequence[int], options: AnswerOptions, engine: Engine
     ) -> list[npt.NDArray[np.float32]] | None:
         """Make the list for the logits of an answer's tokens, for logprobs; None if they are not kept.
 
-        prompt: begin it with the prompt's logits, for which the engine reads it. llama-cpp-python takes row i for token i + 1 of
+        It may begin with the prompt's logits, for which the engine reads it. llama-cpp-python takes row i for token i + 1 of
         all tokens but a leading BOS, even if there is no BOS to leave out; then a row of zeros goes first.
         """
         rows: list[npt.NDArray[np.float32]] = []
-        if keep and prompt:
+        if options.keep_rows and options.prompt_rows:
             if tokens[0] != self.token_bos():
                 rows.append(np.zeros(self._n_vocab, dtype=np.float32))
             text = list(tokens[:-1])
@@ -302,9 +303,9 @@ class Mirror(TargetLlama):
             for held in range(0, len(text), self.n_batch):
                 rows += engine.rows_behind(0, text[: held + self.n_batch], held)
             self.hold(text)
-        first = 0 if prompt else len(tokens) - 1
-        self._rows = ScoreRows(first, rows, self._n_vocab) if keep else None
-        return rows if keep else None
+        first = 0 if options.prompt_rows else len(tokens) - 1
+        self._rows = ScoreRows(first, rows, self._n_vocab) if options.keep_rows else None
+        return rows if options.keep_rows else None
 
     # -- saved states --------------------------------------------------------------------------------------------------
 

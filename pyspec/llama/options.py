@@ -169,10 +169,19 @@ class AnswerOptions:
             return _STRICT
         return rule_at(requested, self.sampling.temperature)
 
-    def settled(self, own: Verification = _STRICT, *, faster: bool = False) -> AnswerOptions:
-        """Settle whose numbers draw. own: the rule if the call names none. faster: whether whole drafts pay here."""
-        possible = isinstance(self.rule(own), Strict) and not self.shaped
+    def settled(self, own: Verification = _STRICT, *, by_model: bool, cheap: bool) -> AnswerOptions:
+        """Settle whose numbers draw. own: the rule if the call names none.
+
+        by_model: whether there is a model that drafts. cheap: whether rows are so cheap that verifying whole drafts pays.
+        """
+        possible = by_model and self._may_draw_in_blocks(self.rule(own))
+        # a policy of the caller's may cut drafts
+        faster = cheap and self.policy is None and self.sampling.narrow
         return replace(self, sampling=self.sampling.settled(possible=possible, faster=faster))
+
+    def _may_draw_in_blocks(self, rule: Verification) -> bool:
+        drafts = self.speculation.enabled and self.drafting in ("all", "model")
+        return drafts and isinstance(rule, Strict) and not self.shaped
 
     def begin(
         self,
@@ -216,7 +225,9 @@ class AnswerOptions:
             return None
         first = self.sampling.temperature > 0.0 and not self.shaped
         top_k = max(0, self.sampling.top_k) if first else noise.top_k
-        return noise._replace(top_k=top_k, tempered=not (noise.block or isinstance(rule, Margin)))
+        block = noise.block and self._may_draw_in_blocks(rule)
+        tempered = not (block or isinstance(rule, Margin))
+        return noise._replace(top_k=top_k, tempered=tempered, block=block)
 
     @property
     def shaped(self) -> bool:

@@ -242,6 +242,7 @@ class Acceptance(msgspec.Struct, dict=True):
         companion: the model for drafts that a companion scored.
         lookup: the estimator for lookup drafts.
         coupled: the table for tokens drawn with the target's noise.
+        block: the table for tokens drawn with noise of their own.
         temper: which factor of the target's temperature the draft draws at, by its place in the list of native/ps_temper.c.
         loss: mean log-loss of the table, in nats per token. This and the following cover this process only.
         both: the same for the table and the companion's model, on the positions that the companion scored.
@@ -256,6 +257,7 @@ class Acceptance(msgspec.Struct, dict=True):
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
     coupled: Calibration = msgspec.field(default_factory=Calibration)
+    block: Calibration = msgspec.field(default_factory=Calibration)
     temper: int = 0
 
     def __post_init__(self) -> None:
@@ -270,14 +272,13 @@ class Acceptance(msgspec.Struct, dict=True):
         Both change the prior line.
         """
         other = deepcopy(self)
-        own = {"coupled": other.coupled, "block": Calibration()}
-        table = own.get(draw, other.calibration)
+        table = {"coupled": other.coupled, "block": other.block}.get(draw, other.calibration)
         other.calibration = msgspec.structs.replace(table, assumed=_LINES[relaxing, draw])
         return other
 
     def join(self, known: Acceptance, *, coupled: bool) -> None:
         """Store what `calibration` learned as the greedy or the coupled table; all else is taken from `known`."""
-        self.temper = known.temper
+        self.temper, self.block = known.temper, known.block
         if coupled:
             self.calibration, self.coupled = known.calibration, self.calibration
         else:

@@ -111,7 +111,7 @@ class Policies:
         """
         known, found = self._learned, deepcopy(self._learned)
         found.temper = temper
-        tables = {"greedy": "calibration", "coupled": "coupled"}
+        tables = {"greedy": "calibration", "coupled": "coupled", "block": "block"}
         for (_, rule, draw), policy in self._made.items():
             name, own = tables.get(draw), policy.learned.calibration
             if name and isinstance(rule, Strict) and own.seen != getattr(known, name).seen:

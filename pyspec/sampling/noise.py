@@ -25,12 +25,12 @@ ANY_SEED = 0xFFFFFFFF
 
 
 class Coupling(NamedTuple):
-    """Noise shared by target and draft: at each position the argmax of logit / temperature + G(seed, position, id).
+    """Noise that draws tokens, as a rule shared by target and draft: the argmax of logit / temperature + G(seed, position, id).
 
     min_p limits what the draft draws from, as the target's chain does for the target, and where it is 0 (no limit) so do top_k
     and top_p; a first token that fills top_p is the only one left anyway. top_k: how many ids of a row the target's chain keeps
     first; 0 where something in it sees the row before. tempered: whether the draft learns a temperature of its own, which would
-    change a text that depends on the draft. blocks: whether the draft draws with noise of its own, to be verified as a whole.
+    change a text that depends on the draft. block: whether the draft draws with noise of its own, to be verified as a whole.
     """
 
     seed: int

@@ -11,6 +11,8 @@ from pyspec.sampling.limits import check_bias, check_breakers, check_ranges
 from pyspec.sampling.noise import ANY_SEED, COLDEST, Coupling, Draw, Noise, chance_seed, check_noise
 from pyspec.sampling.options import NUMBERS, SamplerNumbers, check_numbers
 
+_FEW = 256  # candidates: PS_MOST_TOP
+
 DRY_BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's default: what ends a repetition."""
 
@@ -116,6 +118,11 @@ class Sampling(SamplerNumbers):
         return self.noise != "llama.cpp" and self.drawn and not self._mirostat
 
     @property
+    def narrow(self) -> bool:
+        """Whether few tokens of a row are left to draw from; computing the probabilities of all takes milliseconds."""
+        return self.temperature > 0.0 and (self.min_p > 0.0 or 0 < self.top_k <= _FEW)
+
+    @property
     def draw(self) -> Draw:
         """How target and draft choose."""
         if not self.ours:
@@ -126,8 +133,9 @@ class Sampling(SamplerNumbers):
     def coupling(self) -> Coupling | None:
         """What the engine needs to draw; None if llama.cpp draws, or nothing is drawn."""
         own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
-        noise = Coupling(self.seed, *own)._replace(block=self.draw == "block")
-        return noise if self.ours else None
+        if not self.ours:
+            return None
+        return Coupling(self.seed, *own)._replace(block=self.draw == "block")
 
     def seeded(self) -> Sampling:
         """A copy with a seed that can be reported, if a random one was asked for."""

@@ -279,10 +279,10 @@ def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatc
     """Whatever llama.cpp says to one record's text or sampler, the others are answered, and no sequence is lost."""
     begin = ActiveJob.begin
 
-    def fail(job, target):
+    def fail(job, contexts, **how):
         if job.index == 3:
             raise EngineError("no memory for a sampler")
-        return begin(job, target)
+        return begin(job, contexts, **how)
 
     monkeypatch.setattr(ActiveJob, "begin", fail)
     batch = open_batch(parallel=2)

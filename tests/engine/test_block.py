@@ -158,7 +158,7 @@ class Peeking(LengthPolicy):
 
 
 def test_the_engine_refuses_a_policy_that_looks(open_llama, tiny_target, draft, monkeypatch):
-    """A draft that was drawn is verified whole or not at all; what a grammar or shared noise drew may be cut."""
+    """A draft that was drawn is verified whole; one that shares the target's noise may be cut."""
     llm = open_llama(tiny_target, draft=draft)
     monkeypatch.setattr(llm._policies, "of", lambda *_: Peeking())
     assert ask(llm, [tiny.A, tiny.A + 1], 20, replace(BLOCK, seed=3, noise="coupled")).ids
@@ -180,7 +180,8 @@ def test_each_policy_verifies_whole_drafts(open_llama, tiny_target, draft, tiny_
     told = llm.last_speculation
     assert told["sampling"] == "block"
     assert told["drafted"] == told["verified"]
-    assert not told.get("rounds_with_companion")
+    assert told["drafted"] > 0 or length == "auto"
+    assert told["choice"]["rounds_with_companion"] == 0
 
 
 def test_a_seed_and_fixed_lengths_repeat_a_text(open_llama, tiny_target, draft):

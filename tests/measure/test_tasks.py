@@ -84,7 +84,7 @@ def test_exact_modes_are_those_without_an_open_gate(text: str, exact: bool) -> N
 @pytest.mark.parametrize(
     "text",
     ["", "fast", "fixed:x", "margin/gap=a", "margin/speed=2", "strict/gap=1", "plain,plain",
-     "margin/theta=2", "fixed:4+", "plain+strict"],
+     "margin/theta=2", "fixed:4+", "plain+strict", "margin+block"],
 )  # fmt: skip
 def test_nonsense_is_an_option_error(text: str) -> None:
     with pytest.raises(OptionError):

@@ -93,7 +93,11 @@ def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:
     told = made.taught()
     assert told is not None
     assert told.coupled.seen[5] == 1.0
-    assert told.calibration == known.calibration
+    assert (told.calibration, told.block) == (known.calibration, known.block)
+    made.of(None, draw="block").learned.calibration.update(0, 7, True)
+    told = made.taught()
+    assert told is not None
+    assert told.block.seen[7] == 1.0
     made.of(None).learned.calibration.update(0, 6, False)
     told = made.taught()
     assert told is not None

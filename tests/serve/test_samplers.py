@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers import tiny
 from helpers.asking import post
 
 from pyspec.sampling import chain
 
 
 @pytest.fixture(scope="module")
-def server(serve_all):
-    return serve_all()
+def server(serve_all, tiny_folder):
+    return serve_all(
+        draft=tiny.write(tiny_folder / "sampled-draft.gguf", tokens=tiny.ASCII, noise=0.15)
+    )
 
 
 MORE = {
