@@ -19,28 +19,48 @@ static const uint64_t OWN = 0x5D4A1C0B00000000u; /* no user's seed has its upper
 /* A place of the noise that only this round uses; i: of a drafted token, PS_MAX_DRAFT for acceptance. */
 static int64_t place(const ps_seq *seq, int32_t i) { return (int64_t)seq->n * (PS_MAX_DRAFT + 1) + i; }
 
-/* log of the sum of exp(row / temperature) from `floor` up. */
-static double log_mass(const float *row, int32_t n_vocab, float floor, float most, double temperature) {
+/* List the ids from the floor up, as long as they are few. */
+static void list(ps_drawn *from, const float *row, int32_t n_vocab) {
     const int32_t level = ps_simd();
-    double sum = 0;
-    for (int32_t i = 0, end; i < n_vocab; i = end) {
+    from->n = 0;
+    for (int32_t i = 0, end; i < n_vocab && from->n <= PS_FEW; i = end) {
         end = n_vocab - i < PS_STRETCH ? n_vocab : i + PS_STRETCH;
-        if (ps_scan_max(row + i, end - i, level) < floor) continue;
-        for (int32_t id = i; id < end; id++) {
-            if (row[id] >= floor) sum += exp(((double)row[id] - (double)most) / temperature);
+        if (ps_scan_max(row + i, end - i, level) < from->floor) continue;
+        for (int32_t id = i; id < end && from->n <= PS_FEW; id++) {
+            if (row[id] < from->floor) continue;
+            if (from->n < PS_FEW) {
+                from->id[from->n] = id;
+                from->logit[from->n] = row[id];
+            }
+            from->n++;
         }
+    }
+}
+
+/* log of the sum of exp(logit / temperature) from the floor up. */
+static double log_mass(const float *logit, int32_t n, float floor, float most, double temperature) {
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (logit[i] >= floor) sum += exp(((double)logit[i] - (double)most) / temperature);
     }
     return (double)most / temperature + log(sum);
 }
 
-ps_status ps_block_draw(ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found, float cut, ps_row *drawn) {
+ps_row ps_block_draw(ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found, float cut) {
+    ps_drawn *const from = &seq->drawn[at];
     ps_coupling how = seq->coupling;
     how.seed ^= OWN;
     how.min_p = cut;
-    PS_TRY(ps_draw(row, n_vocab, &how, place(seq, at), drawn));
-    const float floor = cut > 0 ? found->z1 + logf(cut) : -INFINITY; /* as ps_race_row has it */
-    seq->drawn[at] = (ps_drawn){.floor = floor, .log_mass = log_mass(row, n_vocab, floor, found->z1, (double)how.temperature)};
-    return PS_OK;
+    const double temperature = (double)how.temperature;
+    ps_race race = ps_race_begin(&how, place(seq, at));
+    from->alone = false;
+    from->floor = cut > 0 ? found->z1 + logf(cut) : -INFINITY; /* as ps_race_row has it */
+    list(from, row, n_vocab);
+    const bool few = from->n <= PS_FEW;
+    if (!few) ps_race_row(&race, row, n_vocab, &how, found);
+    for (int32_t k = 0; few && k < from->n; k++) ps_race_enter(&race, from->id[k], (double)from->logit[k] / temperature);
+    from->log_mass = log_mass(few ? from->logit : row, few ? from->n : n_vocab, from->floor, found->z1, temperature);
+    return ps_race_result(&race, &how);
 }
 
 bool ps_block_drawn(const ps_seq *seq) { return seq->coupling.block && seq->draft.n > 0 && seq->has_row[0]; }
@@ -49,9 +69,11 @@ bool ps_block_drawn(const ps_seq *seq) { return seq->coupling.block && seq->draf
 static double drafted(const ps_engine *engine, const ps_seq *seq, int32_t i, int32_t id) {
     const ps_drawn *const from = &seq->drawn[i];
     if (from->alone) return id == seq->draft.token[i] ? 1 : 0;
-    if (id >= engine->role[PS_DRAFT].n_vocab) return 0;
-    const float logit = seq->kept[(size_t)i * (size_t)engine->n_vocab + (size_t)id];
-    return logit >= from->floor ? exp((double)logit / (double)seq->coupling.temperature - from->log_mass) : 0;
+    float logit = -INFINITY;
+    for (int32_t k = 0; from->n <= PS_FEW && k < from->n; k++) logit = from->id[k] == id ? from->logit[k] : logit;
+    if (from->n > PS_FEW && id < engine->role[PS_DRAFT].n_vocab) logit = seq->kept[(size_t)i * (size_t)engine->n_vocab + (size_t)id];
+    if (logit == -INFINITY || logit < from->floor) return 0;
+    return exp((double)logit / (double)seq->coupling.temperature - from->log_mass);
 }
 
 /* log of the sum of exp(logit), so that a candidate's probability is exp(logit - that). */

@@ -52,11 +52,16 @@ typedef struct ps_temper {
     int32_t chosen;
 } ps_temper;
 
-/* What a drafted token was drawn from: the softmax of its kept row at the target's temperature, over the ids from `floor` up. */
+enum { PS_FEW = 64 };
+
+/* What a drafted token was drawn from: the softmax of its row at the target's temperature, over the ids from `floor` up. */
 typedef struct ps_drawn {
     float floor;
     double log_mass; /* log of the sum of exp(logit / temperature) there */
     bool alone;      /* the token was the only one left */
+    int32_t n;       /* how many ids those are; above PS_FEW they are not listed, and the row is kept */
+    int32_t id[PS_FEW];
+    float logit[PS_FEW];
 } ps_drawn;
 
 typedef struct ps_seq {
@@ -70,8 +75,8 @@ typedef struct ps_seq {
     int32_t rows;     /* how many of its rows can be read */
     int32_t verified; /* drafted tokens in that verify, -1 if nothing can be accepted */
     float *kept;      /* [PS_MAX_DRAFT][n_vocab] the draft's rows, if companion or blocks need them */
-    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has the drafted token's row */
-    ps_drawn drawn[PS_MAX_DRAFT]; /* of these rows, if the sequence draws in blocks */
+    bool has_row[PS_MAX_DRAFT]; /* whether `kept` has the drafted token's row, or `drawn` what matters of it */
+    ps_drawn drawn[PS_MAX_DRAFT]; /* if the sequence draws in blocks */
     float *own;       /* [heads, or 1][width] own states of a draft that reads states: after its last row, or one per head */
     ps_states states;
     int32_t begun;    /* where such a draft's KV begins: it reads only the end of a long prompt */
@@ -159,7 +164,7 @@ typedef struct ps_candidates {
 
 /* ps_block.c */
 /* Draw drafted token `at` from its row with noise of its own, and note what it was drawn from. found, cut: as for ps_temper_draw. */
-ps_status ps_block_draw(ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found, float cut, ps_row *drawn);
+ps_row ps_block_draw(ps_seq *seq, int32_t at, const float *row, int32_t n_vocab, const ps_row *found, float cut);
 bool ps_block_drawn(const ps_seq *seq); /* whether the draft was drawn that way */
 /*
  * Where the first i drafted tokens weigh `weight`: *left is the mass by which weight times the target's probabilities exceed the

@@ -40,8 +40,8 @@ static ps_seq drafted(ps_engine *engine) {
     ps_seq seq = {.n = 3, .kept = kept, .verified = 2, .coupling = {.seed = 1, .temperature = 1.0f, .block = 1}};
     seq.draft.n = 2;
     seq.draft.token[0] = 2;
-    seq.drawn[0] = (ps_drawn){.floor = 0.0f, .log_mass = log(1 + exp(1) + exp(2))};
-    seq.drawn[1] = (ps_drawn){.floor = -INFINITY, .log_mass = log(4) + 0.5};
+    seq.drawn[0] = (ps_drawn){.floor = 0.0f, .log_mass = log(1 + exp(1) + exp(2)), .n = PS_FEW + 1};
+    seq.drawn[1] = (ps_drawn){.floor = -INFINITY, .log_mass = log(4) + 0.5, .n = PS_FEW + 1};
     return seq;
 }
 
@@ -58,7 +58,7 @@ static void test_weights(void) {
     CHECK(near(left, fmax(0, 0.5 * weight - 0.25)) && near(next, weight));
     ps_block_weigh(&engine, &seq, 1, TARGET, 0.8, &left, &next);
     CHECK(near(left, 0.15) && near(next, 0.8));
-    seq.drawn[1] = (ps_drawn){.alone = true};
+    seq.drawn[1] = (ps_drawn){.alone = true, .n = 1};
     ps_block_weigh(&engine, &seq, 1, TARGET, 0.5, &left, &next);
     CHECK(near(left, 0.375) && near(next, 0.125));
 }
@@ -82,7 +82,7 @@ static void test_what_is_drawn_behind_accepted_tokens(void) {
     CHECK(excess(&engine, &seq, 0, 1, 2, 0) == 0);
     seq.drawn[1].log_mass = log(8) + 0.5; /* 1/8 each, as if it had more tokens */
     CHECK(fabs(excess(&engine, &seq, 1, 0.8, 3, 0.275 / 0.425)) < 4);
-    seq.drawn[2] = (ps_drawn){.alone = true}; /* left by another draft */
+    seq.drawn[2] = (ps_drawn){.alone = true, .n = 1}; /* left by another draft */
     seq.draft.token[2] = 3;
     CHECK(fabs(excess(&engine, &seq, 2, 0.3, 3, 0.5)) < 4); /* behind the whole draft the target's own row */
     CHECK(fabs(excess(&engine, &seq, 1, 0.1, 3, 0.5)) < 4); /* nothing is left */
@@ -99,17 +99,44 @@ static void test_noise_is_fresh(void) {
     for (seq.n = 0; seq.n < MANY; seq.n++) {
         accepted += ps_block_accepts(&seq, 1, 0.3);
         both += ps_block_accepts(&seq, 1, 0.5) && ps_block_accepts(&seq, 2, 0.5);
-        CHECK(ps_block_draw(&seq, 0, row, N_VOCAB, &found, 0, &drawn) == PS_OK && ps_draw(row, N_VOCAB, &seq.coupling, seq.n, &other) == PS_OK);
+        drawn = ps_block_draw(&seq, 0, row, N_VOCAB, &found, 0);
+        CHECK(ps_draw(row, N_VOCAB, &seq.coupling, seq.n, &other) == PS_OK);
         same += drawn.first == before;
         shared += drawn.first == other.first;
         first += drawn.first == 0;
-        CHECK(ps_block_draw(&seq, 1, row, N_VOCAB, &found, 0, &drawn) == PS_OK);
-        before = drawn.first;
+        before = ps_block_draw(&seq, 1, row, N_VOCAB, &found, 0).first;
     }
     CHECK(fabs(accepted - 0.3 * MANY) < 4 * sqrt(0.21 * MANY) && fabs(both - 0.25 * MANY) < 4 * sqrt(0.19 * MANY));
     const double chance = 1.0 / N_VOCAB, most = 4 * sqrt(MANY * chance);
     CHECK(fabs(same - MANY * chance) < most && fabs(shared - MANY * chance) < most && fabs(first - MANY * chance) < most);
     CHECK(ps_block_accepts(&seq, 0, 1) && !ps_block_accepts(&seq, 0, 0));
+}
+
+/* A list of few ids says of each what the whole row does, and draws the same. */
+static void test_few_ids_are_listed(void) {
+    enum { WIDE = 300 };
+    float row[WIDE], whole[WIDE];
+    ps_engine engine = {.n_vocab = WIDE};
+    engine.role[PS_DRAFT].n_vocab = WIDE;
+    for (int32_t i = 0; i < WIDE; i++) row[i] = whole[i] = (float)((i * 37) % 211) / 40;
+    const struct llama_token_data all[] = {{5, 0.0f, 0}, {57, 0.5f, 0}, {131, 1.0f, 0}};
+    int32_t listed = 0;
+    for (int32_t n = 0; n < 200; n++) {
+        ps_seq seq = {.n = n, .kept = whole, .verified = 1, .coupling = {.seed = 1, .temperature = 0.7f, .block = 1}};
+        const float cut = n % 2 ? 0.5f : 0.05f;
+        ps_row found;
+        CHECK(ps_scan(row, WIDE, PS_SCAN_LSE, &found) == PS_OK);
+        seq.draft.n = 1;
+        seq.draft.token[0] = ps_block_draw(&seq, 0, row, WIDE, &found, cut).first;
+        listed += seq.drawn[0].n <= PS_FEW;
+        CHECK(row[seq.draft.token[0]] >= seq.drawn[0].floor && (seq.drawn[0].n <= PS_FEW) == (n % 2 == 1));
+        double left, next, left_of_row, next_of_row;
+        ps_block_weigh(&engine, &seq, 0, (ps_candidates){all, 3}, 0.9, &left, &next);
+        seq.drawn[0].n = PS_FEW + 1; /* as if there were more */
+        ps_block_weigh(&engine, &seq, 0, (ps_candidates){all, 3}, 0.9, &left_of_row, &next_of_row);
+        CHECK(left == left_of_row && next == next_of_row && left > 0);
+    }
+    CHECK(listed == 100);
 }
 
 int main(void) {
@@ -118,5 +145,6 @@ int main(void) {
     RUN(test_weights);
     RUN(test_what_is_drawn_behind_accepted_tokens);
     RUN(test_noise_is_fresh);
+    RUN(test_few_ids_are_listed);
     return REPORT();
 }

@@ -105,7 +105,10 @@ def open_terminal() -> Iterator[Callable[..., Terminal]]:
     made = []
     yield lambda *words, **variables: made.append(Terminal(*words, **variables)) or made[-1]
     for each in made:
-        each.child.close(force=True)
+        if each.child.isalive():
+            each.child.kill(signal.SIGKILL)
+            each.child.wait()  # pexpect gives it a tenth of a second
+        each.child.close()
 
 
 @pytest.fixture
