@@ -71,7 +71,8 @@ static double excess(const ps_engine *engine, ps_seq *seq, int32_t i, double wei
         ps_block_race(engine, seq, i, TARGET, weight, &race);
         n += race.first == token;
     }
-    return (n - MANY * share) / sqrt(MANY * share * (1 - share) + 1e-9);
+    const double due = (double)MANY * share;
+    return (n - due) / sqrt(due * (1 - share) + 1e-9);
 }
 
 static void test_what_is_drawn_behind_accepted_tokens(void) {
@@ -106,9 +107,9 @@ static void test_noise_is_fresh(void) {
         first += drawn.first == 0;
         before = ps_block_draw(&seq, 1, row, N_VOCAB, &found, 0).first;
     }
-    CHECK(fabs(accepted - 0.3 * MANY) < 4 * sqrt(0.21 * MANY) && fabs(both - 0.25 * MANY) < 4 * sqrt(0.19 * MANY));
-    const double chance = 1.0 / N_VOCAB, most = 4 * sqrt(MANY * chance);
-    CHECK(fabs(same - MANY * chance) < most && fabs(shared - MANY * chance) < most && fabs(first - MANY * chance) < most);
+    const double many = (double)MANY, due = many / (double)N_VOCAB, most = 4 * sqrt(due);
+    CHECK(fabs(accepted - 0.3 * many) < 4 * sqrt(0.21 * many) && fabs(both - 0.25 * many) < 4 * sqrt(0.19 * many));
+    CHECK(fabs(same - due) < most && fabs(shared - due) < most && fabs(first - due) < most);
     CHECK(ps_block_accepts(&seq, 0, 1) && !ps_block_accepts(&seq, 0, 0));
 }
 
