@@ -32,7 +32,7 @@ def build_chain(
 ) -> Any:
     """The `LlamaSampler` of llama-cpp-python's `Llama` for these options, or None if none is needed; used inside `in_force`.
 
-    If noise is coupled, the chain leaves the tokens to draw from, and the engine draws. llama: the `llama_cpp.Llama` whose model
+    If the engine draws, the chain leaves the tokens to draw from, and the engine draws. llama: the `llama_cpp.Llama` whose model
     and vocabulary the chain needs. grammar: a `Constraint` or a `LlamaGrammar`. hook: logits processors, which come first.
     tokens: the prompt's. budget: for its reasoning. Raises InputError for a grammar that cannot be used.
     """

@@ -132,9 +132,9 @@ class Sampling(SamplerNumbers):
     @property
     def coupling(self) -> Coupling | None:
         """What the engine needs to draw; None if llama.cpp draws, or nothing is drawn."""
-        own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
         if not self.ours:
             return None
+        own = (self.temperature, self.min_p, self.top_p) if self.temperature > 0.0 else (1.0, 0.0)
         return Coupling(self.seed, *own)._replace(block=self.draw == "block")
 
     def seeded(self) -> Sampling:

@@ -8,25 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import devices, tiny
+from helpers import tiny
 from helpers.answers import ask
-from helpers.draws import LIMIT, WIDE, Source, apart, chances, pairs, sized
+from helpers.draws import LIMIT, MANY_ANSWERS, WIDE, Source, apart, chances, pairs, sized
 
 from pyspec.errors import EngineError
 from pyspec.llama.options import Speculation
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Plan
 
-pytestmark = devices.for_processors(
-    "thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie"
-)
+pytestmark = MANY_ANSWERS
 
 BLOCK = replace(WIDE, noise="block")
-
-
-@pytest.fixture(scope="module")
-def draft(tiny_folder):
-    return tiny.write(tiny_folder / "block-draft.gguf", noise=0.1)
 
 
 @pytest.mark.parametrize(
@@ -47,19 +40,13 @@ def draft(tiny_folder):
     ),
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
 )
-def test_texts_have_the_targets_distribution(tiny_target, draft, options, length, n_draws):
+def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, length, n_draws):
     """Whatever truncates it, forty sequences in a batch, drafts of one to four tokens."""
     sampling = replace(BLOCK, **options)
-    with closing(Source(tiny_target, draft, 40, sampling, length=length)) as source:
+    with closing(Source(tiny_target, near_draft, 40, sampling, length=length)) as source:
         counts = source.pairs(n_draws)
     assert apart(counts, pairs(tiny_target, sampling)) < LIMIT
     assert 0.05 * source.drafted < source.accepted < 0.95 * source.drafted
-
-
-@pytest.fixture(scope="module")
-def headed(tiny_folder):
-    """A target with a next-token head of its own."""
-    return tiny.write(tiny_folder / "block-headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +65,12 @@ def test_every_drafter_keeps_the_distribution(
     assert source.drafted > 0
 
 
-def test_more_is_accepted_than_with_shared_noise(tiny_target, draft):
+def test_more_is_accepted_than_with_shared_noise(tiny_target, near_draft):
     """Of the same drafts' lengths."""
     shares = []
     for noise in ("coupled", "block"):
         with closing(
-            Source(tiny_target, draft, 40, replace(WIDE, noise=noise), length=4)
+            Source(tiny_target, near_draft, 40, replace(WIDE, noise=noise), length=4)
         ) as source:
             source.pairs(2_000)
         shares.append(source.accepted / source.drafted)
@@ -131,8 +118,8 @@ def peeking(unlikely):
     ],
     ids=["right", "the target's own row behind a refused token", "peeking"],
 )
-def test_a_wrong_rule_fails_the_same_test(tiny_target, draft, residual, length, passes):
-    (p, then), (q, behind) = chances(tiny_target, WIDE), chances(draft, WIDE)
+def test_a_wrong_rule_fails_the_same_test(tiny_target, near_draft, residual, length, passes):
+    (p, then), (q, behind) = chances(tiny_target, WIDE), chances(near_draft, WIDE)
     rng, counts, n_vocab = np.random.default_rng(3), Counter(), len(p)
     for _ in range(20_000):
         first = int(rng.choice(n_vocab, p=q))
@@ -157,9 +144,9 @@ class Peeking(LengthPolicy):
         return [max(0, draft.n - 1) for draft in drafts]
 
 
-def test_the_engine_refuses_a_policy_that_looks(open_llama, tiny_target, draft, monkeypatch):
+def test_the_engine_refuses_a_policy_that_looks(open_llama, tiny_target, near_draft, monkeypatch):
     """A draft that was drawn is verified whole; one that shares the target's noise may be cut."""
-    llm = open_llama(tiny_target, draft=draft)
+    llm = open_llama(tiny_target, draft=near_draft)
     monkeypatch.setattr(llm._policies, "of", lambda *_: Peeking())
     assert ask(llm, [tiny.A, tiny.A + 1], 20, replace(BLOCK, seed=3, noise="coupled")).ids
     with pytest.raises(EngineError):
@@ -167,9 +154,11 @@ def test_the_engine_refuses_a_policy_that_looks(open_llama, tiny_target, draft, 
 
 
 @pytest.mark.parametrize("length", ["auto", "fixed:3", "confidence:0.5", "companion"])
-def test_each_policy_verifies_whole_drafts(open_llama, tiny_target, draft, tiny_companion, length):
+def test_each_policy_verifies_whole_drafts(
+    open_llama, tiny_target, near_draft, tiny_companion, length
+):
     """A companion must not decide by what was drawn, so it is not asked."""
-    llm = open_llama(tiny_target, draft=draft, companion=tiny_companion)
+    llm = open_llama(tiny_target, draft=near_draft, companion=tiny_companion)
     ask(
         llm,
         [tiny.A, tiny.A + 1],
@@ -184,8 +173,8 @@ def test_each_policy_verifies_whole_drafts(open_llama, tiny_target, draft, tiny_
     assert told["choice"]["rounds_with_companion"] == 0
 
 
-def test_a_seed_and_fixed_lengths_repeat_a_text(open_llama, tiny_target, draft):
-    llm = open_llama(tiny_target, draft=draft, length="fixed:3")
+def test_a_seed_and_fixed_lengths_repeat_a_text(open_llama, tiny_target, near_draft):
+    llm = open_llama(tiny_target, draft=near_draft, length="fixed:3")
     first, again, other = (
         ask(llm, [tiny.A, tiny.A + 1], 40, replace(BLOCK, seed=seed)).ids for seed in (5, 5, 6)
     )

@@ -10,26 +10,19 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from helpers import devices, tiny
-from helpers.draws import LIMIT, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
+from helpers import tiny
+from helpers.draws import LIMIT, MANY_ANSWERS, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
 
 from pyspec._lib import ffi, lib
 from pyspec.sampling.native import xtc_chance
 
-pytestmark = devices.for_processors(
-    "thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie"
-)
+pytestmark = MANY_ANSWERS
 
 GRAMMAR = "root ::= [a-e] [c-j]+"
 LETTERS = [list(range(tiny.A, tiny.A + 5)), list(range(tiny.A + 2, tiny.A + 10))]
 DRY = {"dry_multiplier": 0.4, "dry_base": 1.3, "dry_allowed_length": 1, "dry_penalty_last_n": 7}
 XTC = {"xtc_probability": 0.6, "xtc_threshold": 0.08}
 PENALTIES = {"repeat_penalty": 1.5, "frequency_penalty": 0.7, "presence_penalty": 0.3}
-
-
-@pytest.fixture(scope="module")
-def draft(tiny_folder):
-    return tiny.write(tiny_folder / "coupled-draft.gguf", noise=0.1)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +50,14 @@ def draft(tiny_folder):
     ),
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else None,
 )
-def test_texts_have_the_targets_distribution(tiny_target, draft, options, grammar, n_draws):
+def test_texts_have_the_targets_distribution(tiny_target, near_draft, options, grammar, n_draws):
     """Whatever shapes the distribution, with a draft model that draws, forty sequences in a batch."""
     sampling = replace(WIDE, **options)
     expected = pairs(tiny_target, sampling, LETTERS if grammar else None)
-    with closing(Source(tiny_target, draft, 40, sampling, grammar)) as source:
+    with closing(Source(tiny_target, near_draft, 40, sampling, grammar)) as source:
         counts = source.pairs(n_draws)
     assert apart(counts, expected) < LIMIT
     assert 0.05 * source.drafted < source.accepted < 0.95 * source.drafted
-
-
-@pytest.fixture(scope="module")
-def headed(tiny_folder):
-    """A target with a next-token head of its own."""
-    return tiny.write(tiny_folder / "coupled-headed.gguf", arch="qwen35", n_layer=4, n_heads=1)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +86,10 @@ def test_every_drafter_keeps_the_distribution(
         few=(1,),
     ),
 )
-def test_long_drafts_keep_the_distribution(tiny_target, draft, options, n_draws):
+def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_draws):
     """Of four tokens in a round, of which the first two are looked at."""
     sampling = replace(WIDE, **options)
-    with closing(Source(tiny_target, draft, 20, sampling, length=4)) as source:
+    with closing(Source(tiny_target, near_draft, 20, sampling, length=4)) as source:
         counts = source.pairs(n_draws)
     assert apart(counts, pairs(tiny_target, sampling)) < LIMIT
     assert source.drafted > 4 * n_draws
@@ -140,21 +127,23 @@ def by_hand(source, n, position):
     [(max, True), (min, False)],
     ids=["of its own position", "of the round's first position"],
 )
-def test_wrong_coupling_fails_the_same_test(tiny_target, draft, position, passes):
+def test_wrong_coupling_fails_the_same_test(tiny_target, near_draft, position, passes):
     """Noise that is used at two places ties their tokens together, which the two tokens' joint distribution shows."""
     expected = pairs(tiny_target, WIDE)
-    with closing(Source(tiny_target, draft, 1, WIDE)) as source:
+    with closing(Source(tiny_target, near_draft, 1, WIDE)) as source:
         counts = by_hand(source, N_DRAWS, position)
     assert (apart(counts, expected) < LIMIT) is passes
 
 
 @pytest.mark.parametrize(("position", "passes"), [(lambda at: at, True), (lambda _: 0, False)])
-def test_wrong_chance_of_xtc_fails_the_same_test(tiny_target, draft, position, passes, monkeypatch):
+def test_wrong_chance_of_xtc_fails_the_same_test(
+    tiny_target, near_draft, position, passes, monkeypatch
+):
     """One chance for a whole text ties its tokens together, too."""
     monkeypatch.setattr(
         "pyspec.sampling.native.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
     )
     sampling = replace(WIDE, **XTC)
-    with closing(Source(tiny_target, draft, 40, sampling)) as source:
+    with closing(Source(tiny_target, near_draft, 40, sampling)) as source:
         counts = source.pairs(N_DRAWS)
     assert bool(apart(counts, pairs(tiny_target, sampling)) < LIMIT) is passes

@@ -11,7 +11,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from helpers import tiny
+from helpers import devices, tiny
 from pyspec._lib import address
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
@@ -26,6 +26,9 @@ from pyspec.sampling.verification import Strict
 PROMPT = [tiny.A + i for i in (0, 1, 2, 0, 1, 2, 0, 1)]  # lookup has something to go on from
 WIDE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 N_DRAWS, MANY = 2_000, 20_000
+MANY_ANSWERS = devices.for_processors(
+    "thousands of answers, each decode over a socket; what draws gets logits on the host, wherever layers lie"
+)
 
 
 def sized(*cases, few):
