@@ -12,6 +12,7 @@ from typing import Any, Literal
 from weakref import ref
 
 import numpy as np
+from llama_cpp import LogitsProcessorList
 
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import SideOptions
@@ -147,10 +148,12 @@ class Generation(Mirror):
         return {**chunk, "speculation": self.last_speculation} if ended else chunk
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        for name in ("stopping_criteria", "logits_processor")[: 2 if self._plain else 1]:
-            if kwargs.get(name) is not None:
-                kwargs[name] = self.answer_lock.lent(kwargs[name])
+        lent = self.answer_lock.lent
+        if kwargs.get("stopping_criteria") is not None:
+            kwargs["stopping_criteria"] = lent(kwargs["stopping_criteria"])
         if self._plain:
+            if (processors := kwargs.get("logits_processor")) is not None:
+                kwargs["logits_processor"] = LogitsProcessorList(map(lent, processors))
             refuse(self._in_force.samplers)
             return self._chunks(None, super()._create_completion(*args, **kwargs))
         if (suffix := kwargs.pop("suffix", None)) is not None:

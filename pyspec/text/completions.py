@@ -68,16 +68,21 @@ class ChatHandler:
         return answer.chat(made, stream=stream)
 
 
+def _may_draft(llama: Any) -> bool:
+    """Whether it is a `SpeculativeLlama` in a mode that has an engine: no score buffer, no embedder."""
+    return hasattr(llama, "binding") and not llama._plain  # noqa: SLF001
+
+
 def _may_have_parts(llama: Any, tools: Any) -> bool:
     """Whether an answer may hold more than content, and this model can report its tokens."""
-    if not hasattr(llama, "binding") or llama._plain or llama.template.is_plain:  # noqa: SLF001
+    if not _may_draft(llama) or llama.template.is_plain:
         return False
     return bool(tools) or bool(llama.speech.notation.marks(tools=False))
 
 
 def _constrained(llama: Any, grammar: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `create_completion` with a grammar; only a `SpeculativeLlama` knows constraints."""
-    if not isinstance(grammar, Constraint) or hasattr(llama, "binding"):
+    """The options of `create_completion` with a grammar; only a `SpeculativeLlama` that may draft knows constraints."""
+    if not isinstance(grammar, Constraint) or _may_draft(llama):
         return {**options, "grammar": grammar}
     processors = [*(options.get("logits_processor") or ()), MaskProcessor(Masks(grammar, llama))]
     return {**options, "logits_processor": LogitsProcessorList(processors)}
