@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("pyspec", "models", "bench")
-MAX_FILE, MAX_FUNCTION = 400, 60
+MAX_FILE, MAX_FUNCTION = 500, 60
 LONG = {"pyspec/llama/speculative.py __init__"}
 """Llama's own arguments, one a line, so that editors and type checkers know them; its body has nine lines."""
 
@@ -40,7 +40,7 @@ def named(path: Path) -> str:
 
 
 def test_no_file_is_too_long() -> None:
-    """At most 400 lines, tests too."""
+    """At most 500 lines, tests too: a longer file has two subjects, or a reason that is worth a discussion."""
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "native" / "tests").glob("*.[ch]")]
     paths = [*sources(), *tests]
     lines = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
