@@ -29,13 +29,13 @@ import llama_cpp
 import msgspec
 import numpy as np
 from common import Made, arguments, made_by
+from measure.contenders import Files, Ours, open_peer
+from measure.equal import choices
+from measure.report import table
+from measure.tasks import Options, parse_mode
 
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.measure.contenders import Files, Ours, open_peer
-from pyspec.measure.equal import choices
-from pyspec.measure.report import table
-from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.questions import load_questions
 from pyspec.store.heads import ASSISTANT, CHAINED_HEADS, MTP, States, kind_of_draft
 from pyspec.store.locate import resolve

@@ -16,9 +16,8 @@ from contextlib import closing
 from typing import NamedTuple
 
 from common import Comparison, Figures, arguments, in_turns, medians, publish, streamed
-
-from pyspec.measure.contenders import ServerProcess
-from pyspec.measure.report import table
+from measure.contenders import ServerProcess
+from measure.report import table
 
 CONTENDERS = {
     "plain": ("--draft", "none"),

@@ -19,10 +19,10 @@ from time import perf_counter
 import llama_cpp
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
+from measure.records import ModelFile, model_file
+from measure.report import table
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.measure.records import ModelFile, model_file
-from pyspec.measure.report import table
 from pyspec.sampling.chain import Sampling
 from pyspec.store.locate import resolve
 

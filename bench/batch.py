@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
+from measure.report import table
+from measure.tasks import Options
 
-from pyspec.measure.report import table
-from pyspec.measure.tasks import Options
 from pyspec.profiling.questions import Question, load_questions
 from pyspec.store.header import read_header
 from pyspec.text.template import ChatTemplate
@@ -113,7 +113,7 @@ def measure(options: Namespace) -> Figures:
 
 def loop(options: Namespace, asked: Sequence[Question]) -> Figures:
     """Answer one prompt after another, as a program on llama-cpp-python would."""
-    from pyspec.measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
+    from measure.contenders import Files, InProcess  # noqa: PLC0415 - each contender's process loads what it needs
 
     files = Files(Path(options.model), None, options.ctx, options.threads)
     with closing(InProcess("llama_cpp", files)) as peer:

@@ -34,10 +34,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import Made, arguments, keep, made_by, page_of, times
+from measure.report import table
 from places import CHAINED, DRAWS, FACTORS, LONGEST, Array, Place, places_of, store, stored
 from rows import open_pair, prompts_of
 
-from pyspec.measure.report import table
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import derive_seed
 from pyspec.text.tokens import common_prefix

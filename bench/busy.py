@@ -22,9 +22,9 @@ from statistics import median
 import msgspec
 from common import arguments, command_line
 from everyday import answer
+from measure.records import commit, machine
+from measure.report import code_of, table
 
-from pyspec.measure.records import commit, machine
-from pyspec.measure.report import code_of, table
 from pyspec.store.machine import default_threads
 
 PROMPT = "Explain in a few sentences how a heat pump works."

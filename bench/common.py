@@ -16,10 +16,9 @@ from statistics import mean, median, stdev
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
-
-from pyspec.measure.contenders import ServerProcess
-from pyspec.measure.records import ModelFile, commit, machine, model_file, published
-from pyspec.measure.report import code_of
+from measure.contenders import ServerProcess
+from measure.records import ModelFile, commit, machine, model_file, published
+from measure.report import code_of
 
 T = TypeVar("T")
 

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from common import arguments
 from grid import costs_of, informed_speed
+from measure.records import commit
+from measure.report import code_of, table
+from measure.rounds import load_rounds
 from msgspec.structs import replace
 from replay import ROUNDS, Always, play
 
-from pyspec.measure.records import commit
-from pyspec.measure.report import code_of, table
-from pyspec.measure.rounds import load_rounds
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.profiling.simulate import Answer, Chain, Costs, Times
 

@@ -4,7 +4,7 @@
     python bench/confirm.py store RUNS QUESTIONS bench/results/confirm/NAME.json --title TITLE
     python bench/confirm.py page [FOLDER]
 
-The answers come from `pyspec quality`, which resumes after an interruption; `store` keeps their figures, and `page` shows what
+The answers come from `bench/quality.py`, which resumes after an interruption; `store` keeps their figures, and `page` shows what
 is stored. The plan was written before the answers: bench/results/confirm/plan.md.
 """
 
@@ -19,8 +19,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-
-from pyspec.measure.bounds import (
+from measure.bounds import (
     BOUNDS,
     RuleTrial,
     by_halves,
@@ -30,12 +29,13 @@ from pyspec.measure.bounds import (
     sentence,
     try_rule,
 )
-from pyspec.measure.chance import Interval
-from pyspec.measure.quality import NATS, gaps_of
-from pyspec.measure.quality_page import GAPS, gaps_cell
-from pyspec.measure.records import RunRecord, read_run_records
-from pyspec.measure.report import code_of, table
-from pyspec.measure.variants import parse_variants
+from measure.chance import Interval
+from measure.quality import NATS, gaps_of
+from measure.quality_page import GAPS, gaps_cell
+from measure.records import RunRecord, read_run_records
+from measure.report import code_of, table
+from measure.variants import parse_variants
+
 from pyspec.profiling.questions import grouped, load_questions
 
 ROOT = Path(__file__).parent.parent

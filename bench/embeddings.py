@@ -23,9 +23,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 from common import Comparison, Figures, arguments, in_turns, medians, publish
-
-from pyspec.measure.contenders import ServerProcess, llama_server
-from pyspec.measure.report import table
+from measure.contenders import ServerProcess, llama_server
+from measure.report import table
 
 _ABOUT = (__doc__ or "").strip()
 

@@ -23,9 +23,8 @@ from typing import Any
 
 import msgspec
 from common import arguments, command_line, half_width
-
-from pyspec.measure.records import commit, machine
-from pyspec.measure.report import code_of, table
+from measure.records import commit, machine
+from measure.report import code_of, table
 
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {"temp": "0,0.8", "repeat": 5, "tokens": 128, "seed": 1, "half": 0, "out": None}

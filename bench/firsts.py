@@ -23,13 +23,13 @@ from statistics import mean
 
 from common import Replayed, arguments, command_line, keep, page_of
 from grid import CURVES, informed_speed
+from measure.oracle import oracle_speed
+from measure.records import commit
+from measure.report import table
+from measure.rounds import load_rounds
 from msgspec.structs import replace
 
 from pyspec.engine.profiles import read_prior
-from pyspec.measure.oracle import oracle_speed
-from pyspec.measure.records import commit
-from pyspec.measure.report import table
-from pyspec.measure.rounds import load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import Auto

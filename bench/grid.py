@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import arguments, command_line
+from measure.oracle import oracle_speed, reading_ms, reread_ms
+from measure.records import commit
+from measure.report import code_of, table
+from measure.speeds import geomean
+from measure.synthetic import planted
 from msgspec.structs import asdict
 
-from pyspec.measure.oracle import oracle_speed, reading_ms, reread_ms
-from pyspec.measure.records import commit
-from pyspec.measure.report import code_of, table
-from pyspec.measure.speeds import geomean
-from pyspec.measure.synthetic import planted
 from pyspec.policy.acceptance import Acceptance, Calibration
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy

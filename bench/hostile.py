@@ -24,9 +24,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common import arguments
-
-from pyspec.measure.contenders import ServerProcess
-from pyspec.measure.report import table
+from measure.contenders import ServerProcess
+from measure.report import table
 
 WORST_MS = 1000.0
 """Longest wait that a stream should have."""

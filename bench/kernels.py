@@ -12,9 +12,9 @@ from time import perf_counter
 
 import numpy as np
 from common import arguments
+from measure.report import table
 
 from pyspec._lib import check, ffi, lib
-from pyspec.measure.report import table
 
 LEVELS = ("plain C", "AVX2", "AVX-512")
 _CALLS = 20

@@ -20,9 +20,9 @@ from time import perf_counter
 
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
+from measure.records import ModelFile, model_file
+from measure.report import table
 
-from pyspec.measure.records import ModelFile, model_file
-from pyspec.measure.report import table
 from pyspec.store.locate import resolve
 
 DRAFTS = ("auto", "none")

@@ -18,12 +18,12 @@ from typing import ClassVar
 
 import llama_cpp
 from common import Comparison, Figures, arguments, in_turns, medians, publish
+from measure.contenders import Clock, Files, PlainLlama, open_peer
+from measure.records import TimedAnswer
+from measure.report import table
+from measure.tasks import Options
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.measure.contenders import Clock, Files, PlainLlama, open_peer
-from pyspec.measure.records import TimedAnswer
-from pyspec.measure.report import table
-from pyspec.measure.tasks import Options
 from pyspec.sampling.chain import Sampling
 
 OPTIONS = {

@@ -26,9 +26,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common import Comparison, Figures, arguments, publish, resident
-
-from pyspec.measure.contenders import ServerProcess
-from pyspec.measure.report import table
+from measure.contenders import ServerProcess
+from measure.report import table
 
 WORDS = "the cat sat on a mat and it said that there is a file of words to read again".split()  # noqa: SIM905
 PATHS = {

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
+from measure.report import table
 
 from pyspec.engine.timing import least_verify_ms
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions, select
 from pyspec.sampling.chain import Sampling
 

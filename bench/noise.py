@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from common import Made, arguments, keep, made_by, page_of
-
-from pyspec.measure.draws import noise_of
-from pyspec.measure.report import table
+from measure.draws import noise_of
+from measure.report import table
 
 SINGLE, EACH = 4096, 64
 AXES = ("ids", "positions", "seeds")

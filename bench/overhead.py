@@ -28,12 +28,12 @@ from time import perf_counter
 from typing import Any
 
 from common import Made, arguments, in_turns, keep, made_by, page_of
+from measure.contenders import Ours
+from measure.records import ModelFile, model_file
+from measure.report import table
+from measure.tasks import Options, parse_mode
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.contenders import Ours
-from pyspec.measure.records import ModelFile, model_file
-from pyspec.measure.report import table
-from pyspec.measure.tasks import Options, parse_mode
 from pyspec.store.locate import resolve
 from pyspec.text.messages import Message
 from pyspec.text.template import ChatTemplate

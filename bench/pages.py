@@ -4,12 +4,12 @@
     python bench/pages.py --list    each number on the pages, the file that has it and the command that made that file
 
 A table is between `<!-- results -->` and `<!-- /results -->` (README); in METHODS.md it is rules, in models/README.md drafts. A
-number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of `pyspec bench`
+number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of compare.py
 are mean (geometric, over categories, times plain), best, worst, over-strict (times strict verification, over questions), rate
 (tokens a second) and first (ms), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that are
-not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of `pyspec quality` nats and distinct over the
+not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of quality.py nats and distinct over the
 control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy drafts, %); of drafts what
-`python -m pyspec.models.recipe.evaluate --json` wrote. All other figures are in the tables. Intervals of speeds are 95 %, by
+`python -m models.recipe.evaluate --json` wrote. All other figures are in the tables. Intervals of speeds are 95 %, by
 Student's t of logarithms: over questions if their ratios are known, else over kinds of text.
 """
 
@@ -39,6 +39,11 @@ from everyday import Everyday, save
 from firsts import Firsts
 from load import Loads
 from long import Long
+from measure import quality, quality_page, report
+from measure.chance import Interval
+from measure.quality import DISTINCT, NATS, ROUGE, QualityResults
+from measure.report import Results, table
+from measure.speeds import TOTAL, Summary
 from mixed import MixedResults
 from mixture import Mixture
 from noise import NoiseFound
@@ -51,11 +56,6 @@ from schedules import Schedules
 from serve import ServeResults
 
 from pyspec.errors import InputError
-from pyspec.measure import quality, quality_page, report
-from pyspec.measure.chance import Interval
-from pyspec.measure.quality import DISTINCT, NATS, ROUGE, QualityResults
-from pyspec.measure.report import Results, table
-from pyspec.measure.speeds import TOTAL, Summary
 
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
 PAIRS = (

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 from common import Made, arguments, made_by
+from measure.report import table
 
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.measure.report import table
 from pyspec.sampling.chain import Sampling
 from pyspec.text.tokens import common_prefix
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from measure.draws import left
 from rows import Recorder, Row, record
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.draws import left
 from pyspec.policy.types import Draft
 from pyspec.profiling.logits import rows_after
 from pyspec.sampling.chain import Sampling, build_chain, in_force

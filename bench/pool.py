@@ -19,10 +19,10 @@ from time import perf_counter
 from typing import Any
 
 from common import Comparison, Figures, arguments, in_turns, medians, publish
+from measure.contenders import PlainLlama
+from measure.report import table
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.contenders import PlainLlama
-from pyspec.measure.report import table
 
 CONTENDERS = ("llama_cpp", "pyspec:none", "pyspec")
 OPTIONS = {"repeat": 3, "tokens": 64, "threads": 2, "title": "", "out": None, "contender": ""}

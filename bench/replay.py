@@ -20,11 +20,11 @@ from pathlib import Path
 
 from common import arguments
 from grid import costs_of, informed_speed
+from measure.oracle import oracle_speed
+from measure.report import table
+from measure.rounds import load_rounds
 from msgspec.structs import replace
 
-from pyspec.measure.oracle import oracle_speed
-from pyspec.measure.report import table
-from pyspec.measure.rounds import load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.profiling.simulate import Answer, Costs, Player, fixed_speed

@@ -23,8 +23,8 @@ from statistics import median
 from urllib.request import ProxyHandler, Request, build_opener
 
 from common import Comparison, Figures, arguments, in_turns, medians, publish
+from measure.report import table
 
-from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
 
 OPTIONS = {

@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 
 from common import Made, arguments, in_turns, keep, made_by, medians, page_of, streamed
+from measure.contenders import ServerProcess, llama_server
+from measure.report import table
 from serve import kinds_in_turn, p95
 
-from pyspec.measure.contenders import ServerProcess, llama_server
-from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
 
 PEER = "llama-server"

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
+from measure.draws import noise_of
 
 from pyspec import SpeculativeLlama
-from pyspec.measure.draws import noise_of
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Draft, Place, Plan
 from pyspec.profiling.questions import load_questions

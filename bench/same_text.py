@@ -23,15 +23,15 @@ from typing import Any
 
 import msgspec
 from common import Made, arguments, keep, made_by, page_of
+from measure.contenders import Ours
+from measure.equal import choices, judge
+from measure.records import TimedAnswer
+from measure.report import table
+from measure.tasks import Options, parse_mode
 from rows import open_pair
 
 from pyspec import SpeculativeLlama
 from pyspec.batch import Batch, Record, Settings
-from pyspec.measure.contenders import Ours
-from pyspec.measure.equal import choices, judge
-from pyspec.measure.records import TimedAnswer
-from pyspec.measure.report import table
-from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.logits import rows_after
 from pyspec.profiling.questions import load_questions, select
 from pyspec.text.template import ChatTemplate

@@ -27,12 +27,12 @@ from typing import Any
 
 import msgspec
 from common import Replayed, arguments, command_line, keep, page_of
+from measure.records import commit
+from measure.report import table
 from serve import kinds_in_turn, p95
 
 from pyspec.batch.composing import GAP_MS, Composer
 from pyspec.engine.target import TargetLlama
-from pyspec.measure.records import commit
-from pyspec.measure.report import table
 from pyspec.profiling.questions import load_questions
 
 PASS = 512

@@ -31,10 +31,10 @@ from common import (
     resident,
     streamed,
 )
+from measure.contenders import ServerProcess, llama_server
+from measure.report import table
 
 from pyspec.errors import EngineError
-from pyspec.measure.contenders import ServerProcess, llama_server
-from pyspec.measure.report import table
 from pyspec.profiling.questions import Question, load_questions
 from pyspec.store.heads import EAGLE3, kind_of_draft
 

@@ -23,7 +23,7 @@ LLAMA_CPP_VERSIONS = ("0.3.36",)
 def borrowed(package: Path, search: list[str]) -> list[str]:
     """Folders to add to the package's path `search` so that a clone is complete.
 
-    These are the clone's `models` and `measure`, and the installed package, which has the extension.
+    These are the clone's, which has `models`, and the installed package, which has the extension.
 
     package: the folder that `pyspec` was imported from. Empty for an installed package, and if `search` is complete already.
     """
@@ -32,7 +32,7 @@ def borrowed(package: Path, search: list[str]) -> list[str]:
         map(_extensions, map(Path, search))
     ):
         return []
-    return [str(root), str(root / "bench"), *_installed(root)]
+    return [str(root), *_installed(root)]
 
 
 def _installed(root: Path) -> list[str]:

@@ -28,9 +28,13 @@ settings.load_profile("settled")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `helpers` is imported from here, whatever the import mode of pytest.
-if str(Path(__file__).parent) not in sys.path:
-    sys.path.insert(0, str(Path(__file__).parent))
+# `helpers` is imported from here, whatever the import mode of pytest; so are the programs of bench/ and the recipe in models/.
+ROOT = Path(__file__).parents[1]
+for folder in (str(ROOT / "bench"), str(ROOT / "tests")):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))
 
 pytest_plugins = ["helpers.processor_time"]
 

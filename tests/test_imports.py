@@ -10,13 +10,12 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
-from helpers.sources import modules
+from helpers.sources import ROOT, modules
 
 TESTS = Path(__file__).parent
 
 # From the top down: a module may import from its own row and from those below it.
 LAYERS = [
-    ["measure"],
     ["cli", "__main__", "llm_plugin"],
     ["cluster"],
     ["serve"],
@@ -103,6 +102,17 @@ def test_every_module_has_a_layer() -> None:
     assert set(map(part, MODULES)) ^ known == {"_native"}  # a stub alone
 
 
+def test_what_only_a_clone_has_is_not_imported() -> None:
+    """Neither the programs of bench/ nor the recipe: the wheel has none of them."""
+    research = {path.stem for path in (ROOT / "bench").iterdir()} - {"serve", "batch"} | {"models"}
+    found = {
+        name: {each for each in imported(name) if each.split(".")[0] in research}
+        for name in MODULES
+    }
+    assert {name: used for name, used in found.items() if used} == {}
+    assert not any("models.recipe" in each for name in MODULES for each in imported(name))
+
+
 @pytest.mark.parametrize("owner", sorted(FORBIDDEN))
 def test_some_know_less(owner: str) -> None:
     """Policies know neither engine nor llama.cpp; the exceptions know nothing."""
@@ -154,5 +164,9 @@ def test_a_test_needs_only_what_the_readme_installs(
     path: Path, installed_by_the_readme: set[str]
 ) -> None:
     """So it can be collected there: what somebody else happens to install is not counted on."""
-    ours = {each.stem for each in TESTS.rglob("*")} | {"pyspec", "bench", "models"}
+    ours = (
+        {each.stem for each in TESTS.rglob("*")}
+        | {"pyspec", "models"}
+        | {path.stem for path in (ROOT / "bench").iterdir()}
+    )
     assert needed(path) - ours - installed_by_the_readme == set()

@@ -12,7 +12,6 @@ from helpers.sources import ROOT, modules, rooms
 
 import pyspec
 from pyspec import errors
-from pyspec.measure import errors as measure_errors
 
 SOURCES = ("pyspec/", "native/", "bench/", "models/", "tests/")
 NO_FILES = {"bench/NAME.py", "llama.h"}
@@ -61,23 +60,18 @@ def test_the_front_door_names_what_it_opens() -> None:
 
 
 def test_every_exception_is_in_one_place() -> None:
-    """Each class of exceptions is defined in errors.py, or in that of measurements, and stands in the tree at its top."""
+    """Each class of exceptions is defined in errors.py and stands in the tree at its top."""
     bases = {"Exception", "BaseException", "ValueError", "RuntimeError", "OSError"}
-    homes = {home.__name__: home for home in (errors, measure_errors)}
-    for home in homes.values():
-        bases |= {base.__name__ for base in vars(home).values() if isinstance(base, type)}
+    bases |= {base.__name__ for base in vars(errors).values() if isinstance(base, type)}
     found = [
         (module, node.name)
         for module, path in modules().items()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and any(ast.unparse(b) in bases for b in node.bases)
     ]
-    assert {place for place, _ in found} == set(homes)
-    for name, home in homes.items():
-        shown = set(re.findall(r"^[ │├└─]+(\w+)", home.__doc__ or "", re.MULTILINE))
-        assert shown - {"PyspecError"} == {of for place, of in found if place == name} - {
-            "PyspecError"
-        }
+    assert {place for place, _ in found} == {errors.__name__}
+    shown = set(re.findall(r"^[ │├└─]+(\w+)", errors.__doc__ or "", re.MULTILINE))
+    assert shown - {"PyspecError"} == {of for _, of in found} - {"PyspecError"}
 
 
 @pytest.mark.parametrize("room", rooms())

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 from pyspec import _version
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    for name in ("pyspec", "models", "native", "bench/measure"):
+    for name in ("pyspec", "models", "native"):
         shutil.copytree(
             ROOT / name,
             tmp_path / name,
@@ -45,19 +50,18 @@ def run(clone: Path, code: str) -> str:
 
 
 def test_a_script_in_the_clone_runs_its_sources(clone: Path) -> None:
-    """The package is the clone's, its models and comparisons too, and the extension is found."""
+    """The package is the clone's, its models too, and the extension is found."""
     printed = run(
         clone,
         """
-        import pyspec, pyspec.measure, pyspec.models
+        import pyspec, pyspec.models
         from pyspec import _lib
-        print(pyspec.__file__, pyspec.models.__path__[0], pyspec.measure.__path__[0], _lib.STATES_SHOWN, sep="\\n")
+        print(pyspec.__file__, pyspec.models.__path__[0], _lib.STATES_SHOWN, sep="\\n")
         """,
     )
     assert printed.splitlines() == [
         str(clone / "pyspec" / "__init__.py"),
         str(clone / "models"),
-        str(clone / "bench" / "measure"),
         "True",
     ]
 
@@ -66,10 +70,15 @@ def test_a_clone_of_another_interface_borrows_nothing(clone: Path) -> None:
     """An extension of another header would crash where it is called, whatever its version."""
     path = clone / "native" / "pyspec.h"
     path.write_text(path.read_text().replace("float z1;", "double z1;"))
-    assert _version.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [
-        str(clone),
-        str(clone / "bench"),
-    ]
+    assert _version.borrowed(clone / "pyspec", [str(clone / "pyspec")]) == [str(clone)]
+
+
+def test_what_only_a_clone_uses_is_in_no_wheel() -> None:
+    """Comparisons, the recipe and its texts; of `models` the wheel has the manifest and what ships."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["wheel"]
+    assert build["packages"] == {"pyspec": "pyspec", "pyspec/models": "models"}
+    folders = {path.name for path in (ROOT / "models").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert {f"pyspec/models/{name}" for name in folders} <= set(build["exclude"])
 
 
 def test_an_installed_package_borrows_nothing(tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from typing import Any
 
 import llama_cpp
 from common import arguments
+from measure.contenders import PlainLlama
+from measure.records import commit, machine
 from sequences import append, measured
-
-from pyspec.measure.contenders import PlainLlama
-from pyspec.measure.records import commit, machine
 
 OPTIONS = {
     "depths": "64,1000,4000", "rows": "1,2,4,8,16,32,64", "repeat": 7, "gpu_layers": -1, "threads": 0, "until": 0.0,

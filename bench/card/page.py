@@ -22,10 +22,9 @@ BENCH = Path(__file__).parents[1]
 sys.path[:0] = [str(BENCH), str(BENCH / "card")]  # the scripts, however this was started
 
 from common import arguments, page_of  # noqa: E402 - behind their folders
+from measure.report import Results, code_of, table  # noqa: E402
 from sequences import ALONE, JUDGED, measured  # noqa: E402
 from serve import ServeResults  # noqa: E402
-
-from pyspec.measure.report import Results, code_of, table  # noqa: E402
 
 FOLDER = BENCH / "results" / "card"
 NUMBERS, TEMPS, DEPTHS, ROWS = (

@@ -50,9 +50,9 @@ make() {
         - "$PYTHON" "$model" "$made" "${@:2}"
 }
 
-# compare NAME TARGET MODES OPTIONS...: `pyspec bench` with the good draft; it resumes question by question
+# compare NAME TARGET MODES OPTIONS...: `bench/compare.py` with the good draft; it resumes question by question
 compare() {
-    step "$1" 75 "$out/$1/results.json" "$PYTHON" -m pyspec bench -m "$WORK/$2.gguf" --draft "lookup+$WORK/good.gguf" \
+    step "$1" 75 "$out/$1/results.json" "$PYTHON" bench/compare.py -m "$WORK/$2.gguf" --draft "lookup+$WORK/good.gguf" \
         --modes "$3" --limit "$LIMIT" -n "$ANSWER" --warm-up 1 -c 4096 -ngl "$LAYERS" --title "$1" --out "$out/$1" "${@:4}"
 }
 

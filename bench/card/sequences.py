@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments
+from measure.records import commit, machine
 from serve import kinds_in_turn
 
 from pyspec.batch import Batch, Settings
-from pyspec.measure.records import commit, machine
 from pyspec.profiling.questions import load_questions
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.text.parts import Piece

@@ -1,1 +1,1 @@
-"""Comparisons: `pyspec bench` and `quality`, and what the scripts in `bench` share with them. Imported as `pyspec.measure`."""
+"""What the programs of bench/ share: contenders, questions, records, intervals and pages."""

@@ -1,4 +1,4 @@
-"""All of `pyspec bench`: run, compare, write the page.
+"""All of `bench/compare.py`: run, compare, write the page.
 
 Every question is answered in every mode before the next one, so drift of the machine and its clock affects all alike.
 

@@ -49,7 +49,7 @@ CANDIDATES = (
     "strict+fixed:4,margin/gap=0.15+fixed:4,margin/gap=0.25+fixed:4,margin/gap=0.35+fixed:4,"
     "margin/gap=0.15/confirm=1+fixed:4,margin/gap=0.25/confirm=1+fixed:4,margin/gap=0.35/confirm=1+fixed:4"
 )
-"""Variants that `pyspec quality --verdict` compares by default."""
+"""Variants that `bench/quality.py --verdict` compares by default."""
 
 Losses = dict[str, dict["int | str", float]]
 """By figure and question, the loss against the control; above 0 is worse."""

@@ -23,7 +23,7 @@ VARIANTS = (
     "strict+fixed:4,plain,strict+fixed:1,plain+temp:0.3,margin+fixed:4,margin/gap=inf+fixed:4,margin+random,"
     "margin+thin+fixed:4,margin/lookup=0+fixed:4,margin+model+fixed:4"
 )
-"""Variants that `pyspec quality` compares by default."""
+"""Variants that `bench/quality.py` compares by default."""
 
 LOOPED = 0.5
 """An answer loops if its share of different 4-grams is below this."""

@@ -1,4 +1,4 @@
-"""The page of `pyspec quality`: what each variant brings and costs, as Markdown, as a table, and as a picture."""
+"""The page of `bench/quality.py`: what each variant brings and costs, as Markdown, as a table, and as a picture."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _EXPLAINED = (
     "whatever was drafted, as often as the margin rule of the same gate did: deviation alone. `apart` has llama.cpp draw, and "
     "drafts that are greedy. `thin` takes the drafted "
     "runner-up p2 / p1 of the time, `lookup=0` never relaxes what lookup drafts, `model` drafts without lookup. Tokens a "
-    "verify is what a rule brings; what it is worth in time is on the pages of `pyspec bench`."
+    "verify is what a rule brings; what it is worth in time is on the pages of `bench/compare.py`."
 )
 
 GAPS = "gaps a token"

@@ -160,24 +160,6 @@ def speed_table(summaries: Sequence[Summary]) -> TextTable:
     })  # fmt: skip
 
 
-def card(results: Results) -> TextTable:
-    """A run as one row, to compare with other machines: who ran what, and how fast."""
-    setup, by_name = results.setup, {s.who: s for s in results.summaries}
-    plain, strict = by_name.get("plain"), by_name.get("strict")
-    kinds = {n: s.speed_up for n, s in strict.speeds.items() if n != TOTAL} if strict else {}
-    worst = min(kinds, key=lambda name: kinds[name], default="")
-    where = _layers(setup) if setup.gpu_layers else "CPU"
-    return table_of([setup], {
-        "machine": lambda s: f"{s.machine}, {s.threads} threads, {where}",
-        "build": lambda s: f"pyspec {s.pyspec}, llama-cpp-python {s.llama_cpp_python}, {s.system}",
-        "pair": lambda s: " + ".join(file.name for file in s.files.values()),
-        "T": lambda s: f"{s.temperature:g}",
-        "plain tokens/s": lambda _: _of(plain, TOTAL, "{0.rate:.1f}") if plain else "-",
-        "strict": lambda _: f"{strict.geomean:.2f}" if strict else "-",
-        "worst kind": lambda _: f"{kinds[worst]:.2f} ({worst})" if worst else "-",
-    })  # fmt: skip
-
-
 def _of(summary: Summary, name: str, form: str = "{0.speed_up:.2f}") -> str:
     """Format a speed; "-" if there is none."""
     speed = summary.speeds.get(name)

@@ -237,5 +237,5 @@ class Task:
     peer_draft: Path | None = None
     title: str = "Benchmark"
     about: str = ""
-    command: str = "pyspec bench"
+    command: str = "python bench/compare.py"
     engine: str = ""

@@ -13,7 +13,7 @@ N questions.
     strict+fixed:4   margin+fixed:4   margin+thin+fixed:4   margin/gap=0.5+random   plain+temp:0.3@80
 
 Answers depend on the rule and the drafts, not on the clock, so side by side they are the same as alone, up to rounding. Speed is
-measured by `pyspec bench`.
+measured by `bench/compare.py`.
 """
 
 from __future__ import annotations

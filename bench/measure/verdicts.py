@@ -1,4 +1,4 @@
-"""Stores the verdict of `pyspec quality` on a pair, for `pyspec.engine.verdicts` to follow."""
+"""Stores the verdict of `bench/quality.py` on a pair, for `pyspec.engine.verdicts` to follow."""
 
 from __future__ import annotations
 

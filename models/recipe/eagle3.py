@@ -16,11 +16,11 @@ import torch.nn.functional as f
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.recipe.gguf_io import Source
+from models.recipe.rows import Batch, Corpus
+from models.recipe.student import Attention, RMSNorm, Shape, rollout_mask, rotary
+from models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.gguf_io import Source
-from pyspec.models.recipe.rows import Batch, Corpus
-from pyspec.models.recipe.student import Attention, RMSNorm, Shape, rollout_mask, rotary
-from pyspec.models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 
 
 @dataclass(frozen=True)

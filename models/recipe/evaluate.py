@@ -8,6 +8,7 @@ computes up to its own rounding of activations (tests/models compares the two).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from models.recipe import scores, write
+from models.recipe.eagle3 import read_head
+from models.recipe.gguf_io import Source
+from models.recipe.rows import Corpus, Recording
+from models.recipe.scores import Guess
+from models.recipe.student import read_student
 from pyspec.errors import TrainingError
-from pyspec.measure.records import commit
-from pyspec.models.recipe import scores, write
-from pyspec.models.recipe.eagle3 import read_head
-from pyspec.models.recipe.gguf_io import Source
-from pyspec.models.recipe.rows import Corpus, Recording
-from pyspec.models.recipe.scores import Guess
-from pyspec.models.recipe.student import read_student
 from pyspec.store.files import file_sha256
 
 DRAFTS = ("llama", "eagle3")  # architectures of drafts
@@ -170,6 +170,9 @@ def main(
     if json_path:
         files = {path.name: file_sha256(path) for path in (target, *draft)}
         drafters = {name: score.as_dict() for name, score in totals.items()}
+        sys.path.append(str(Path(__file__).parents[2] / "bench"))
+        from measure.records import commit  # noqa: PLC0415 - of the clone's programs
+
         made = {"commit": commit(), "files": files, "drafters": drafters}
         json_path.write_text(json.dumps(made, indent=1))
 

@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.recipe import eagle3, gguf_io
+from models.recipe.gguf_io import Head
+from models.recipe.rows import Corpus, need_space
+from models.recipe.student import Shape, Student, load_head
+from models.recipe.trainer import read_checkpoint
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import eagle3, gguf_io
-from pyspec.models.recipe.gguf_io import Head
-from pyspec.models.recipe.rows import Corpus, need_space
-from pyspec.models.recipe.student import Shape, Student, load_head
-from pyspec.models.recipe.trainer import read_checkpoint
 
 Q = gguf.GGMLQuantizationType
 

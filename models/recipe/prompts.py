@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
+from models.recipe.rows import HELD_OUT
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.rows import HELD_OUT
 
 # share of each source in the mixture; sources not named here get 0.05
 WEIGHTS = {

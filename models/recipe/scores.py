@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.recipe.rows import Corpus
 from pyspec.lookup.drafters import LookupDrafter
-from pyspec.models.recipe.rows import Corpus
 from pyspec.sampling.verification import Margin
 
 BINS = 10

@@ -21,10 +21,10 @@ import torch.nn.functional as f
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.recipe.gguf_io import LAYER, Head, Source, gguf_name
+from models.recipe.rows import Batch, Corpus
+from models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.gguf_io import LAYER, Head, Source, gguf_name
-from pyspec.models.recipe.rows import Batch, Corpus
-from pyspec.models.recipe.trainer import TrainingPlan, chosen_rows, state_distance, tensor_of
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from models.recipe.rows import Corpus, file_sha256
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.rows import Corpus, file_sha256
 
 FORMAT = 1
 HEADS = (("source", "<i8"), ("length", "<u4"), ("temperature", "<f4"), ("ended", "u1"))

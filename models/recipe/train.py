@@ -16,12 +16,12 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
+from models.recipe import eagle3 as eagle
+from models.recipe.gguf_io import Head, Source, make_head
+from models.recipe.rows import Corpus, file_sha256, need_space
+from models.recipe.student import Shape, StudentObjective, make_student
+from models.recipe.trainer import Objective, Trainer, TrainingPlan, read_checkpoint
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import eagle3 as eagle
-from pyspec.models.recipe.gguf_io import Head, Source, make_head
-from pyspec.models.recipe.rows import Corpus, file_sha256, need_space
-from pyspec.models.recipe.student import Shape, StudentObjective, make_student
-from pyspec.models.recipe.trainer import Objective, Trainer, TrainingPlan, read_checkpoint
 
 FEATURES = {"all": None, "last": 1, "none": 0}
 

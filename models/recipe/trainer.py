@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from models.recipe.rows import Batch, Corpus
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.rows import Batch, Corpus
 
 
 class Objective(Protocol):

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from models.recipe import prompts
+from models.recipe.rows import Meta, Recording, RecordingWriter, file_sha256, need_space
+from models.recipe.target import Row, Target, best
+from models.recipe.text import Answer, known
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import prompts
-from pyspec.models.recipe.rows import Meta, Recording, RecordingWriter, file_sha256, need_space
-from pyspec.models.recipe.target import Row, Target, best
-from pyspec.models.recipe.text import Answer, known
 
 
 @dataclass(frozen=True)

@@ -29,20 +29,15 @@ _COMMANDS = {
     "draft": "Find a draft for a model.",
     "measure": "Say what drafts gain here, for your model.",
     "profile": "Measure how much drafts can gain on this machine.",
-    "bench": "Compare speeds: plain, drafted, other programs.",
-    "quality": "Measure what accepting near misses (--verify margin) costs in quality.",
     "info": "Show versions, devices and folders.",
     "completion": "Print the completion script for a shell.",
 }
 
-_HIDDEN = ("profile", "quality")
+_HIDDEN = ("profile",)
 """Commands that the list leaves out: `measure` names them for those who want to know more."""
 
-_MODULES = {
-    "bench": "pyspec.measure.bench_command", "quality": "pyspec.measure.quality_command",
-    "info": "pyspec.cli.main", "completion": "pyspec.cli.main",
-}  # fmt: skip
-"""Modules of subcommands that have none of their own here; comparisons are in bench/measure."""
+_MODULES = {"info": "pyspec.cli.main", "completion": "pyspec.cli.main"}
+"""Modules of subcommands that have none of their own."""
 
 _ELSEWHERE = {
     "run": "pyspec chat -m NAME",
@@ -55,8 +50,10 @@ _ELSEWHERE = {
     "rm": "pyspec models rm NAME",
     "import": "pyspec models add FILE",
     "logs": "pyspec chat -c",
+    "bench": "pyspec measure",
+    "quality": "python bench/quality.py",
 }
-"""Commands of other programs, and ours for the same purpose."""
+"""Commands of other programs or of earlier versions, and ours for the same purpose."""
 
 _COMPLETE = "_PYSPEC_COMPLETE"
 
@@ -315,8 +312,8 @@ def refusal(error: click.ClickException) -> str:
     return f"pyspec: {message[:1].lower()}{message[1:]}{more}"
 
 
-def main(args: list[str] | None = None) -> None:
-    """Run the command line; every expected error is one sentence and an exit code."""
+def main(args: list[str] | None = None, command: click.Command = cli, name: str = "pyspec") -> None:
+    """Run a command line; every expected error is one sentence and an exit code."""
     open_closed()
     speak_utf8()
     guard_log()
@@ -325,7 +322,7 @@ def main(args: list[str] | None = None) -> None:
 
         sys.exit(shell_complete(cli, {}, "pyspec", _COMPLETE, os.environ[_COMPLETE]))
     try:
-        code = _run(list(sys.argv[1:] if args is None else args))
+        code = _run(list(sys.argv[1:] if args is None else args), command, name)
         sys.stdout.flush()
     except BrokenPipeError:
         # the reader is gone: nothing more can be written, and Python must not try at exit
@@ -344,11 +341,11 @@ def _narrow() -> int | None:
     return columns - 1 if 20 < columns < 52 else None
 
 
-def _run(args: list[str]) -> int:
+def _run(args: list[str], command: click.Command, name: str) -> int:
     try:
         # not cli.main(): that would answer a closed pipe itself
-        with cli.make_context("pyspec", args, terminal_width=_narrow()) as context:
-            answer = cli.invoke(context)  # a command may return its exit code
+        with command.make_context(name, args, terminal_width=_narrow()) as context:
+            answer = command.invoke(context)  # a command may return its exit code
         return answer if isinstance(answer, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code

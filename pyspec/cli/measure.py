@@ -52,8 +52,7 @@ class GainOptions:
 def measure(options: GainOptions, models: ModelOptions, engine: EngineOptions) -> int:
     """Measure what drafts gain for MODEL in edits and in chat, and say it in a sentence.
 
-    What is learned meanwhile, such as decode times, is kept for later runs. `pyspec profile`, `pyspec bench --card` and
-    `pyspec quality` measure more.
+    What is learned meanwhile, such as decode times, is kept for later runs.
     """
     if options.kept:
         found = kept_gains(stamp(resolve(models.model)))

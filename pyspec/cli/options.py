@@ -124,7 +124,7 @@ class DraftOptions:
     # fmt: off
     verify: str = option("Drafts", "--verify", type=click.Choice([AUTO_RULE, "margin", "strict"]), default=AUTO_RULE,
         help="strict keeps the target's own text; margin also accepts near misses: faster, but the text changes. auto is strict "
-        "unless you had `pyspec quality --verdict` measure this pair, and it allowed a margin.")
+        "unless you had `bench/quality.py --verdict` measure this pair, and it allowed a margin.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
         help="Margin: smallest ratio of the two largest logits.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,

@@ -53,7 +53,7 @@ class SpeculativeLlama(Generation):
         companion: A second model that scores drafts: "none", "auto" (the shipped one that fits), a name or a path. On every pair
             measured, scoring drafts gained nothing.
         verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little; "auto" follows the
-            stored verdict on this pair of models and is strict without one (`pyspec quality --verdict`).
+            stored verdict on this pair of models and is strict without one (`bench/quality.py --verdict`).
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
         sampling: Whose random numbers draw tokens, see `Sampling`. "coupled" is pyspec's, which drafts share: a seed gives the
             same text with any draft. "block" accepts more, but the text depends on the drafts. "auto" is "block" for calls with

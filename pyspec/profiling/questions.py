@@ -2,7 +2,7 @@
 
 Fields: `question_id`, `category`, `turns` (the user's messages, in order), `reference` (good answers, one per turn; often absent)
 and `check`, which Spec-Bench does not have: one entry per turn, null or what a program can test in the answer
-(`pyspec.measure.tasks`).
+(`bench/measure/tasks.py`).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Answer(msgspec.Struct):
 
 
 def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
-    """Write answers as compressed msgpack; `pyspec.measure.rounds` reads them."""
+    """Write answers as compressed msgpack; `bench/measure/rounds.py` reads them."""
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
 
 

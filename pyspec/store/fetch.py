@@ -271,7 +271,7 @@ def convertible(name: str, option: str) -> Entry:
     known = ", ".join(each.name for each in manifest.model if each.role == "target")
     raise OptionError(
         f"{option} works for {known} only, which pyspec can convert; {show(name)} stays as it is",
-        "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec bench --card -m NAME` times each",
+        "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec measure -m NAME --json` times each",
     )
 
 

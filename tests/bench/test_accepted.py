@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from helpers import tiny, tiny_eagle
-
-from pyspec.measure.contenders import Files, InProcess
-from pyspec.measure.records import TimedAnswer
+from measure.contenders import Files, InProcess
+from measure.records import TimedAnswer
 
 
 class Peer(InProcess):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from pyspec.measure.records import ModelFile
+from measure.records import ModelFile
 
 BENCH = Path(__file__).parents[2] / "bench"
 

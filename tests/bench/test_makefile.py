@@ -15,11 +15,12 @@ from types import ModuleType
 import click
 import pytest
 from helpers.command_lines import read_command
+from measure.contenders import parse_peer
+from measure.tasks import parse_modes
+from measure.variants import parse_variants
 
+from pyspec.cli.main import cli
 from pyspec.errors import PyspecError
-from pyspec.measure.contenders import parse_peer
-from pyspec.measure.tasks import parse_modes
-from pyspec.measure.variants import parse_variants
 
 BENCH = Path(__file__).parents[2] / "bench"
 GIVEN = ["QUESTIONS=questions.jsonl", "SERVER=llama-server"]
@@ -69,8 +70,9 @@ def commands(line: str) -> Iterator[list[str]]:
 
 def read_script(module: ModuleType, words: list[str]) -> None:
     """Have a script's parser read words. Raises what the parser raises."""
-    if isinstance(module.main, click.Command):
-        read_command(words, module.main)
+    own = getattr(module, module.__name__.rpartition(".")[2], module.main)
+    if isinstance(own, click.Command):
+        read_own(words, own)
         return
     with pytest.raises(ParsedWords) as found:
         module.main(words)
@@ -84,7 +86,7 @@ def read_script(module: ModuleType, words: list[str]) -> None:
 
 def read_module(name: str, words: list[str]) -> None:
     """Have the parser of a module of this project read words, where what the module imports is installed."""
-    if name.startswith("pyspec."):
+    if name.startswith("models."):
         try:
             read_script(import_module(name), words)
         except ModuleNotFoundError as error:
@@ -92,9 +94,9 @@ def read_module(name: str, words: list[str]) -> None:
                 raise
 
 
-def read_own(words: list[str]) -> None:
-    """Have the parsers of `pyspec` read a command: its options, modes, variants and peers."""
-    _, given = read_command(words)
+def read_own(words: list[str], command: click.Command = cli) -> None:
+    """Have the parsers of a command, `pyspec` by default, read words: its options, modes, variants and peers."""
+    _, given = read_command(words, command)
     if modes := given.get("modes"):
         parse_modes(modes)
     if variants := given.get("variants"):
@@ -146,9 +148,9 @@ def test_each_command_is_accepted_by_its_program(read) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "pyspec quality --variants strict+fixed:4,margin/kl=0.5+fixed:4 --out x",
-        "pyspec bench --modes plain,doubtful --out x",
-        "pyspec bench --peers server-draft-sampled --out x",
+        "python quality.py --variants strict+fixed:4,margin/kl=0.5+fixed:4 --out x",
+        "python compare.py --modes plain,doubtful --out x",
+        "python compare.py --peers server-draft-sampled --out x",
         "python stretch.py $(pyspec models pull NAME --as q8_0) OUT --drops 4",
         "python stretch.py $(pyspec models pull NAME --like q8_0) OUT",
         "cd x && for i in 0 1; do python mixture.py x --skip $i --drafts 4",

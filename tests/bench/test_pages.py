@@ -9,9 +9,9 @@ from shutil import copytree
 
 import pytest
 from helpers.making import record, turn
+from measure.report import collect, save_page
 
 from pyspec.errors import InputError
-from pyspec.measure.report import collect, save_page
 
 ROOT = Path(__file__).parents[2]
 

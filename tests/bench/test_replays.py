@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from pyspec.measure.rounds import load_rounds
+from measure.rounds import load_rounds
 
 
 def few_answers(grid, most: int) -> None:

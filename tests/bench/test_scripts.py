@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers.making import record, turn
 from helpers.running import run
+from quality import quality
 
 from pyspec._lib import lib
+from pyspec.cli.main import main
 
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
-    "accepted", "agent", "attention", "batch", "blocks", "busy", "common", "companion", "confirm", "conversations", "embeddings",
-    "everyday", "firsts", "grid", "hostile", "kernels", "llama_server", "load", "long", "mixed", "mixture", "noise",
-    "overhead", "pages", "parity", "places", "pool", "replay", "replicas", "returning", "rows", "same_text", "schedules", "serve",
-    "stretch",
+    "accepted", "agent", "attention", "batch", "blocks", "busy", "common", "companion", "compare", "confirm",
+    "conversations", "embeddings", "everyday", "firsts", "grid", "hostile", "kernels", "llama_server", "load", "long",
+    "mixed", "mixture", "noise", "overhead", "pages", "parity", "places", "pool", "quality", "replay", "replicas",
+    "returning", "rows", "same_text", "schedules", "serve", "stretch",
 }  # fmt: skip
 
 
@@ -286,14 +289,14 @@ def test_what_drafts_add_is_the_middle_of_pairs(script) -> None:
 
 
 def test_small_gaps_get_a_page(script, tiny_ascii, tmp_path) -> None:
-    """Their questions are answered by `pyspec quality`; each rule has a line against strict, and few questions pass none."""
+    """Their questions are answered by `bench/quality.py`; each rule has a line against strict, and few questions pass none."""
     confirm, asked = script("confirm"), tmp_path / "asked.jsonl"
     confirm.main(["questions", str(asked)])
     asked.write_text("\n".join(asked.read_text().splitlines()[:2]))
     rule = "margin/confirm=1+fixed:2"
     told = ["-m", tiny_ascii, "--draft", "lookup", "--questions", asked, "-n", "8", "-c", "512"]
     out = ["--variants", f"strict+fixed:2,{rule}", "--out", tmp_path / "out"]
-    done = run("quality", *told, *out)
+    done = run(*told, *out, begin=partial(main, command=quality))
     assert done.returncode == 0, done.stderr
     kept = [str(tmp_path / "out" / "runs.jsonl"), str(asked), str(tmp_path / "run.json")]
     confirm.main(["store", *kept, "--title", "a tiny pair"])

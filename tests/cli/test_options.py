@@ -26,8 +26,6 @@ from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import profile
 from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
-from pyspec.measure.bench_command import bench
-from pyspec.measure.quality_command import quality
 
 
 def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
@@ -87,7 +85,7 @@ def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) 
 
 
 @pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-hf", "-model", "-cnv"])
-@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
+@pytest.mark.parametrize("command", [generate, chat, profile, draft, serve])
 def test_words_that_are_none_are_refused_by_name(word: str, command: click.Command) -> None:
     """-mx is not `-m x`: a misread option would load the wrong model."""
     with pytest.raises(click.NoSuchOption, match=f"'?{word}"):
@@ -155,14 +153,14 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
     assert words(command) >= words(generate) - {"--json"}
 
 
-@pytest.mark.parametrize("command", [profile, bench, quality])
+@pytest.mark.parametrize("command", [profile])
 def test_measurements_have_the_engine_of_answers(command: click.Command) -> None:
     """What is to be measured can be run as it will be: its shares of devices, its types of cells."""
     engine = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
     assert engine <= {each.name for each in command.params}
 
 
-@pytest.mark.parametrize("command", [generate, chat, profile, bench, quality, draft, serve])
+@pytest.mark.parametrize("command", [generate, chat, profile, draft, serve])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
     silent = [
         each.name for each in command.params if isinstance(each, click.Option) and not each.help
@@ -191,7 +189,7 @@ def test_help_lists_twenty_options_and_names_the_rest(command: click.Command) ->
         assert part in all_text
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, profile, bench, quality])
+@pytest.mark.parametrize("command", [*SEVERAL, profile])
 def test_the_options_that_help_lists_exist(command: click.Command) -> None:
     """A name that is none would silently leave an option out."""
     assert isinstance(command, Subcommand)
@@ -242,7 +240,7 @@ def test_the_environment_is_explained_once() -> None:
         assert part not in help_of(generate, "--help-all")
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, profile, bench, quality, draft])
+@pytest.mark.parametrize("command", [*SEVERAL, profile, draft])
 def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
     """Not INTEGER RANGE. The range that click appends, such as 1<=x<=4096, is for errors; defaults stay."""
     text = help_of(command, "--help-all" if command in SEVERAL else "--help")
@@ -255,6 +253,8 @@ def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
     [
         ("generat", "pyspec generate"),
         ("run", "pyspec chat"),
+        ("bench", "pyspec measure"),
+        ("quality", "bench/quality.py"),
         ("pull", "models pull"),
         ("Hi there", "generate"),
     ],
@@ -370,7 +370,7 @@ def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
     )
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, profile, bench])
+@pytest.mark.parametrize("command", [*SEVERAL, profile])
 def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -> None:
     """Names wider than a third of the page have a line of their own, and sentences two thirds."""
     lines = help_of(command, width=60).splitlines()

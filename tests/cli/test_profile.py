@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.running import Done, run
+from measure.rounds import load_rounds
 
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.profile import next_command
 from pyspec.errors import OptionError
-from pyspec.measure.rounds import load_rounds
 from pyspec.profiling.pictures import can_draw
 
 
@@ -145,5 +145,5 @@ def test_types_are_measured_of_known_models_only(profile) -> None:
     done = profile("--types")
     assert done.returncode == 2
     assert "--types works for smollm2-135m-instruct" in done.stderr
-    assert "bench --card" in done.stderr
+    assert "pyspec measure" in done.stderr
     assert "Traceback" not in done.stderr

@@ -12,10 +12,10 @@ import pytest
 from helpers import tiny
 from helpers.answers import ask
 from helpers.twins import noise
+from measure.draws import top_two
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.llama.options import Speculation
-from pyspec.measure.draws import top_two
 from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from helpers import tiny
 from helpers.running import run
+from measure.verdicts import keep_verdict, settings_of
 
 from pyspec.engine.profiles import SideFile
 from pyspec.engine.verdicts import PairVerdict, PairVerdicts, pair_rule
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.measure.verdicts import keep_verdict, settings_of
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin, PairRule, Strict
 from pyspec.screen.words import speed_sentence as sentence

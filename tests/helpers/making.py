@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pyspec.measure.records import ModelFile, RunRecord, Setup, TimedAnswer
-from pyspec.measure.synthetic import planted
+from measure.records import ModelFile, RunRecord, Setup, TimedAnswer
+from measure.synthetic import planted
+
 from pyspec.profiling.simulate import Answer, Costs, Times
 
 SETUP = Setup(

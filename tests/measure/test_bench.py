@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measure.bench import Runner, run_bench
+from measure.contenders import Files, Ours, open_peer
+from measure.equal import first_differences
+from measure.errors import MeasureError, PeerMissing
+from measure.records import RunLog, TimedAnswer, describe, read_run_records
+from measure.tasks import Options, Task, parse_modes
 
 from pyspec.errors import EngineError, OptionError
-from pyspec.measure.bench import Runner, run_bench
-from pyspec.measure.contenders import Files, Ours, open_peer
-from pyspec.measure.equal import first_differences
-from pyspec.measure.errors import MeasureError, PeerMissing
-from pyspec.measure.records import RunLog, TimedAnswer, describe, read_run_records
-from pyspec.measure.tasks import Options, Task, parse_modes
 from pyspec.profiling.questions import Question
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
@@ -140,7 +140,7 @@ def test_a_finished_run_only_writes_its_page_again(
 ) -> None:
     task = Task(QUESTIONS, parse_modes("plain"), OPTIONS, tmp_path, peers=["llama_cpp"])
     first = run_bench(llm, task, lambda *_: None, print)
-    monkeypatch.setattr("pyspec.measure.bench.open_peer", None)
+    monkeypatch.setattr("measure.bench.open_peer", None)
     again = run_bench(llm, task, lambda *_: None, print)
     assert again.summaries == first.summaries
 

@@ -6,9 +6,7 @@ import random
 
 import pytest
 from helpers.making import record, turn
-
-from pyspec.errors import OptionError
-from pyspec.measure.bounds import (
+from measure.bounds import (
     BOUNDS,
     CHECKS,
     FEWEST,
@@ -20,9 +18,11 @@ from pyspec.measure.bounds import (
     sentence,
     try_rule,
 )
-from pyspec.measure.chance import sample_size
-from pyspec.measure.quality import DISTINCT, JUDGED, LOOPS, NATS
-from pyspec.measure.variants import parse_variants
+from measure.chance import sample_size
+from measure.quality import DISTINCT, JUDGED, LOOPS, NATS
+from measure.variants import parse_variants
+
+from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question
 
 CONTROL, GOOD, BAD = "strict+fixed:4", "margin/confirm=1+fixed:4", "margin+fixed:4"

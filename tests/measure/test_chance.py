@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pyspec.measure.chance import Interval, exact_pairs, paired, sample_size, signed_ranks
+from measure.chance import Interval, exact_pairs, paired, sample_size, signed_ranks
 
 
 def over(values: list[float], **how: int) -> Interval:

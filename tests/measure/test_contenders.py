@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pyspec.measure.contenders import Ours, lacks
-from pyspec.measure.tasks import Options, parse_mode
+from measure.contenders import Ours, lacks
+from measure.tasks import Options, parse_mode
 
 
 @pytest.fixture

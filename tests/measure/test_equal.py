@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.making import SETUP, record, turn
+from measure.bench import Runner
+from measure.contenders import Ours
+from measure.equal import choices, demand_equal, equality, first_differences
+from measure.errors import UnequalOutputs
+from measure.records import Difference, RunRecord
+from measure.tasks import Options, parse_mode
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.measure.bench import Runner
-from pyspec.measure.contenders import Ours
-from pyspec.measure.equal import choices, demand_equal, equality, first_differences
-from pyspec.measure.errors import UnequalOutputs
-from pyspec.measure.records import Difference, RunRecord
-from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.logits import nats_of, rows_after
 from pyspec.profiling.questions import Question
 from pyspec.sampling.chain import Sampling
@@ -79,7 +79,7 @@ def test_a_gap_is_of_the_run_that_differs(
         texts.append(text)
         yield np.array([1.0, 3.0], dtype=np.float32)
 
-    monkeypatch.setattr("pyspec.measure.equal.rows_after", rows)
+    monkeypatch.setattr("measure.equal.rows_after", rows)
     records = [record("plain", 1, turn([10 + i]), turn([7, 8]), repeat=i) for i in (0, 1)]
     records.append(record("strict", 1, turn([10]), turn([7, 9]), repeat=0, exact=True))
     records.append(record("strict", 1, turn([11]), turn([7, 9]), repeat=1, exact=True))
@@ -95,7 +95,7 @@ def test_a_token_alone_after_truncation_is_the_least_near_tie(
 ) -> None:
     """Its lead is infinite, which JSON does not know: the difference says so, and still does when read again."""
     row = np.array([1.0, 9.0], dtype=np.float32)
-    monkeypatch.setattr("pyspec.measure.equal.rows_after", lambda *_: iter([row]))
+    monkeypatch.setattr("measure.equal.rows_after", lambda *_: iter([row]))
     hot = msgspec.structs.replace(SETUP, temperature=0.8)
     records = [
         msgspec.structs.replace(record(who, 1, turn([10 + i]), exact=True), setup=hot)

@@ -6,9 +6,9 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from measure.judging import TextJudge
 
 from pyspec.engine.target import TargetLlama
-from pyspec.measure.judging import TextJudge
 from pyspec.profiling.questions import Question
 from pyspec.text.template import ChatTemplate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from helpers.making import FLAT, synthetic
+from measure.oracle import oracle_speed
 
-from pyspec.measure.oracle import oracle_speed
 from pyspec.profiling.simulate import Costs, Times, fixed_speed
 
 

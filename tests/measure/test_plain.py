@@ -9,8 +9,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 from helpers import amx
-
-from pyspec.measure.contenders import PlainLlama
+from measure.contenders import PlainLlama
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"n_ctx": 64, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
@@ -62,7 +61,7 @@ def test_the_search_finds_them(source: str) -> None:
 @pytest.mark.parametrize("extra", [True, False])
 def test_it_is_told(tiny_target: Path, extra: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known of the processor reaches the load."""
-    monkeypatch.setattr("pyspec.measure.contenders.extra_buffers", lambda: extra)
+    monkeypatch.setattr("measure.contenders.extra_buffers", lambda: extra)
     with closing(PlainLlama(str(tiny_target), **SMALL)) as llm:
         assert llm.model_params.use_extra_bufts is extra
 

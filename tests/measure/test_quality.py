@@ -6,8 +6,7 @@ import sys
 
 import pytest
 from helpers.making import SETUP, record, turn
-
-from pyspec.measure.quality import (
+from measure.quality import (
     NATS,
     ROUGE,
     VARIETY,
@@ -19,10 +18,11 @@ from pyspec.measure.quality import (
     unscored,
     variety,
 )
-from pyspec.measure.quality_page import quality_page
-from pyspec.measure.records import RunRecord
-from pyspec.measure.tasks import Options
-from pyspec.measure.variants import SideBySide, answer_all, parse_variants, rates
+from measure.quality_page import quality_page
+from measure.records import RunRecord
+from measure.tasks import Options
+from measure.variants import SideBySide, answer_all, parse_variants, rates
+
 from pyspec.profiling.questions import Question
 
 QUESTIONS = [

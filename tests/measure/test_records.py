@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from helpers.making import SETUP, record, turn
+from measure import records
+from measure.records import RunLog, commit, published, read_run_records
 
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.measure import records
-from pyspec.measure.records import RunLog, commit, published, read_run_records
 
 
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:

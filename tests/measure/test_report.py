@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from helpers.making import SETUP, record, turn
-
-from pyspec.measure.records import Difference, RunRecord
-from pyspec.measure.report import SHOWN, Results, card, collect, gather, page, save_page
+from measure.records import Difference, RunRecord
+from measure.report import SHOWN, Results, collect, gather, page, save_page
 
 
 def results_records() -> list[RunRecord]:
@@ -113,18 +112,15 @@ def test_pictures_can_be_drawn_from_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layers", "devices", "says"),
     [
-        (0, "", "1 threads, CPU"),
         (9, "NVIDIA H100 80GB", "1 threads, 9 layers on NVIDIA H100 80GB"),
         (-1, "A + B", "1 threads, all layers on A + B"),
         (9, "", "1 threads, 9 layers on a GPU"),  # records of earlier versions
     ],
 )
-def test_a_card_names_the_device(layers: int, devices: str, says: str) -> None:
-    """And so does the page, with llama.cpp's options that were given."""
+def test_the_page_names_the_device(layers: int, devices: str, says: str) -> None:
+    """With llama.cpp's options that were given."""
     setup = msgspec.structs.replace(
         SETUP, gpu_layers=layers, devices=devices, engine="tensor_split [3.0, 1.0]"
     )
     made = msgspec.structs.replace(results(), setup=setup)
-    assert says in card(made).markdown
-    if layers:
-        assert f"{says}, tensor_split [3.0, 1.0]\n" in page(made)
+    assert f"{says}, tensor_split [3.0, 1.0]\n" in page(made)

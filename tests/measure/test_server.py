@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from measure.contenders import Files, Server
+from measure.tasks import Options
 
 from pyspec.errors import EngineError
-from pyspec.measure.contenders import Files, Server
-from pyspec.measure.tasks import Options
 
 PROGRAM = """#!{python}
 import json, sys

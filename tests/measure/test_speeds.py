@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.making import record, turn
-
-from pyspec.measure.speeds import TOTAL, geomean, hindsight, summarise
+from measure.speeds import TOTAL, geomean, hindsight, summarise
 
 FIVE = [1, 2, 3, 4, 5]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from measure.errors import MeasureError
+from measure.variants import SideBySide, _Answer, parse_variant, parse_variants
 
 from pyspec.errors import OptionError
-from pyspec.measure.errors import MeasureError
-from pyspec.measure.variants import SideBySide, _Answer, parse_variant, parse_variants
 from pyspec.sampling.chain import Sampling
 
 PROMPT = list(range(3, 20))

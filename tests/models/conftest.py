@@ -26,7 +26,7 @@ def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def recording(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of some answers of the tiny target."""
-    from pyspec.models.recipe import write
+    from models.recipe import write
 
     folder = tmp_path_factory.mktemp("recording") / "rec"
     queue = [(i, f"say hello {i} times") for i in range(1, 13)]

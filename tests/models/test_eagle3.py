@@ -19,9 +19,9 @@ import llama_cpp as lc  # noqa: E402
 from llama_cpp import llama_cpp_ext as ext  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
-from pyspec.models.recipe import eagle3, evaluate, export, gguf_io, train, trainer  # noqa: E402
-from pyspec.models.recipe.rows import Corpus, Recording  # noqa: E402
-from pyspec.models.recipe.trainer import TrainingPlan  # noqa: E402
+from models.recipe import eagle3, evaluate, export, gguf_io, train, trainer  # noqa: E402
+from models.recipe.rows import Corpus, Recording  # noqa: E402
+from models.recipe.trainer import TrainingPlan  # noqa: E402
 
 SIZES = {"width": 64, "layers": 1, "heads": 4, "kv_heads": 4, "head": 16, "ff": 192}
 VOCAB, DRAFT_VOCAB = 320, 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import numpy as np
 
-from pyspec.models.recipe import gguf_io
+from models.recipe import gguf_io
 
 
 def correlated_states(count: int, width: int) -> np.ndarray:

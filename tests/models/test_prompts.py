@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from models.recipe import prompts
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import prompts
 from pyspec.profiling.questions import load_questions
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.recipe.rows import Corpus, Meta, Recording, RecordingWriter
 from pyspec.errors import TrainingError
-from pyspec.models.recipe.rows import Corpus, Meta, Recording, RecordingWriter
 
 META = Meta("0" * 64, 8, 300, 4)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyspec.models.recipe import scores
-from pyspec.models.recipe.rows import Meta
+from models.recipe import scores
+from models.recipe.rows import Meta
 
 META = Meta("0", 2, 300, 2)
 

@@ -18,10 +18,10 @@ import llama_cpp as lc  # noqa: E402
 from helpers.make_target import write_target  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
-from pyspec.models.recipe import evaluate, export, gguf_io, train, trainer  # noqa: E402
-from pyspec.models.recipe.rows import Corpus, Recording  # noqa: E402
-from pyspec.models.recipe.student import read_student, rollout_mask  # noqa: E402
-from pyspec.models.recipe.trainer import SoftmaxIds  # noqa: E402
+from models.recipe import evaluate, export, gguf_io, train, trainer  # noqa: E402
+from models.recipe.rows import Corpus, Recording  # noqa: E402
+from models.recipe.student import read_student, rollout_mask  # noqa: E402
+from models.recipe.trainer import SoftmaxIds  # noqa: E402
 
 SIZES = [
     "--width",

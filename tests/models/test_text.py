@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.recipe import text, write
+from models.recipe.rows import Recording
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import text, write
-from pyspec.models.recipe.rows import Recording
 
 ORIGIN = text.Origin("ab", 1, 320)
 ANSWERS = st.builds(

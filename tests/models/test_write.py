@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from models.recipe import target, write
+from models.recipe.rows import Recording
+from models.recipe.target import Target, best
 from pyspec.errors import TrainingError
-from pyspec.models.recipe import target, write
-from pyspec.models.recipe.rows import Recording
-from pyspec.models.recipe.target import Target, best
 
 
 def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

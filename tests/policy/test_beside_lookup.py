@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from measure.rounds import load_rounds
 
 from pyspec.engine.profiles import read_prior
-from pyspec.measure.rounds import load_rounds
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES

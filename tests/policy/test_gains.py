@@ -8,9 +8,9 @@ from statistics import geometric_mean
 
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
+from measure.rounds import load_rounds
 from msgspec import structs
 
-from pyspec.measure.rounds import load_rounds
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy

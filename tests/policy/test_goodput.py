@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measure.rounds import load_rounds
+from measure.synthetic import planted
 
-from pyspec.measure.rounds import load_rounds
-from pyspec.measure.synthetic import planted
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy

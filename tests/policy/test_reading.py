@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from measure.synthetic import planted
 
-from pyspec.measure.synthetic import planted
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measure.contenders import Ours
+from measure.rounds import load_rounds
+from measure.tasks import Options, parse_mode
 
 from pyspec.errors import InputError
-from pyspec.measure.contenders import Ours
-from pyspec.measure.rounds import load_rounds
-from pyspec.measure.tasks import Options, parse_mode
 from pyspec.profiling.costs import measure_costs
 from pyspec.profiling.profile import record_answer
 from pyspec.profiling.simulate import Answer, save_rounds

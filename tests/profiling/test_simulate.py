@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 from helpers.making import FLAT, synthetic
+from measure.rounds import load_rounds
 
-from pyspec.measure.rounds import load_rounds
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan
 from pyspec.profiling.simulate import Costs, Player, Times, fixed_speed, save_rounds

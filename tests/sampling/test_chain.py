@@ -7,9 +7,9 @@ import math
 import llama_cpp
 import numpy as np
 import pytest
+from measure.draws import top_two
 
 from pyspec.errors import OptionError
-from pyspec.measure.draws import top_two
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 
 

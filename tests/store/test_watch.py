@@ -10,8 +10,8 @@ import sys
 
 import pytest
 from helpers.waiting import wait
+from measure import bench
 
-from pyspec.measure import bench
 from pyspec.store import watch as module
 from pyspec.store.watch import Watch
 

@@ -152,7 +152,7 @@ def test_what_is_told(tiny_ascii: Path, tmp_path: Path) -> None:
     run(tmp_path, "completion", "bash")
 
 
-@pytest.mark.parametrize("name", ["bench", "quality", "profile"])
+@pytest.mark.parametrize("name", ["profile"])
 def test_what_is_measured(tiny_ascii: Path, questions: Path, tmp_path: Path, name: str) -> None:
     """Questions are answered, and a folder or the cache gets what was found."""
     more: dict[str, list[object]] = {

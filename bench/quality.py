@@ -1,4 +1,4 @@
-"""`pyspec quality`: what accepting near misses costs, and the verdict on a pair."""
+"""Says what accepting near misses costs in quality."""
 
 from __future__ import annotations
 
@@ -11,13 +11,27 @@ from typing import Any
 
 import click
 import msgspec
+from compare import MODELS, QUESTION_OPTIONS, QuestionOptions, command_line, engine_words
+from measure.bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence
+from measure.judging import TextJudge
+from measure.quality import (
+    VARIANTS,
+    QualityResults,
+    conclusion,
+    figures_of,
+    unscored,
+)
+from measure.quality_page import save_quality, variant_table
+from measure.records import RunRecord, describe
+from measure.variants import SideBySide, Variant, answer_all, parse_variants
+from measure.verdicts import keep_verdict, settings_of
 
 from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions, hush_llama
+from pyspec.cli.main import main
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
-from pyspec.cli.profile import MODELS
 from pyspec.engine.models import SideOptions
 from pyspec.engine.verdicts import PairVerdict
 from pyspec.errors import OptionError
@@ -26,21 +40,6 @@ from pyspec.screen.progress import store_progress
 from pyspec.screen.tables import print_table
 from pyspec.store.files import cache_dir, file_sha256
 from pyspec.store.locate import resolve
-
-from .bench_command import QUESTION_OPTIONS, QuestionOptions, command_line, engine_words
-from .bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence
-from .judging import TextJudge
-from .quality import (
-    VARIANTS,
-    QualityResults,
-    conclusion,
-    figures_of,
-    unscored,
-)
-from .quality_page import save_quality, variant_table
-from .records import RunRecord, describe
-from .variants import SideBySide, Variant, answer_all, parse_variants
-from .verdicts import keep_verdict, settings_of
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",
@@ -80,7 +79,7 @@ def quality(
 ) -> None:
     """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
 
-    Each question is answered by every variant. Variants are modes of `pyspec bench`, and margin+random, margin+thin,
+    Each question is answered by every variant. Variants are modes of `bench/compare.py`, and margin+random, margin+thin,
     plain+temp:T; @N uses only the first N questions. The page compares tokens a round, likelihood under the target,
     answers that loop and answers that fail a check, each with the first variant. With --verdict only the baseline and the
     rule that was chosen answer the half that confirms.
@@ -102,7 +101,7 @@ def quality(
     figures = figures_of(records, questions)
     said = conclusion(figures, named)
     results = QualityResults(
-        title, command_line(), records[-1].setup, figures, said, unscored(questions)
+        title, command_line("quality"), records[-1].setup, figures, said, unscored(questions)
     )
     save_quality(results, folder)
     print_table(variant_table(figures), stdout_console())
@@ -183,4 +182,5 @@ def _keep_verdict(
     )
 
 
-# -- the profile -------------------------------------------------------------------------------------------------------
+if __name__ == "__main__":
+    main(command=quality, name="bench/quality.py")

@@ -1,28 +1,30 @@
-"""`pyspec bench`: answers questions in several modes, and with other programs."""
+"""Compares speeds: answers questions in several modes, and with other programs."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
+from measure.bench import run_bench
+from measure.records import published
+from measure.report import speed_table
+from measure.tasks import Options, Task, parse_modes
 
 from pyspec.cli.command import command, option, tell
 from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions
+from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
-from pyspec.cli.options import ModelOptions
-from pyspec.cli.profile import COUNT, FILE, MARGIN, MODELS
+from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question, load_questions, select
 from pyspec.screen.tables import print_table
 
-from .bench import run_bench
-from .records import published
-from .report import Results, card, speed_table
-from .tasks import Options, Task, parse_modes
+FILE = click.Path(path_type=Path, dir_okay=False)
+COUNT = click.IntRange(min=1)
+MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices tensor_split"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +62,13 @@ class QuestionOptions(Options):
         return select(load_questions(self.questions), self.limit, self.category, self.every)
 
 
-def command_line() -> str:
-    """The command as it may be published: without folders of this machine and the page's own text."""
+def command_line(program: str) -> str:
+    """The program's command as it may be published: without folders of this machine and the page's own text."""
     words = sys.argv[1:]
     if "--about" in words:
         at = words.index("--about")
         words = [*words[:at], *words[at + 2 :]]
-    return published("pyspec", words)
+    return published(f"python bench/{program}.py", words)
 
 
 def engine_words(engine: EngineOptions) -> str:
@@ -77,20 +79,12 @@ def engine_words(engine: EngineOptions) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(given.items()))
 
 
-MODES = "plain,strict,margin"
-CARD_QUESTIONS = 2
-"""Questions per category for a card."""
-
-
 @dataclass(frozen=True)
 class BenchOptions:
     """What is compared, and the page's title and text."""
 
     # fmt: off
-    modes: str = option("Contenders", "--modes", default=MODES, help="Modes to compare, separated by commas.")
-    card: bool = option("Contenders", "--card", is_flag=True,
-        help="Instead, print one row to paste into an issue: plain and strict on 26 questions, 128 tokens each (11 minutes "
-        "at 10 tokens a second); --out is not needed.")
+    modes: str = option("Contenders", "--modes", default="plain,strict,margin", help="Modes to compare, separated by commas.")
     peers: str = option("Contenders", "--peers", default="",
         help="Other programs, separated by commas: llama_cpp[-lookup], server[-draft[:K]|-eagle3[:K]|-ngram].")
     server: Path | None = option("Contenders", "--server", type=FILE, help="The llama-server; if not given, that on PATH.")
@@ -110,15 +104,15 @@ class BenchOptions:
             )
         return Task(
             asked.chosen(), parse_modes(self.modes), asked, asked.folder, peers, self.server, self.peer_draft,
-            self.title, self.about, command_line(), said,
+            self.title, self.about, command_line("compare"), said,
         )  # fmt: skip
 
 
 QUESTION_OPTIONS = "out questions limit every category max_tokens temperature seed repeat warm_up"
 
 
-@command(first=f"modes card peers server peer_draft title about {QUESTION_OPTIONS} {MODELS}")
-def bench(
+@command(first=f"modes peers server peer_draft title about {QUESTION_OPTIONS} {MODELS}")
+def compare(
     compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:
     """Compare the speed of modes and of other programs; write runs.jsonl, README.md, results.json and plots to --out.
@@ -126,28 +120,14 @@ def bench(
     A mode is one or more parts joined by +: plain, strict, margin/gap=G/theta=T, fixed:K, confidence:P,
     companion, auto, lookup, model, nothing, apart, block. If a run is interrupted, run the same command again to resume.
     """
-    if compared.card:
-        _card(compared, asked, models, engine)
-        return
-    results = _compared(compared, asked, models, engine)
+    task = compared.task(asked, engine)
+    # each mode sets its own rule and length
+    opened = open_model(models.steady(), DraftOptions(verify="margin"), engine)
+    with opened as llm, run_progress() as report:
+        results = run_bench(llm, task, report, lambda note: tell(note, err=True))
     print_table(speed_table(results.summaries), stdout_console())
     tell(f"results are in {asked.out}", err=True)
 
 
-def _card(
-    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
-) -> None:
-    """Print the card; its runs are kept if a folder was named."""
-    modes = "plain,strict" if compared.modes == MODES else compared.modes
-    with TemporaryDirectory() as folder:
-        shorter = replace(asked, out=asked.out or Path(folder), limit=asked.limit or CARD_QUESTIONS)
-        results = _compared(replace(compared, modes=modes), shorter, models, engine)
-    tell(card(results).markdown)
-
-
-def _compared(
-    compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
-) -> Results:
-    task = compared.task(asked, engine)
-    with open_model(models.steady(), MARGIN, engine) as llm, run_progress() as report:
-        return run_bench(llm, task, report, lambda note: tell(note, err=True))
+if __name__ == "__main__":
+    main(command=compare, name="bench/compare.py")

@@ -1,4 +1,4 @@
-"""`pyspec bench`, as a user calls it."""
+"""`bench/compare.py`, as a user calls it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from compare import compare, engine_words
 from helpers import running
+from measure.records import read_run_records
+from measure.report import Results
 
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.measure.bench_command import engine_words
-from pyspec.measure.records import read_run_records
-from pyspec.measure.report import Results
+from pyspec.cli.main import main
 
 QUESTIONS = """\
 {"question_id": 1, "category": "a", "turns": ["abc abc abc", "again"]}
@@ -20,7 +21,7 @@ QUESTIONS = """\
 """
 
 
-run = partial(running.run, "bench")
+run = partial(running.run, begin=partial(main, command=compare))
 
 
 @pytest.fixture
@@ -45,23 +46,7 @@ def test_table_on_stdout_and_files_in_out(common: list[object], tmp_path: Path) 
     assert str(tmp_path) not in page
 
 
-def test_a_card_is_one_row_to_paste(common: list[object], tmp_path: Path) -> None:
-    """Machine, build, pair, temperature, plain speed, strict and the worst kind; no folder is needed, nor left."""
-    at = common.index("--out")
-    done = run(*common[:at], *common[at + 2 :], "--card")
-    assert done.returncode == 0, done.stderr
-    head, rule, row = done.stdout.splitlines()
-    assert head == "| machine | build | pair | T | plain tokens/s | strict | worst kind |"
-    assert set(rule) <= set("| -:")
-    *_, temperature, plain, strict, worst, _ = (cell.strip() for cell in row.split("|"))
-    assert temperature == "0"
-    assert float(plain) > 0 < float(strict)
-    assert worst.endswith(("(a)", "(b)"))
-    assert str(tmp_path) not in row
-    assert not (tmp_path / "out").exists()
-
-
-def test_without_a_card_a_folder_has_to_be_named(common: list[object]) -> None:
+def test_a_folder_has_to_be_named(common: list[object]) -> None:
     at = common.index("--out")
     done = run(*common[:at], *common[at + 2 :])
     assert done.returncode == 2

@@ -1,21 +1,25 @@
-"""`pyspec quality`, as a user calls it."""
+"""`bench/quality.py`, as a user calls it."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
-from helpers.running import Done, run
+from helpers import running
+from helpers.running import Done
+from measure.bounds import half_of
+from measure.quality import JUDGED, NATS, VARIETY, QualityResults
+from measure.records import RunRecord
+from measure.variants import SideBySide
+from quality import quality
 
+from pyspec.cli.main import main
 from pyspec.engine.models import SideOptions
-from pyspec.measure.bounds import half_of
-from pyspec.measure.quality import JUDGED, NATS, VARIETY, QualityResults
-from pyspec.measure.quality_command import quality
-from pyspec.measure.records import RunRecord
-from pyspec.measure.variants import SideBySide
 
+run = partial(running.run, begin=partial(main, command=quality))
 QUESTIONS = """\
 {"question_id": 1, "category": "a", "turns": ["abc abc"], "check": [{"kind": "json"}]}
 {"question_id": 2, "category": "b", "turns": ["hello"]}
@@ -27,7 +31,7 @@ def call(model: Path, tmp_path: Path, *more: str) -> Done:
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
     return run(
-        "quality", "-m", model, "--draft", "lookup", "--trust-model", "-c", "256", "-t", "1", "-n", "8",
+        "-m", model, "--draft", "lookup", "--trust-model", "-c", "256", "-t", "1", "-n", "8",
         "--questions", questions, "--out", tmp_path / "out", *more,
     )  # fmt: skip
 
@@ -96,7 +100,7 @@ def test_the_draft_goes_where_it_was_asked_to(
             made.append(options)
             super().__init__(*words, **options)
 
-    monkeypatch.setattr("pyspec.measure.quality_command.SideBySide", Watched)
+    monkeypatch.setattr("quality.SideBySide", Watched)
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
     done = CliRunner().invoke(
@@ -130,7 +134,7 @@ def test_a_verdict_keeps_its_answers_in_the_cache(tiny_ascii: Path, tmp_path: Pa
         "".join(f'{{"question_id": {i}, "category": "a", "turns": ["abc"]}}\n' for i in range(120))
     )
     words = [
-        "quality", "-m", tiny_ascii, "--draft", tiny_ascii, "--trust-model", "-c", "128", "-t", "1", "-n", "2",
+        "-m", tiny_ascii, "--draft", tiny_ascii, "--trust-model", "-c", "128", "-t", "1", "-n", "2",
         "--questions", path, "--verdict", "--variants", "strict+fixed:1,margin+fixed:1",
     ]  # fmt: skip
     for _ in range(2):
