@@ -92,12 +92,11 @@ def flash_attention() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """What a start and a question to a server may take is for people: a machine that stalls finds the same in a test."""
+    """What a start may take is for people: a machine that stalls finds the same in a test."""
     from helpers.waiting import DEADLINE_S
 
     with pytest.MonkeyPatch.context() as patch:
-        for limit in ("store.drafts.TIMEOUT_S", "chat.servers._TIMEOUT_S"):
-            patch.setattr(f"pyspec.{limit}", float(DEADLINE_S))
+        patch.setattr("pyspec.store.drafts.TIMEOUT_S", float(DEADLINE_S))
         yield
 
 

@@ -59,8 +59,6 @@ class LlamaChat:
     One answer at a time; only `cancel` may be called from another thread.
     """
 
-    knows_tokens = True
-
     def __init__(
         self,
         opener: Callable[..., SpeculativeLlama],

@@ -10,7 +10,7 @@ from pyspec.errors import ContextOverflow
 from pyspec.screen.words import counted
 from pyspec.text.messages import Message
 
-if TYPE_CHECKING:  # these import more, which a question to a server need not wait for
+if TYPE_CHECKING:  # --help needs none of these
     from pyspec.llama.options import AnswerOptions
     from pyspec.text.result import Result
     from pyspec.text.tokens import Token

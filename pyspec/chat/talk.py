@@ -14,7 +14,6 @@ from msgspec.structs import replace as replace_fields
 from pyspec.chat import HIDE, UNASKED, files
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended, why_cut
-from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, suggested_settings, values
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
@@ -53,7 +52,7 @@ class Chat:
     kept: whether the log was written. set_by_user: settings that the user has set, which no model's suggestions change.
     """
 
-    model: LlamaChat | RemoteChat
+    model: LlamaChat
     screen: Screen
     guard: Guard
     settings: ChatSettings = ChatSettings()
@@ -209,9 +208,7 @@ class Chat:
                 self.screen.note(f"the context was full; dropped the {gone}")
             exchange.options, exchange.seed = self._options(seed, self.settings.rule), seed
             exchange.answer = self._stream(prompt, exchange.options)
-            exchange.seed = exchange.answer.speculation.get(
-                "seed", seed
-            )  # a server may draw its own
+            exchange.seed = exchange.answer.speculation.get("seed", seed)
         finally:
             if exchange.answer is None:
                 self.conversation.exchanges.pop()
@@ -268,7 +265,7 @@ class Chat:
 
     def _paint(self) -> TokenPaint | None:
         """Return what colours an answer's tokens, if the user wants that and the terminal has colours."""
-        if not (self.settings.tokens and has_colour(self.screen.out) and self.model.knows_tokens):
+        if not (self.settings.tokens and has_colour(self.screen.out)):
             return None
         return TokenPaint(self.model.piece, colour=True)
 

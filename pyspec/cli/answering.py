@@ -20,7 +20,6 @@ from pyspec.screen.words import speed_sentence, stats_line
 
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
-    from pyspec.chat.remote import RemoteChat
     from pyspec.text.parts import Piece
     from pyspec.text.result import Result
 
@@ -30,13 +29,13 @@ class OutputOptions(ShownOptions):
     """What to print beside the text or instead of it."""
 
     # fmt: off
-    tokens: bool = option("Output", "--tokens", local=True, is_flag=True, help="Colour each token by where it came from.")
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
     as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
     # fmt: on
 
 
 def conversation_of(
-    model: LlamaChat | RemoteChat, dialogue: DialogueOptions, raw: bool
+    model: LlamaChat, dialogue: DialogueOptions, raw: bool
 ) -> tuple[Conversation, Path | None]:
     """Return the conversation, and the file of one that goes on. Raises InputError if there is nothing to continue."""
     if not dialogue.going_on:
@@ -61,7 +60,7 @@ def keep_chat(
     path: Path | None,
     dialogue: DialogueOptions,
     conversation: Conversation,
-    model: LlamaChat | RemoteChat,
+    model: LlamaChat,
     answer: Result,
     seed: int,
 ) -> None:
@@ -75,7 +74,7 @@ def keep_chat(
         return
     last = conversation.exchanges[-1]
     last.answer = unended(answer, model.piece)
-    last.seed = answer.speculation.get("seed", seed)  # a server may draw its own
+    last.seed = answer.speculation.get("seed", seed)
     path = path or (new_path() if dialogue.log else None)
     if path is None:
         return
@@ -139,7 +138,7 @@ def shown_answer(
 def say_answer(
     llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Any
 ) -> None:
-    """Report on an answer that was shown. llm: a `SpeculativeLlama`, or what stands in for one."""
+    """Report on an answer that was shown. llm: the model that gave it."""
     if output.as_json:
         tell(json.dumps(_report(llm, answer, output.tokens), ensure_ascii=False))
         return
@@ -163,7 +162,7 @@ def say_answer(
 def _report(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
     beside = ("timings", "prompt_tokens")
     block = {name: value for name, value in answer.speculation.items() if name not in beside}
-    from msgspec.structs import asdict  # noqa: PLC0415 - as above
+    from msgspec.structs import asdict  # noqa: PLC0415 - seldom needed
 
     report: dict[str, Any] = {
         "text": answer.text,

@@ -18,10 +18,9 @@ from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation
 from pyspec.chat.files import last_model, new_path, newest
 from pyspec.chat.prompt import TerminalReader, run, script_entries, terminal_kept, whole_entry
-from pyspec.chat.remote import RemoteChat
 from pyspec.chat.settings import BRIEF, FULL, SILENT, ChatSettings
 from pyspec.chat.talk import Chat
-from pyspec.cli.command import changed_options, command, option
+from pyspec.cli.command import command, option
 from pyspec.cli.consoles import screen_of
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import find, open_model
@@ -35,7 +34,6 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import interruptible
-from pyspec.cli.there import chosen_server
 from pyspec.screen.words import STATS_HELP
 
 EXAMPLES = [
@@ -102,18 +100,13 @@ def chat(
     if options.going_on and models.model is None:
         models = replace(models, model=last_model())
     settings = options.settings(drafts, sampler, shown)
-    there = chosen_server(options.server, models, engine, changed_options(options, local=True))
-    model = (
-        RemoteChat(there)
-        if there
-        else LlamaChat(
-            lambda **other: open_model(replace(models, **other), drafts, engine, options.memory),
-            options.prompt_cache,
-            lambda **other: find(replace(models, **other)),
-            models.model,
-            options.cache_ram,
-            options.mmproj,
-        )
+    model = LlamaChat(
+        lambda **other: open_model(replace(models, **other), drafts, engine, options.memory),
+        options.prompt_cache,
+        lambda **other: find(replace(models, **other)),
+        models.model,
+        options.cache_ram,
+        options.mmproj,
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(options.system)
@@ -148,8 +141,7 @@ def _greet(talk: Chat) -> None:
     drafts = f"draft {model.draft}"
     if model.companion != "none":
         drafts += f", companion {model.companion}"
-    where = f", by the server at {model.server.url}" if isinstance(model, RemoteChat) else ""
-    talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}{where}")
+    talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
     talk.screen.note("/help lists the commands, Ctrl-D quits")
 
 

@@ -35,7 +35,6 @@ ENVIRONMENT = (
     ("PYSPEC_MODELS", "folder of another manifest of known models"),
     ("PYSPEC_CHATS", "folder of the log of chats and answers; empty for no log"),
     ("PYSPEC_CHAT_HISTORY", "file of lines typed in chats; empty for no history"),
-    ("PYSPEC_SERVERS", "folder of records of running servers; empty for none"),
     ("OLLAMA_MODELS, HF_HOME, HF_HUB_CACHE, LLAMA_CACHE", "where other programs keep models"),
     ("HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "access to the Hugging Face hub"),
     ("PYSPEC_API_KEY", "key that clients of `pyspec serve` must send"),
@@ -48,7 +47,6 @@ class Option(click.Option):
     """An option of a group. aliases: names from other programs, which work but are not listed.
 
     words: the possible values, for an option whose value may be left out; a following word not among them is not its value.
-    local: whether it needs the model in this process, so that no running server can answer; see `changed_options`.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class Option(click.Option):
         group: str,
         aliases: Sequence[str] = (),
         words: Sequence[str] = (),
-        local: bool = False,
         **settings: Any,
     ) -> None:
         settings.setdefault("show_default", settings.get("default") not in (None, ""))
@@ -68,7 +65,6 @@ class Option(click.Option):
         self.group = group
         self.aliases = frozenset(aliases)
         self.words = tuple(words)
-        self.local = local
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the listed names and the help text."""
@@ -80,21 +76,38 @@ class Option(click.Option):
         return record[0], _IN_WORDS.sub(r"[default: \1]", _RANGE.sub("", record[1])).rstrip()
 
 
+GONE = {
+    "--server": "generate and chat load the model themselves; clients of `pyspec serve` use its HTTP API",
+    "--spec-type": "--draft lookup, NAME or mtp says what drafts",
+    "--lookup": "use --draft lookup",
+    "--num-pred-tokens": "use --draft-max N",
+    "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
+    "-hf": "use -m OWNER/REPO[:TYPE]",
+    "--hf-repo": "use -m OWNER/REPO[:TYPE]",
+}
+"""Options of other programs or earlier versions that no command has, and what to do instead."""
+
+
+class _Gone(click.Option):
+    """An option that is refused, with or without a value."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            [f"gone_{name.strip('-').replace('-', '_')}", name], is_flag=False, flag_value="", hidden=True, is_eager=True,
+            expose_value=False, callback=partial(_refuse, name),
+        )  # fmt: skip
+
+
+def _refuse(name: str, ctx: click.Context, _param: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        raise click.UsageError(f"there is no option {name}; {GONE[name]}", ctx)
+
+
 def option(group: str, *names: str, **settings: Any) -> Any:
     """Return a dataclass field that becomes an `Option` of this group, with the field's name and default."""
     empty = False if settings.get("is_flag") else () if settings.get("multiple") else None
     metadata = {"names": names, "group": group, **settings}
     return field(default=settings.get("default", empty), metadata=metadata)
-
-
-def changed_options(*groups: Any, local: bool = False) -> list[str]:
-    """Return the names of the options in these dataclasses that differ from their defaults. local: only those marked so."""
-    return [
-        str(each.metadata["names"][-1])
-        for group in groups
-        for each in fields(group)
-        if getattr(group, each.name) != each.default and (each.metadata.get("local") or not local)
-    ]
 
 
 def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -135,7 +148,9 @@ class Subcommand(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, with `--help-all`; it is listed if `--help` does not list all."""
         params = super().get_params(ctx)
-        return [*params, help_all(f"All {len(params) + 1} options." if self.first else None)]
+        own = {name for each in params for name in each.opts}
+        every = help_all(f"All {len(params) + 1} options." if self.first else None)
+        return [*params, every, *(_Gone(name) for name in GONE if name not in own)]
 
     def _listed(self, ctx: click.Context) -> list[click.Parameter]:
         params = self.get_params(ctx)

@@ -146,7 +146,7 @@ def hush_llama(verbose: bool) -> None:
 
     They would mislead: a cancelled answer makes llama.cpp log errors, and pyspec reports real errors itself.
     """
-    import ctypes  # noqa: PLC0415 - who is answered by a server needs neither
+    import ctypes  # noqa: PLC0415 - --help needs none of these
 
     import llama_cpp  # noqa: PLC0415
 

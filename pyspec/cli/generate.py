@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyspec.chat import UNASKED
 from pyspec.chat.dialogue import Exchange
-from pyspec.chat.remote import RemoteChat
-from pyspec.chat.servers import RunningServer
 from pyspec.cli.answering import (
     OutputOptions,
     answer_writer,
@@ -27,7 +23,7 @@ from pyspec.cli.answering import (
     say_answer,
     shown_answer,
 )
-from pyspec.cli.command import TEXT, changed_options, command, option, tell
+from pyspec.cli.command import TEXT, command, option
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     CacheOptions,
@@ -38,7 +34,6 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, prompt_text
-from pyspec.cli.there import chosen_server, stand_in
 from pyspec.errors import OptionError
 from pyspec.llama.options import AnswerOptions
 from pyspec.screen.words import STATS_HELP
@@ -81,7 +76,7 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
     images: tuple[Path, ...] = option("Prompt", "--image", multiple=True, metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False),
         help="A picture before the prompt, for a model with --mmproj; may be repeated.")
-    raw: bool = option("Prompt", "--raw", local=True, is_flag=True, help="Send the prompt unchanged, without the chat template.")
+    raw: bool = option("Prompt", "--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
     max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
         help="Largest prompt, bytes.")
     # fmt: on
@@ -117,13 +112,13 @@ class ShapeOptions:
         metavar="N", help="Longest answer, tokens; -1 for as many as fit.")
     stop: tuple[str, ...] = option("Answer", "--stop", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
         help="Stop before this text; may be repeated.")
-    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), local=True, type=TEXT, metavar="FILE|JSON",
+    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
         help="Answer with JSON that follows this schema; {} allows any JSON.")
-    json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), local=True, type=_FILE,
+    json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), type=_FILE,
         help="The same, from a file.")
-    grammar: str | None = option("Answer", "--grammar", local=True, type=TEXT, metavar="GBNF",
+    grammar: str | None = option("Answer", "--grammar", type=TEXT, metavar="GBNF",
         help="Answer with text that follows this grammar.")
-    grammar_file: Path | None = option("Answer", "--grammar-file", local=True, type=_FILE, help="The same, from a file.")
+    grammar_file: Path | None = option("Answer", "--grammar-file", type=_FILE, help="The same, from a file.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -172,7 +167,7 @@ def _last_one(models: ModelOptions) -> ModelOptions:
 def _opened(
     request: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
 ) -> LlamaChat:
-    from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - not needed where a server answers
+    from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - loads llama.cpp
     from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
 
     opener = partial(open_model, models, drafts, engine, request.memory)
@@ -196,12 +191,8 @@ def generate(
     speculation, content, question = drafts.speculation, shape.language(), request.question(text)
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     models = _last_one(models) if request.going_on else models
-    own = changed_options(request, shape, output, local=True)
-    own += ["-n 0"] if shape.max_tokens == 0 else []
-    if (there := chosen_server(request.server, models, engine, own)) is not None:
-        return _by_server(there, question, request, shape, drafts, sampler, output)
     screen = _screen(output)
-    from pyspec.text.parts import Piece  # noqa: PLC0415 - not needed where a server answers
+    from pyspec.text.parts import Piece  # noqa: PLC0415 - --help needs neither
     from pyspec.text.result import result_of  # noqa: PLC0415
 
     with closing(_opened(request, models, drafts, engine)) as model:
@@ -263,59 +254,6 @@ def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> N
         screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
     if output.reasoning_budget > 0 and not model.reasons:
         screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
-
-
-def _by_server(
-    there: RunningServer,
-    question: Exchange,
-    request: PromptOptions,
-    shape: ShapeOptions,
-    drafts: DraftOptions,
-    sampler: SamplerOptions,
-    output: OutputOptions,
-) -> int:
-    model = RemoteChat(there)
-    model.thinking = output.reasoning != UNASKED and output.reasoning_budget != 0
-    model.budget = output.reasoning_budget
-    sampling = sampler.sampling(suggested=model.suggested.values)
-    limit = None
-    if model.budget >= 0:
-        from pyspec.text.budget import ReasoningLimit  # noqa: PLC0415 - seldom needed
-
-        limit = ReasoningLimit(model.budget)
-    options = AnswerOptions(
-        sampling, drafts.speculation, shape.max_tokens, shape.stop, reasoning=limit
-    )
-    conversation, path = conversation_of(model, request, raw=False)
-    conversation.exchanges.append(question)
-    model.take(conversation.messages())
-    answer = model.answer((), options)
-    screen = _screen(output) if _on_terminal(output) else PlainScreen()  # while the server computes
-    screen.note(f"by the server at {there.url}: {model.name}, draft {model.draft}")
-    with answer_writer(screen, output, model.piece) as write:
-        pieces, signals = shown_answer(answer, model.cancel, screen.progress.stop, write)
-    from pyspec.text.result import result_of  # noqa: PLC0415 - while the server computed
-
-    result = result_of(pieces, model.stats)
-    keep_chat(path, request, conversation, model, result, sampling.seed)
-    say_answer(stand_in(model), result, output, shape.max_tokens, screen)
-    return _status(result, signals, shaped=False)
-
-
-def _on_terminal(output: OutputOptions) -> bool:
-    """Whether anything is painted or wrapped, for which a screen is imported before the first word."""
-    return output.color == "always" or sys.stdout.isatty() or sys.stderr.isatty()
-
-
-class PlainScreen:
-    """What an answer needs of a `Screen` where nothing is a terminal."""
-
-    out = SimpleNamespace(is_terminal=False)
-    progress = SimpleNamespace(stop=lambda: None)
-
-    def note(self, text: str) -> None:
-        """Print a line about what happened."""
-        tell(text, err=True)
 
 
 def _screen(output: OutputOptions) -> Screen:

@@ -185,7 +185,7 @@ def info(as_json: bool) -> None:
         tell(missed, err=True)
 
 
-_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"), ("SERVERS", "servers"))
+_STATE = (("CHATS", "chats"), ("CHAT_HISTORY", "chat-history"))
 """Variables and names of what commands leave outside the cache."""
 
 

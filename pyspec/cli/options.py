@@ -108,7 +108,7 @@ class ProjectorOptions:
     """What turns pictures into a model's inputs."""
 
     # fmt: off
-    mmproj: Path | None = option("Models", "--mmproj", aliases=("-mm",), local=True, metavar="FILE",
+    mmproj: Path | None = option("Models", "--mmproj", aliases=("-mm",), metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         help="The model's projector, with which it sees pictures.")
     # fmt: on
@@ -185,9 +185,9 @@ class CacheOptions:
     """Where to keep processed prompts and earlier texts for later processes."""
 
     # fmt: off
-    prompt_cache: Path | None = option("Prompt", "--prompt-cache", local=True, type=click.Path(path_type=Path, dir_okay=False),
+    prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
         help="Keep the processed prompt in this file and reuse it next time; with several prompts, only their common beginning.")
-    memory: bool | Path = option("Drafts", "--memory", local=True, metavar="on|off|DIR", type=_memory, default=True,
+    memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default=True,
         show_default="on", help="Draft from earlier texts too: those of this process (on), or also those of other processes with "
         "the same DIR.")
     # fmt: on
@@ -198,7 +198,7 @@ class KeptOptions(CacheOptions):
     """The same where conversations come and go."""
 
     # fmt: off
-    cache_ram: int | None = option("Prompt", "--cache-ram", local=True, metavar="MIB", type=click.IntRange(min=0),
+    cache_ram: int | None = option("Prompt", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
         help="Memory for conversations that gave way to others, so that they are not read again; if not given, an eighth of what "
         "is free.")
     # fmt: on
@@ -206,13 +206,11 @@ class KeptOptions(CacheOptions):
 
 @dataclass(frozen=True)
 class DialogueOptions(SystemOptions):
-    """Which conversation to continue, who answers, and whether to keep this one."""
+    """Which conversation to continue, and whether to keep this one."""
 
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
         help="Continue the last answer or chat; -c without a number does the same.")
-    server: str = option("Conversation", "--server", metavar="auto|none|URL", default="auto",
-        help="Who answers: a `pyspec serve` of yours that runs and has the model (auto), this process (none), or that server.")
     log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation for -c.")
     # fmt: on
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pyspec.batch import Batch, Settings
 from pyspec.batch.room import expected_bytes, room_of_models
 from pyspec.batch.run import MIN_INTERACTIVE
-from pyspec.chat.servers import RunningServer, announce
 from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.opening import files_among, find
@@ -31,10 +27,9 @@ from pyspec.cli.server_options import ServerOptions
 from pyspec.engine.models import SideOptions
 from pyspec.errors import NoMemory, OptionError
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.progress import store_progress
 from pyspec.serve.settings import ServerSettings, served_name
-from pyspec.store.locate import found_here, means, resolve
+from pyspec.store.locate import found_here, resolve
 from pyspec.store.others import name_of
 from pyspec.store.sources import load_manifest
 
@@ -84,12 +79,6 @@ class ServedModels(ModelOptions, ProjectorOptions):
         return list(dict.fromkeys([*map(served_name, self.model), *here]))
 
 
-_OF_SPEED = {
-    "n_batch", "n_ubatch", "n_threads_batch", "offload_kqv", "use_mmap", "use_mlock", "split_mode", "main_gpu", "tensor_split",
-}  # fmt: skip
-"""Options of the engine that change no answer, but for rounding."""
-
-
 @dataclass(frozen=True)
 class Loader:
     """Loads the models of a server with the options it was started with."""
@@ -120,14 +109,6 @@ class Loader:
         return True
 
     @property
-    def answers_as_usual(self) -> bool:
-        """Whether answers are those that the model gives without any option of this server but where and how fast it runs."""
-        own = self.models.chat_template, dict(self.models.template_args), self.system.system
-        options = self.engine.arguments.keys() - _OF_SPEED
-        budget = self.server.reasoning_budget >= 0
-        return not (any(own) or options or budget or self.drafts.verify != DraftOptions.verify)
-
-    @property
     def memory(self) -> float:
         """Bytes that all models may take together."""
         limit, models = self.server.models_memory, self.models
@@ -155,16 +136,10 @@ class Loader:
             )
         return nbytes
 
-    def load(
-        self, name: str | None, found: Callable[[Path], None] = lambda _: None
-    ) -> tuple[Batch, ServerSettings]:
-        """Load a model and make it ready to answer. name: the name that clients use, None for the default target.
-
-        found: called with the file before it is loaded.
-        """
+    def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
+        """Load a model and make it ready to answer. name: the name that clients use, None for the default target."""
         server, memory, several = self.server, self.cache.memory, self.several
         path, arguments = self._find(name)
-        found(path)
         if several and isinstance(memory, Path):  # one model's tokens mean nothing to another
             memory = memory / path.stem
         rule, word = self.drafts.rule, self.models.of(name).model
@@ -248,9 +223,8 @@ def serve(
     listener = _listen(server.host, server.port)
     loader = Loader(server, system, cache, models, drafts, sampler, engine)
     port = listener.getsockname()[1]
-    with closing(_Record(loader, port)) as record, ExitStack() as stack:
-        batch, serving = loader.load(models.first, record.loading)
-        stack.enter_context(batch)
+    batch, serving = loader.load(models.first)
+    with batch:
         catalogue = server.models_max > max(1, len(models.model))
         names = partial(models.names, catalogue=catalogue)
         most = server.models_max or len(models.model)
@@ -273,55 +247,11 @@ def serve(
         draining = DrainingServer(
             config, app.state.fleet, server.drain, _BACKLOG, server.idle or 0.0, app.state.activity
         )
-        record.ready(serving.model, batch)
         draining.run(sockets=[listener])
-        record.close()
         leave_hung(app.state.fleet)
         for each in embedders:
             each.close()
     draining.repeat_signal()
-
-
-class _Record:
-    """By which `generate` and `chat` of this user find the server, unless its options make it answer otherwise."""
-
-    def __init__(self, loader: Loader, port: int) -> None:
-        server = loader.server
-        host = "127.0.0.1" if server.host in ("0.0.0.0", "::", "localhost") else server.host  # noqa: S104
-        shown = f"[{host}]" if ":" in host else host
-        key = (server.keys or "").partition("\n")[0]
-        self._loader = loader
-        self._file: Path | None = None
-        self._known = RunningServer(f"http://{shown}:{port}", key, os.getpid(), "", "", "", 0)
-
-    def loading(self, path: Path) -> None:
-        """The file that is loaded now is this one."""
-        path = path.absolute()
-        self._write(replace(self._known, path=str(path), default=means(None, path)))
-
-    def ready(self, name: str, batch: Batch) -> None:
-        """Requests are taken from now on. name: of the model, for clients."""
-        word, facts = self._loader.models.of(self._loader.models.first).model, batch.facts
-        suggested = suggested_by(Path(self._known.path), word or "")
-        self._write(
-            replace(
-                self._known,
-                name=name,
-                draft=facts["draft"],
-                n_ctx=facts["n_ctx"],
-                suggested=dict(suggested.values),
-                left=list(suggested.left),
-            )
-        )
-
-    def _write(self, known: RunningServer) -> None:
-        self._known = known
-        self._file = announce(known) if self._loader.answers_as_usual else None
-
-    def close(self) -> None:
-        """The server is not to be found any more."""
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
 
 
 def _announce(server: ServerOptions, model: str, facts: dict[str, Any], port: int) -> None:

@@ -194,7 +194,7 @@ class AnswerOptions:
 
         own: the rule if the call names none. hook: logits processors. Raises InputError or OptionError.
         """
-        from pyspec._lib import address  # noqa: PLC0415 - options are also those of a server's answers
+        from pyspec._lib import address  # noqa: PLC0415 - --help needs no engine
         from pyspec.engine.handle import Gate  # noqa: PLC0415
         from pyspec.engine.runs import UNLIMITED, Run  # noqa: PLC0415
         from pyspec.sampling.chain import build_chain  # noqa: PLC0415

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Literal, NamedTuple, get_args
 
@@ -53,8 +54,6 @@ def check_noise(noise: object) -> None:
 
 def derive_seed(seed: int, *names: object) -> int:
     """A 32-bit seed for one of several answers: choices of a request, records of a batch, questions."""
-    import hashlib  # noqa: PLC0415 - takes 3 ms, and who asks a server needs none
-
     digest = hashlib.sha256("\0".join(map(str, (seed, *names))).encode()).digest()
     return int.from_bytes(digest[:4], "little")
 

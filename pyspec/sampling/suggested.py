@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspec.errors import OptionError
 from pyspec.sampling.options import NUMBERS, SUGGESTED, check_numbers
+from pyspec.store.header import facts_of
+from pyspec.store.others import ollama_params
 
 _OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}
 """Keys of files whose names are not ours."""
@@ -56,9 +58,6 @@ def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
 
     Values that are no numbers, or outside the range of their option, are named among those not followed.
     """
-    from pyspec.store.header import facts_of  # noqa: PLC0415 - not needed for what a server tells
-    from pyspec.store.others import ollama_params  # noqa: PLC0415
-
     facts = facts_of(path)
     own = {} if facts is None else facts.sampling
     kept = ollama_params(path, name)

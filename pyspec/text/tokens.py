@@ -7,9 +7,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 
@@ -73,8 +73,6 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, row: npt.NDArray[np.float32], token: int, n: int = 0) -> TokenLogprobs:
         """Log-softmax of a row of logits [n_vocab] at `token`, and its n largest values."""
-        import numpy as np  # noqa: PLC0415 - who answers by a server needs none
-
         wide = row.astype(np.float64)
         logs = wide - wide.max()
         logs -= np.log(np.exp(logs).sum())

@@ -126,11 +126,11 @@ def test_info_names_every_folder(
 ) -> None:
     """Whoever removes pyspec deletes these; an empty variable means that nothing is left there."""
     monkeypatch.setenv("PYSPEC_CHATS", "/of/chats")
-    monkeypatch.setenv("PYSPEC_SERVERS", "")
+    monkeypatch.setenv("PYSPEC_CHAT_HISTORY", "")
     with pytest.raises(SystemExit):
         main(["info", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert (found["chats"], found["servers"]) == ("/of/chats", "none")
+    assert (found["chats"], found["chat-history"]) == ("/of/chats", "none")
 
 
 @pytest.mark.parametrize("words", [[], ["models"], ["models", "pull"], ["info"]])

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
-from pyspec.cli.command import Subcommand, tell
+from pyspec.cli.command import GONE, Subcommand, tell
 from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
@@ -84,7 +84,7 @@ def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) 
     assert parsed(*words)[name] == value
 
 
-@pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-hf", "-model", "-cnv"])
+@pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-model", "-cnv"])
 @pytest.mark.parametrize("command", [generate, chat, profile, draft, serve])
 def test_words_that_are_none_are_refused_by_name(word: str, command: click.Command) -> None:
     """-mx is not `-m x`: a misread option would load the wrong model."""
@@ -375,3 +375,16 @@ def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -
     """Names wider than a third of the page have a line of their own, and sentences two thirds."""
     lines = help_of(command, width=60).splitlines()
     assert max(len(line) - len(line.lstrip()) for line in lines) <= 26
+
+
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("value", [[], ["x"]])
+def test_an_option_that_is_gone_is_refused_by_what_to_use(
+    name: str, value: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, with or without a value, wherever it stands."""
+    for words in ([name, *value], ["hi", name, *value]):
+        with pytest.raises(SystemExit) as left:
+            main(["generate", *words])
+        assert left.value.code == 2
+        assert f"there is no option {name}; {GONE[name]}" in capsys.readouterr().err

@@ -65,7 +65,6 @@ class FakeModel:
     cancelled: bool = False
     stats: dict[str, Any] | None = None
     suggested: SuggestedSampling = SuggestedSampling()
-    knows_tokens: bool = True
 
     def prompt(self, messages: Sequence[Message], *, goes_on: bool = False) -> list[int]:
         ids: list[int] = []

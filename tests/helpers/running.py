@@ -34,8 +34,8 @@ Main = Callable[[list[str]], Any]
 _run, _popen = subprocess.run, subprocess.Popen
 """As they are, whatever stands for them later."""
 
-QUIET = {"PYSPEC_CHATS": "", "PYSPEC_CHAT_HISTORY": "", "PYSPEC_SERVERS": ""}
-"""No log of answers and chats, and no records of servers, unless a test names a folder."""
+QUIET = {"PYSPEC_CHATS": "", "PYSPEC_CHAT_HISTORY": ""}
+"""No log of answers and chats unless a test names a folder."""
 
 
 class Done(NamedTuple):
