@@ -5,8 +5,8 @@ Records finish out of order, and in another order after an interruption. So they
 OUT is absent, the former one, or complete. Finished records do not change. Unless the batch is exact, records computed after an
 interruption may differ at near-ties from those of an undisturbed run, since floats round by the number of a decode's rows.
 
-- Line one is the header: the run's identity (hashes of models and inputs, options). A journal with another header is never
-  continued.
+- Line one is the header: the run's identity (hashes of models, options). A journal with another header is never continued.
+- A result is known by its record's id and the hash of its request, so that inputs may be mended and extended between two runs.
 - Each record is written by one `os.write`. A write that fails or falls short is truncated, and so is a line torn by a crash,
   with all after it, when the journal is opened.
 - `flock` keeps a second process out.
@@ -49,19 +49,26 @@ _BEYOND = 1 << 40
 _HASH = 64  # hex digits of a hash, which messages leave out
 RESUME = "run the same command again to resume"
 
+Key = tuple[str, str]
+"""What identifies a result: its record's id, and the hash of its request."""
+
+_WRITTEN = ""
+# stands for the id where a journal notes the hash of an output file
+
 
 class Journal:
     """An append-only file of results, locked by this process.
 
-    places: offset and size in bytes of each record's line. failed: indexes of failed records. anew: whether to replace a
+    places: offset and size in bytes of each result's line. failed: those of failed records. anew: whether to replace a
     journal of another run. Raises BatchWriteError if the file cannot be created, is in use or is no journal, and ResumeMismatch
-    if it belongs to other inputs, models or options.
+    if it belongs to other models or options.
     """
 
     def __init__(self, path: Path, run: dict[str, Any], *, anew: bool = False) -> None:
         self.path = path
-        self.places: dict[int, tuple[int, int]] = {}
-        self.failed: set[int] = set()
+        self.places: dict[Key, tuple[int, int]] = {}
+        self.failed: set[Key] = set()
+        self.written: set[str] = set()
         self._anew = anew
         self._synced, self._end = monotonic(), 0
         self._fd = _open_locked(path)
@@ -71,10 +78,6 @@ class Journal:
             os.close(self._fd)
             raise
 
-    def __contains__(self, index: int) -> bool:
-        """Whether the record of this index is finished."""
-        return index in self.places
-
     def append(self, result: RecordResult) -> None:
         """Add a finished record. Raises BatchWriteError, after which the file ends with the previous record."""
         data = msgspec.json.encode(result) + b"\n"
@@ -83,8 +86,13 @@ class Journal:
         if monotonic() - self._synced >= SYNC_S:
             self.sync()
 
-    def read(self, index: int) -> RecordResult:
-        offset, size = self.places[index]
+    def note(self, sha256: str) -> None:
+        """Note the hash of an output file that is about to be written, by which `written` has it. Raises BatchWriteError."""
+        if sha256 not in self.written:
+            self.append(RecordResult(index=-1, id=_WRITTEN, prompt_sha256=sha256))
+
+    def read(self, key: Key) -> RecordResult:
+        offset, size = self.places[key]
         os.lseek(self._fd, offset, os.SEEK_SET)  # appending ignores the offset
         return msgspec.json.decode(os.read(self._fd, size), type=RecordResult)
 
@@ -135,10 +143,14 @@ class Journal:
         )
 
     def _keep(self, result: RecordResult, size: int) -> None:
-        self.places[result.index] = self._end - size, size
-        self.failed.discard(result.index)  # a record's last line counts
+        key = result.id, result.prompt_sha256
+        if result.id == _WRITTEN:
+            self.written.add(result.prompt_sha256)
+            return
+        self.places[key] = self._end - size, size
+        self.failed.discard(key)  # a result's last line counts
         if result.error is not None:
-            self.failed.add(result.index)
+            self.failed.add(key)
 
     def _recover(self, run: dict[str, Any]) -> None:
         """Read the existing records, and truncate after the last whole one."""

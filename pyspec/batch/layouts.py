@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -15,12 +16,18 @@ from pyspec.requests.records import Record
 from pyspec.store.files import write_whole
 from pyspec.text.result import RecordResult
 
+Results = Callable[[int], RecordResult]
+"""The result of a record, by its place among the inputs."""
+
 
 class OutputFiles:
     """A run's output files. A file that existed before is replaced only if this run wrote it.
 
-    overwrite: whether to replace any file. signatures: what identifies each file's content when the run begins.
+    overwrite: whether to replace any file. signatures: what identifies each file's content when the run begins. stale: whether
+    an earlier output has every record and yet has to be written again.
     """
+
+    stale = False
 
     def __init__(
         self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
@@ -38,27 +45,31 @@ class OutputFiles:
                     f"{as_text(str(path))} is a model and would be overwritten", "give another -o"
                 )
 
-    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the content of a file in parts."""
         raise NotImplementedError
 
-    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """Return the lines of an earlier output, see `JsonLines`; none where only the journal has results."""
+    def inspect(self, run: str) -> list[RecordResult]:
+        """Return the results of an earlier output, see `JsonLines`; none where only the journal has them."""
         return []
 
-    def check(self, journal: Journal, records: Sequence[Record]) -> None:
-        """Raise ResumeMismatch where a file exists that was not written from this journal."""
-        complete = all(i in journal for i in range(len(records)))
+    def check(self, journal: Journal) -> None:
+        """Raise ResumeMismatch where a file exists that no run with this journal has written."""
         for path, signature in self.signatures.items():
             if self.overwrite or signature is None:
                 continue
-            if not complete or path.read_bytes() != b"".join(self.chunks(path, journal, records)):
+            if _sha256([path.read_bytes()]) not in journal.written:
                 raise self.refuse(path)
 
-    def assemble(self, journal: Journal, records: Sequence[Record]) -> None:
+    def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
         """Write the files. Raises BatchWriteError."""
+        for (
+            path
+        ) in self.signatures:  # noted before, so that a file is known whenever the process ends
+            journal.note(_sha256(self.chunks(path, results, records)))
+        journal.sync()
         for path in self.signatures:
-            self._write(path, self.chunks(path, journal, records))
+            self._write(path, self.chunks(path, results, records))
 
     def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
         """Write a file atomically. Raises BatchWriteError if that fails, or if the file has changed since the run began."""
@@ -84,6 +95,13 @@ class OutputFiles:
             f"{as_text(str(path))} exists and is not the result of this run{why}",
             "give another -o, use --overwrite, or move it away",
         )
+
+
+def _sha256(chunks: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _is_model(path: Path) -> bool:
@@ -137,10 +155,10 @@ class TextFiles(OutputFiles):
         except OSError as error:
             raise BatchWriteError(f"{path.parent} cannot be created: {error.strerror}") from None
 
-    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         name = self._sources[path]
         indexes = (i for i, record in enumerate(records) if record.source == name)
-        return (_ARRANGE[self.per](journal.read(i).text).encode() for i in indexes)
+        return (_ARRANGE[self.per](results(i).text).encode() for i in indexes)
 
 
 _ARRANGE: dict[str, Callable[[str], str]] = {
@@ -171,11 +189,11 @@ class TableFile(OutputFiles):
                     f"{other} has other columns than {inputs[0].name}", "run one command for each"
                 )
 
-    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         if not self._tables:
             yield _row(["id", *_COLUMNS])
             for i, record in enumerate(records):
-                yield _row([record.id, *_cells(journal.read(i))])
+                yield _row([record.id, *_cells(results(i))])
             return
         indexes = {(record.source, record.line): i for i, record in enumerate(records)}
         head = self._head(self.inputs[0])
@@ -184,7 +202,7 @@ class TableFile(OutputFiles):
             for line, row in self._rows(source)[1:]:
                 at = indexes.get((source.name, line))
                 filled = [*row, *[""] * (len(head) - len(row))]
-                yield _row([*filled, *(["", "", ""] if at is None else _cells(journal.read(at)))])
+                yield _row([*filled, *(["", "", ""] if at is None else _cells(results(at)))])
 
     def _head(self, source: InputFile) -> list[str]:
         return next(iter(self._rows(source)), (0, []))[1]

@@ -9,37 +9,81 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from pyspec.batch.journal import Journal
-from pyspec.batch.layouts import OutputFiles, TableFile, TextFiles
+from pyspec.batch.journal import Journal, Key
+from pyspec.batch.layouts import OutputFiles, Results, TableFile, TextFiles
 from pyspec.batch.reading import InputFile, Reading, as_text
 from pyspec.errors import InputError
 from pyspec.requests.bodies import body_of, choice_of
 from pyspec.requests.records import Record
-from pyspec.text.result import RecordResult
+from pyspec.text.result import Failure, RecordResult, Usage
 
 
 class _EarlierLine(msgspec.Struct):
-    """The fields that decide whether a line of an earlier output can be kept."""
+    """A line of an earlier output: the fields of both formats."""
 
     prompt_sha256: str
     run: str
     id: str = ""
-    custom_id: str | None = None
+    text: str = ""
+    reasoning: str = ""
+    reasoning_cut: bool = False
+    calls: list[dict[str, Any]] = []
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    speculation: dict[str, Any] = {}
     error: dict[str, Any] | None = None
+    custom_id: str | None = None
+    response: dict[str, Any] | None = None
     prompt: str | None = None
     messages: list[Any] | None = None
 
     @property
-    def has_prompt(self) -> bool:
-        return self.prompt is not None or self.messages is not None
+    def lacks_prompt(self) -> bool:
+        return self.error is None and self.prompt is None and self.messages is None
+
+    def result(self) -> RecordResult:
+        """The line as a result. Raises LookupError, TypeError or ValidationError if it is no line of ours."""
+        known: dict[str, Any] = {
+            "index": -1,
+            "id": self.custom_id or self.id,
+            "prompt_sha256": self.prompt_sha256,
+        }
+        if self.error is not None:
+            kind = self.error.get("type") or self.error["code"]
+            return RecordResult(**known, error=Failure(kind, self.error["message"]))
+        if self.response is not None:
+            return RecordResult(**known, **_from_openai(self.response["body"]))
+        own = {name: getattr(self, name) for name in _ANSWER}
+        return RecordResult(**known, **own)
+
+
+_ANSWER = ("text", "reasoning", "reasoning_cut", "calls", "finish_reason", "usage", "speculation")
+"""Members of a line that are the answer."""
+
+
+def _from_openai(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer in a response's body, by the names of a result."""
+    choice = body["choices"][0]
+    message = choice.get("message") or {"content": choice["text"]}
+    return {
+        "text": message["content"] or "",
+        "reasoning": message.get("reasoning_content", ""),
+        "calls": message.get("tool_calls", []),
+        "reasoning_cut": choice.get("reasoning_cut", False),
+        "finish_reason": choice["finish_reason"],
+        "usage": msgspec.convert(body["usage"], Usage),
+        "speculation": body["speculation"],
+    }
 
 
 class JsonLines(OutputFiles):
@@ -63,66 +107,53 @@ class JsonLines(OutputFiles):
         super().__init__([path], inputs, journal, overwrite=overwrite)
         self.path, self.counts, self.prompts, self.model = path, counts, prompts, model
         self._run = ""
-        self._earlier: list[bytes | None] = []
 
-    def inspect(self, run: str, records: Sequence[Record]) -> list[bytes | None]:
-        """Return the lines of this run's earlier output, with None for failed records.
+    def inspect(self, run: str) -> list[RecordResult]:
+        """Return the results of an earlier output of the same models and options.
 
-        The list is empty if there is no file, or one to overwrite. Raises ResumeMismatch for any other file.
+        There are none if there is no file, or one to overwrite. Raises ResumeMismatch for any other file.
         """
         self._run = run
         if self.signatures[self.path] is None:
             return []
-        known = _known_lines(self.path)
-        wanted = [(record.id, record.sha256) for record in records]
-        found = [(line.custom_id or line.id, line.prompt_sha256) for line, _ in known]
-        lacks = self.prompts and any(not (line.error or line.has_prompt) for line, _ in known)
-        if found == wanted and all(line.run == run for line, _ in known) and not lacks:
-            self._earlier = [data if line.error is None else None for line, data in known]
-            return self._earlier
+        lines, results = _known_lines(self.path)
+        if results and all(line.run == run for line in lines):
+            self.stale = self.prompts and any(line.lacks_prompt for line in lines)
+            return results
         if self.overwrite:
             return []
-        why = ": the same records, answered with other models or options"
-        if lacks:
-            why = ": the same records, without their prompts"
-        if found != wanted:
-            same = len(set(found) & set(wanted))
-            why = f": {same} of its {len(known)} records are in these inputs" if known else ""
-        raise self.refuse(self.path, why)
+        raise self.refuse(self.path, ", but of other models or options" if results else "")
 
-    def check(self, journal: Journal, records: Sequence[Record]) -> None:
+    def check(self, journal: Journal) -> None:
         """Do nothing: `inspect` has checked the only file."""
 
-    def assemble(self, journal: Journal, records: Sequence[Record]) -> None:
+    def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
         """Write the file and remove the journal. Raises BatchWriteError."""
-        super().assemble(journal, records)
+        self._write(self.path, self.chunks(self.path, results, records))
         journal.remove()
 
-    def chunks(self, path: Path, journal: Journal, records: Sequence[Record]) -> Iterator[bytes]:
-        """Yield a line for each record: its earlier line, unless the record was answered again."""
+    def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
+        """Yield a line for each record."""
         for i, record in enumerate(records):
-            line = self._earlier[i] if self._earlier and i not in journal else None
-            if line is None:
-                prompt = _prompt_of(record) if self.prompts else {}
-                line = output_line(
-                    journal.read(i),
-                    self._run,
-                    record.form,
-                    counts=self.counts,
-                    model=self.model,
-                    prompt=prompt,
-                )
-            yield line
+            yield output_line(
+                results(i),
+                self._run,
+                record.form,
+                counts=self.counts,
+                model=self.model,
+                prompt=_prompt_of(record) if self.prompts else {},
+            )
 
 
-def _known_lines(path: Path) -> list[tuple[_EarlierLine, bytes]]:
-    """Return the lines of an earlier output; none if the file is something else."""
+def _known_lines(path: Path) -> tuple[list[_EarlierLine], list[RecordResult]]:
+    """Return the lines of an earlier output, and their results; none if the file is something else."""
     decode = msgspec.json.Decoder(_EarlierLine).decode
     try:
         with path.open("rb") as stream:
-            return [(decode(line), line) for line in stream]
-    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        return []
+            lines = [decode(line) for line in stream]
+        return lines, [line.result() for line in lines]
+    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError):
+        return [], []
 
 
 ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
@@ -222,7 +253,7 @@ def open_output(
 class RunProgress:
     """Counts of a run.
 
-    kept: records finished by an earlier run. done: records finished by this one, answered or failed. failed: includes those of
+    kept: records answered by an earlier run. done: records finished by this one, answered or failed. failed: includes those of
     earlier runs. verified, accepted: drafted tokens.
     """
 
@@ -235,6 +266,10 @@ class RunProgress:
     verified: int = 0
     accepted: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        return self.records - self.kept - self.answered - self.failed
 
     def count(self, result: RecordResult) -> None:
         self.done += 1
@@ -260,8 +295,9 @@ class Answerer(Protocol):
 class FileRun:
     """Answers records and writes their output. Use it in a `with` block: first `answer`, then `assemble`.
 
-    retry_failed: whether to answer failed records again. Entering the block raises BatchWriteError if another process writes
-    this output, and ResumeMismatch if it belongs to another run. Nothing has been computed by then.
+    Results of earlier runs are kept, by what identifies each: the inputs may have been mended or extended. retry_failed: whether
+    to answer failed records again. Entering the block raises BatchWriteError if another process writes this output, and
+    ResumeMismatch if it belongs to other models or options, or would lose answers. Nothing has been computed by then.
     """
 
     def __init__(
@@ -275,36 +311,59 @@ class FileRun:
         self.answerer, self.records, self.output = answerer, records, output
         self.retry_failed = retry_failed
         self.summary = RunProgress(len(records))
-        requests = "".join(f"{record.id}\0{record.sha256}\n" for record in records)
-        inputs = hashlib.sha256(requests.encode("utf-8", "backslashreplace")).hexdigest()
-        self.run = {**answerer.identity(), "inputs": inputs}
+        self.run = answerer.identity()
         self.name = hashlib.sha256(msgspec.json.encode(self.run)).hexdigest()[:16]
         self.journal: Journal | None = None
+        self._own = [(record.id, record.sha256) for record in records]
+        self._keys: list[Key] = []
         self._todo: list[int] = []
 
     def __enter__(self) -> FileRun:
-        earlier = self.output.inspect(self.name, self.records)
-        failed = earlier.count(None)
-        retries = self.retry_failed and failed > 0
-        if earlier and not retries and not self.output.journal.exists():
-            self.summary.kept, self.summary.failed = len(self.records), failed
+        earlier = {(each.id, each.prompt_sha256): each for each in self.output.inspect(self.name)}
+        failed = sum(each.error is not None for each in earlier.values())
+        same = [*earlier] == self._own and not self.output.stale
+        if same and not (failed and self.retry_failed) and not self.output.journal.exists():
+            self.summary.kept, self.summary.failed = len(self.records) - failed, failed
             return self
         journal = Journal(self.output.journal, self.run, anew=self.output.overwrite)
         try:
             self._begin(journal, earlier)
         except BaseException:
-            journal.close()
+            (journal.close if journal.places else journal.remove)()
             raise
+        self.journal = journal
         return self
 
-    def _begin(self, journal: Journal, earlier: Sequence[bytes | None]) -> None:
-        self.output.check(journal, self.records)
-        retried = journal.failed if self.retry_failed else set()
-        done = {i for i, line in enumerate(earlier) if line} | journal.places.keys()
-        done -= retried
-        self._todo = [i for i in range(len(self.records)) if i not in done]
-        self.summary.kept, self.summary.failed = len(done), len(journal.failed - retried)
-        self.journal = journal
+    def _begin(self, journal: Journal, earlier: Mapping[Key, RecordResult]) -> None:
+        found = matched(self._own, [*earlier, *journal.places])
+        answered = {key for key, each in earlier.items() if each.error is None}
+        answered |= journal.places.keys() - journal.failed
+        if answered and not self.output.overwrite:
+            path = next(iter(self.output.signatures)) if earlier else journal.path
+            self._refuse_loss(path, answered, answered & {*found})
+        self.output.check(journal)
+        for key in found:  # the journal is all that is read from here on
+            if key is not None and key in earlier and key not in journal.places:
+                journal.append(earlier[key])
+        failed = [key in journal.failed for key in found]
+        self.summary.failed = 0 if self.retry_failed else sum(failed)
+        self.summary.kept = len(found) - found.count(None) - sum(failed)
+        self._keys = [self._own[i] if key is None else key for i, key in enumerate(found)]
+        for i, key in enumerate(found):
+            if key is None or (failed[i] and self.retry_failed):
+                self._keys[i] = self._own[i]
+                self._todo.append(i)
+
+    def _refuse_loss(self, path: Path, answered: set[Key], kept: set[Key]) -> None:
+        """Raise ResumeMismatch where no answer is kept, or answered records are gone, neither changed nor elsewhere."""
+        names = {name for name, _ in answered - kept}
+        if kept:
+            names -= {name for name, _ in self._own}
+        if names:
+            raise self.output.refuse(
+                path,
+                f": it has answers to {len(names)} records that are not in these inputs, {min(names)} among them",
+            )
 
     @property
     def complete(self) -> bool:
@@ -327,8 +386,29 @@ class FileRun:
 
     def assemble(self) -> None:
         if self.journal is not None:
-            self.output.assemble(self.journal, self.records)
+            read, keys, records = self.journal.read, self._keys, self.records
+            self.output.assemble(
+                self.journal, lambda i: replace(read(keys[i]), id=records[i].id), records
+            )
 
     def __exit__(self, *_: object) -> None:
         if self.journal is not None:
             self.journal.close()
+
+
+def matched(wanted: Sequence[Key], known: Iterable[Key]) -> list[Key | None]:
+    """For each record, the earlier result that is its answer; None for a record that has none.
+
+    A record that moved (a line above it is new, its file has another name) keeps the answer to the same request.
+    """
+    free = dict.fromkeys(known)
+    found = [key if key in free else None for key in wanted]
+    moved: dict[str, deque[Key]] = {}
+    taken = {*found}
+    for key in free:
+        if key not in taken:
+            moved.setdefault(key[1], deque()).append(key)
+    for i, (_, sha256) in enumerate(wanted):
+        if found[i] is None and moved.get(sha256):
+            found[i] = moved[sha256].popleft()
+    return found

@@ -231,9 +231,8 @@ def _answer(answerer: Any, run: FileRun) -> int:
             with batch_progress(run.summary) as report:
                 run.answer(report)
         except Cancelled:
-            left = run.summary.records - run.summary.kept - run.summary.done
             tell(
-                f"stopped with {left} of {run.summary.records} records left. Run the same command again to resume.",
+                f"stopped with {run.summary.left} of {run.summary.records} records left. Run the same command again to resume.",
                 err=True,
             )
             return exit_code(signals)
@@ -255,8 +254,9 @@ def _rate(summary: RunProgress, seconds: float) -> str:
 def batch_progress(
     summary: RunProgress, console: Console | None = None
 ) -> Iterator[Callable[[RecordResult], None]]:
-    if 0 < summary.kept < summary.records:
-        tell(f"{summary.kept} of {summary.records} records are already done", err=True)
+    before = summary.records - summary.left
+    if 0 < before < summary.records:
+        tell(f"{before} of {summary.records} records are already done", err=True)
     start = monotonic()
     console = console or Console(stderr=True)
     failed = 0
@@ -268,7 +268,7 @@ def batch_progress(
                 failed += 1
                 _say_failure(console, result, failed)
             rate = _rate(summary, monotonic() - start)
-            show(summary.kept + summary.done, summary.records, f"records, {rate}")
+            show(summary.records - summary.left, summary.records, f"records, {rate}")
 
         yield report
 

@@ -7,7 +7,6 @@ request do. Each process writes its own journal, and reads those of the others.
 from __future__ import annotations
 
 import uuid
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ class JournalFolder:
 
     def __init__(self, folder: Path, run: dict[str, Any]) -> None:
         self._places: dict[tuple[str, str], tuple[Path, int, int]] = {}
-        self._count = count()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.journal")):
@@ -53,7 +51,7 @@ class JournalFolder:
 
     def append(self, result: RecordResult) -> None:
         """Add a finished record. Raises BatchWriteError."""
-        self._own.append(replace(result, index=next(self._count)))
+        self._own.append(result)
 
     def close(self) -> None:
         self._own.close()

@@ -150,8 +150,8 @@ class Record(RecordFields, kw_only=True):
 
     @property
     def sha256(self) -> str:
-        """Hash of the fields in REQUEST_FIELDS."""
-        values = {name: getattr(self, name) for name in REQUEST_FIELDS}
+        """Hash of the fields in REQUEST_FIELDS, and of what was wrong with a record that could not be read."""
+        values = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "error")}
         data = repr([(key, value) for key, value in values.items() if value is not None])
         return hashlib.sha256(data.encode("utf-8", "backslashreplace")).hexdigest()
 

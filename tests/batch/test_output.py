@@ -38,15 +38,15 @@ def test_output_is_in_the_order_of_the_inputs(go, lines, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.jsonl"]
 
 
-@pytest.mark.parametrize("stop_after", [1, 3, 5])
-def test_interrupted_run_goes_on(go, lines, tmp_path, stop_after):
+@pytest.mark.parametrize(("stop_after", "answered"), [(1, 1), (3, 2), (5, 4)])
+def test_interrupted_run_goes_on(go, lines, tmp_path, stop_after, answered):
     """What was finished is not asked again, and the file has the bytes of an undisturbed run."""
     go([lines], "whole.jsonl")
     with pytest.raises(KeyboardInterrupt):
         go([lines], "out.jsonl", stop_after=stop_after)
     assert not (tmp_path / "out.jsonl").exists()
     fake, summary = go([lines], "out.jsonl")
-    assert (len(fake.asked), summary.kept) == (5 - stop_after, stop_after)
+    assert (len(fake.asked), summary.kept) == (5 - stop_after, answered)
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -55,7 +55,7 @@ def test_finished_run_is_not_run_again(go, lines, tmp_path):
     go([lines], "out.jsonl")
     before = (tmp_path / "out.jsonl").read_bytes()
     fake, summary = go([lines], "out.jsonl")
-    assert (fake.asked, summary.kept, summary.failed) == ([], 5, 1)
+    assert (fake.asked, summary.kept, summary.failed, summary.left) == ([], 4, 1, 0)
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
@@ -65,7 +65,7 @@ def test_other_output_is_not_overwritten(go, lines, tmp_path, change):
     go([lines], "out.jsonl")
     fake = Fake(target="other") if change == "model" else None
     if change == "input":
-        (tmp_path / "in.txt").write_text("changed\n")
+        (tmp_path / "in.txt").write_text("".join(f"changed {i}\n" for i in range(9)))
     if change == "foreign":
         (tmp_path / "out.jsonl").write_text("my notes")
     before = (tmp_path / "out.jsonl").read_bytes()

@@ -7,7 +7,7 @@ import json
 import pytest
 from helpers.fake_batch import go
 
-from pyspec.errors import InputError, ResumeMismatch
+from pyspec.errors import InputError
 
 __all__ = ["go"]
 
@@ -36,11 +36,11 @@ def test_a_finished_file_with_prompts_is_known_again(go, two):
     assert fake.asked == []
 
 
-def test_a_finished_file_without_prompts_is_not_taken_for_one_with_them(go, two):
-    """It would be said to be complete."""
+def test_prompts_are_added_to_a_finished_file(go, two, tmp_path):
     go(two, "out.jsonl")
-    with pytest.raises(ResumeMismatch, match="without their prompts"):
-        go(two, "out.jsonl", lines=SHOWN)
+    fake, _ = go(two, "out.jsonl", lines=SHOWN)
+    assert fake.asked == []
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["prompt"] == "abc"
 
 
 @pytest.mark.parametrize("out", ["out.csv", "out/"])

@@ -47,10 +47,11 @@ def go(tmp_path):
         overwrite=False,
         column=None,
         lines=None,
+        errors="strict",
         **options,
     ):
         sources = find_sources([str(tmp_path / name) for name in inputs])
-        reading = Reading(per, column=column)
+        reading = Reading(per, errors=errors, column=column)
         records = list(read_sources(sources, reading))
         fake = fake or Fake()
         output = open_output(
