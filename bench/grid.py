@@ -297,10 +297,10 @@ def _informed_ms(text: Answer, costs: Costs, chances: Sequence[float], price: fl
     return ms
 
 
-LocalModel = dict["Cell", Result]
+Results = dict["Cell", Result]
 
 
-def told(found: LocalModel) -> tuple[str, Cell, str, str, dict[Cell, float]]:
+def told(found: Results) -> tuple[str, Cell, str, str, dict[Cell, float]]:
     """The mean of the best, the worst cell and its mean, the worst run of plain, and the means over seeds by cell."""
     seeds = grouped(found, lambda cell: cell._replace(seed=0))
     means = {cell: geomean([found[one].best for one in ones]) for cell, ones in seeds.items()}
@@ -309,7 +309,7 @@ def told(found: LocalModel) -> tuple[str, Cell, str, str, dict[Cell, float]]:
     return f"{mean:.3f}", worst, f"{means[worst]:.3f}", f"{plain:.3f}", means
 
 
-def report(found: LocalModel) -> str:
+def report(found: Results) -> str:
     """A Markdown table, a line for each curve and start."""
     rows = []
     for curve, known in product(dict.fromkeys(cell.curve for cell in found), (False, True)):
@@ -328,13 +328,13 @@ def report(found: LocalModel) -> str:
     return table(HEAD, rows)
 
 
-def _by_kind(found: LocalModel, kinds: Sequence[str]) -> str:
+def _by_kind(found: Results, kinds: Sequence[str]) -> str:
     """A table for each kind of text."""
     pages = (report({c: r for c, r in found.items() if c.kind == kind}) for kind in kinds)
     return "\n\n".join(f"## {kind}\n\n{page}" for kind, page in zip(kinds, pages, strict=True))
 
 
-def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], LocalModel]) -> str:
+def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Results]) -> str:
     """A line for each part of the policy that is left out, over all cells, with two columns for each kind of text."""
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
     rows = []
@@ -374,7 +374,7 @@ def main(words: Sequence[str] | None = None) -> None:
     ]
     with ProcessPoolExecutor(options.jobs) as pool:
 
-        def play(those: Sequence[Cell]) -> LocalModel:
+        def play(those: Sequence[Cell]) -> Results:
             return dict(zip(those, pool.map(run, those, chunksize=8), strict=True))
 
         found = parts(cells, play) if options.parts else _by_kind(play(cells), kinds)
