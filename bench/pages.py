@@ -29,12 +29,10 @@ import card.page as card
 import confirm
 import msgspec
 import parity
-from agent import AgentResults
 from attention import Attention
 from batch import BatchResults
 from blocks import Blocks
 from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
-from embeddings import Embeddings
 from everyday import Everyday, save
 from firsts import Firsts
 from load import Loads
@@ -44,12 +42,10 @@ from measure.chance import Interval
 from measure.quality import DISTINCT, NATS, ROUGE, QualityResults
 from measure.report import Results, table
 from measure.speeds import TOTAL, Summary
-from mixed import MixedResults
 from mixture import Mixture
 from noise import NoiseFound
 from overhead import Overhead
 from pool import PoolResults
-from replicas import ReplicaResults
 from returning import Returning
 from same_text import SameText
 from schedules import Schedules
@@ -93,8 +89,8 @@ runs = partial(read, kind=Results, names="*/results.json")
 rules = partial(read, kind=QualityResults, names="*/quality.json")
 
 COMPARED: dict[str, type[Comparison]] = {
-    "batch": BatchResults, "serve": ServeResults, "agent": AgentResults, "mixed": MixedResults, "pool": PoolResults,
-    "replicas": ReplicaResults, "embeddings": Embeddings, "long": Long,
+    "batch": BatchResults, "serve": ServeResults, "pool": PoolResults,
+    "long": Long,
 }  # fmt: skip
 """Folders of comparisons."""
 

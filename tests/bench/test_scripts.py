@@ -15,9 +15,9 @@ from pyspec.cli.main import main
 
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
-    "accepted", "agent", "attention", "batch", "blocks", "busy", "common", "companion", "compare", "confirm",
-    "conversations", "embeddings", "everyday", "firsts", "grid", "hostile", "kernels", "llama_server", "load", "long",
-    "mixed", "mixture", "noise", "overhead", "pages", "parity", "places", "pool", "quality", "replay", "replicas",
+    "accepted", "attention", "batch", "blocks", "busy", "common", "companion", "compare", "confirm",
+    "conversations", "everyday", "firsts", "grid", "hostile", "kernels", "llama_server", "load", "long",
+    "mixture", "noise", "overhead", "pages", "parity", "places", "pool", "quality", "replay",
     "returning", "rows", "same_text", "schedules", "serve", "stretch",
 }  # fmt: skip
 
