@@ -219,19 +219,6 @@ def made_by(name: str, words: Sequence[str] | None) -> tuple[str, str, str]:
     return command_line(name, words), machine(), commit()
 
 
-class Replayed(msgspec.Struct):
-    """A table of what was replayed or simulated, the same on every machine, with the command and the commit that made it."""
-
-    command: str
-    commit: str
-    rows: list[list[str]]
-
-    @property
-    def made(self) -> str:
-        """How the table was made, as a page says it."""
-        return f"Made by `{self.command}`{code_of(self.commit)}."
-
-
 class Paged(Protocol):
     """A script's results, and their page."""
 

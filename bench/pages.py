@@ -34,21 +34,14 @@ from batch import BatchResults
 from blocks import Blocks
 from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
 from everyday import Everyday, save
-from firsts import Firsts
-from load import Loads
 from long import Long
 from measure import quality, quality_page, report
 from measure.chance import Interval
 from measure.quality import DISTINCT, NATS, ROUGE, QualityResults
 from measure.report import Results, table
 from measure.speeds import TOTAL, Summary
-from mixture import Mixture
-from noise import NoiseFound
-from overhead import Overhead
 from pool import PoolResults
 from returning import Returning
-from same_text import SameText
-from schedules import Schedules
 from serve import ServeResults
 
 from pyspec.errors import InputError
@@ -96,8 +89,8 @@ COMPARED: dict[str, type[Comparison]] = {
 
 KEPT: dict[str, type[Paged]] = {
     **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "blocks": Blocks,
-    "firsts": Firsts, "load": Loads, "mixture": Mixture,
-    "noise": NoiseFound, "overhead": Overhead, "returning": Returning, "same_text": SameText, "schedules": Schedules,
+
+    "returning": Returning,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 

@@ -256,7 +256,7 @@ def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None
     """Store what answers taught about a draft's acceptance for the next process, unless a prior came with the draft.
 
     A prior was learned from many texts, and a few more add nothing to it. For a draft without a prior, what the last process
-    learned is worth as much as one (bench/firsts.py, where answers follow each other).
+    learned is worth as much as one.
     """
     with suppress(PyspecError):
         if learned is not None and sides and read_prior(sides[0].path) is None:

@@ -53,7 +53,7 @@ _HELP = 0.02  # nats per token by which the companion's view must be better befo
 # drawn. It lies a little under the diagonal: drafts are over-confident away from their training text. Measured with a good and
 # a poor draft of SmolLM2, where they gave their token a probability of one half: that token was the target's greedy choice in 80
 # and 64 % of cases, and the margin rule accepted it in 92 and 73 %. The number says less about drawn tokens: their lines lost
-# least in first answers with a draft of which nothing was known (bench/firsts.py).
+# least in first answers with a draft of which nothing was known.
 Line = tuple[float, float]
 _LINES: dict[tuple[bool, Draw], Line] = {
     (False, "greedy"): (0.3, 0.8), (False, "apart"): (-0.3, 0.8), (False, "coupled"): (-0.3, 0.65),

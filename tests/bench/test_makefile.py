@@ -153,8 +153,6 @@ def test_each_command_is_accepted_by_its_program(read) -> None:
         "python compare.py --peers server-draft-sampled --out x",
         "python stretch.py $(pyspec models pull NAME --as q8_0) OUT --drops 4",
         "python stretch.py $(pyspec models pull NAME --like q8_0) OUT",
-        "cd x && for i in 0 1; do python mixture.py x --skip $i --drafts 4",
-        "python overhead.py --modes plain,doubt",
         "gcc x.c",
     ],
 )

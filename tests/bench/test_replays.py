@@ -86,34 +86,6 @@ def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:5] + cells[7:])
 
 
-def test_first_answers_have_a_line_for_each_curve(script, tmp_path, capsys) -> None:
-    """A line for each file and curve; the oracle is above the informed one, and that one above any fixed length."""
-    firsts = script("firsts")
-    firsts.main(["--curve", "Q4_1,GPU", "--half", "2", "--out", str(tmp_path / "firsts")])
-    printed = capsys.readouterr().out
-    assert printed in (tmp_path / "firsts" / "README.md").read_text(encoding="utf-8")
-    rows = [row.split(" | ") for row in printed.splitlines()[2:]]
-    named = [[name.strip("| "), curve] for name, curve, *_ in rows]
-    assert named == [[f"everyday-{t}", curve] for t in ("0.8", "0") for curve in ("Q4_1", "GPU")]
-    for _, _, fixed, auto, lowest, _, informed, oracle in rows:
-        assert float(lowest) <= float(auto)
-        assert float(fixed) <= float(informed) + 0.001
-        assert float(informed) <= float(oracle.strip("| "))
-
-
-def test_answers_gain_from_those_before_them(script, capsys) -> None:
-    """Of a draft without a prior: what one answer taught is worth more to the next than nothing."""
-    firsts, found = script("firsts"), {}
-    firsts.load_rounds = lambda path: load_rounds(path)[::2]
-    for start in ("nothing", "kept"):
-        firsts.main(["--curve", "BF16", "--start", start])
-        rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
-        found[start] = [(float(row[3]), int(row[5].split()[0])) for row in rows]
-    for (bare, slow), (kept, still_slow) in zip(found["nothing"], found["kept"], strict=True):
-        assert kept > bare
-        assert still_slow < slow
-
-
 def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path) -> None:
     """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
     companion = script("companion")

@@ -100,30 +100,6 @@ def test_conversations_come_back(script, tiny_ascii: Path, tmp_path: Path, capsy
     )[-2:] == ["--cache-ram", "0"]
 
 
-@pytest.mark.usefixtures("in_forks")
-def test_hostile_tells_the_longest_wait_beside_each_attack(script, tiny_ascii, capsys) -> None:
-    """A row a kind of attack, and how its requests ended."""
-    few = [
-        "--seconds",
-        "0.2",
-        "--lead",
-        "0.2",
-        "--attackers",
-        "1",
-        "--only",
-        "ends nowhere",
-        "--ctx",
-        "512",
-    ]
-    script("hostile").main([str(tiny_ascii), "--threads", "1", *few])
-    rows = capsys.readouterr().out.splitlines()
-    assert [row.split(" | ")[0] for row in rows[2:4]] == [
-        "| nothing",
-        "| grammar that ends nowhere",
-    ]
-    assert rows[-1].startswith("waits over 1000 ms: ")
-
-
 def test_errors_of_all_runs_are_told(script) -> None:
     """A median of them would hide a run that failed."""
     runs = [{"rate": rate, "errors": n} for rate, n in ((1.0, 0.0), (2.0, 5.0), (9.0, 0.0))]

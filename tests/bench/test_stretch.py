@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import gguf
 import pytest
-from helpers import tiny
 
 PROMPT = b"the quick brown fox jumps"
 
@@ -91,15 +88,3 @@ def test_one_of_both_must_be_asked_for(tiny_target, tmp_path, script):
     with pytest.raises(SystemExit) as error:
         script("stretch").main([str(tiny_target), str(tmp_path / "out.gguf")])
     assert error.value.code == 2
-
-
-def test_a_mixture_is_measured_in_pieces(script, tmp_path, capsys) -> None:
-    """A line for each question, of this run and of those before."""
-    mixture = tiny.write(tmp_path / "mixture.gguf", arch="mixture", tokens=tiny.ASCII)
-    small = tiny.write(tmp_path / "small.gguf", n_layer=1, tokens=tiny.ASCII)
-    few = ["--draft", str(small), "--repeat", "1", "--tokens", "8", "--threads", "1"]
-    for skip in "01":
-        script("mixture").main([str(mixture), *few, "--skip", skip, "--out", str(tmp_path)])
-    page = (tmp_path / "README.md").read_text()
-    assert len(re.findall(r"^\| \d+ [a-z]+ \| .* 1 of 1 \|$", page, re.MULTILINE)) == 2
-    assert page.partition("The model is")[2].strip() in capsys.readouterr().out
