@@ -118,19 +118,21 @@ class CostCurve:
     def _observe_draft(self, outcome: Outcome, n_seq: int) -> None:
         """Learn from the larger part: the first decode where the draft read many tokens to catch up, else the other steps.
 
+        Both parts are taken to have been slower or faster than believed by one factor: what is left of a short time after the
+        other part's belief is taken away may be next to nothing, and a draft that seemed free would be used everywhere.
+
         If the draft reads many tokens before the time of a step is known, that round is kept and learned from later.
         """
-        steps, first = outcome.draft_steps, n_seq + outcome.caught_up
+        steps, first = outcome.draft_steps, n_seq + max(0, outcome.caught_up)
         if outcome.caught_up > LONG_LAG * n_seq and not self.draft.count(n_seq):
             self._first_reading = outcome
             return
-        reading, rest = self.draft.time(first), (steps - 1) * self.draft.time(n_seq)
-        if outcome.caught_up <= 0:
-            self.draft.observe(n_seq, outcome.t_draft / steps)
-        elif reading >= rest:
-            self.draft.observe(first, outcome.t_draft - rest)
+        reading, step = self.draft.time(first), self.draft.time(n_seq)
+        factor = outcome.t_draft / (reading + (steps - 1) * step)
+        if reading >= (steps - 1) * step and first > n_seq:
+            self.draft.observe(first, factor * reading)
         else:
-            self.draft.observe(n_seq, (outcome.t_draft - reading) / (steps - 1))
+            self.draft.observe(n_seq, factor * step)
         read = self._first_reading
         if read and len(read.seqs) == n_seq and self.draft.count(n_seq):
             self._first_reading = None

@@ -398,3 +398,13 @@ def test_several_rows_of_a_mixture_are_not_hoped_to_be_cheap() -> None:
     experts = Experts(64, 8, 0.92)
     planned = CostCurve.prior("Q8_0", 1.0, experts=experts).target.table()[8]
     assert planned == pytest.approx(with_experts(expand(SHAPES["Q8_0"]), experts)[8])
+
+
+@given(st.floats(0.01, 0.5), st.integers(5, 12), st.integers(1, 4))
+def test_a_short_round_leaves_no_free_steps(more: float, steps: int, caught_up: int) -> None:
+    """A round that took little longer than its reading was believed to take was faster as a whole: no step is nearly free."""
+    curve = CostCurve.prior("Q8_0", 20.0, 0.05, head=True)
+    took = curve.draft.time(1 + caught_up) + more
+    seen = SeqOutcome(0, 1, 0)
+    curve.observe(Outcome([seen], 30.0, 2, t_draft=took, draft_steps=steps, caught_up=caught_up))
+    assert curve.draft.table()[1] >= 0.5 * took / (caught_up + steps)
