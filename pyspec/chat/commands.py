@@ -323,13 +323,6 @@ def _model(chat: Chat, argument: str) -> None:
         chat.screen.table(chat.model.describe())
 
 
-def _compare(chat: Chat, argument: str) -> None:
-    if not argument:
-        chat.compare_speed()
-    elif _choice(argument, "rule"):
-        chat.compare()
-
-
 def _show(chat: Chat, argument: str) -> None:
     for name in [_choice(argument, *_SHOWS)] if argument else ["model", "settings"]:
         _SHOWS[name](chat)
@@ -385,7 +378,5 @@ COMMANDS = (
     Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto|fetch", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),
     Command("stats", _chosen("stats", *_AMOUNTS), "how much to say after each answer", "on|brief|off", _AMOUNTS),
-    Command("compare", _compare, "answer again without drafts and compare speeds; rule: answer again with near misses (or "
-            "strictly) and compare texts", "[rule]", ("rule",)),
 )  # fmt: skip
 """All commands."""

@@ -11,7 +11,6 @@ from pyspec.screen.words import counted
 from pyspec.text.messages import Message
 
 if TYPE_CHECKING:  # --help needs none of these
-    from pyspec.llama.options import AnswerOptions
     from pyspec.text.result import Result
     from pyspec.text.tokens import Token
 
@@ -25,13 +24,11 @@ class Exchange:
     """A question, and its answer once there is one.
 
     pictures: names and data URLs of pictures before the question; files of chats keep only the names. answer.tokens: without the
-    one that ended it; empty if unknown, for example if another model made them. options: those of the answer; None if unknown,
-    as in a loaded chat. seed: the sampler's seed.
+    one that ended it; empty if unknown, for example if another model made them. seed: the sampler's seed.
     """
 
     user: str
     answer: Result | None = None
-    options: AnswerOptions | None = None
     seed: int = 0
     pictures: Sequence[tuple[str, str]] = ()
 
@@ -72,11 +69,6 @@ class Conversation:
             if exchange.answer is not None:
                 turns.append(_turn(exchange.answer))
         return turns
-
-    def question(self) -> list[Message]:
-        """Return the turns up to the newest question, without its answer."""
-        turns = self.messages()
-        return turns[:-1] if self.last_answer is not None else turns
 
 
 def fit(talk: Conversation, encode: Encode, n_ctx: int, *, trim: bool) -> tuple[list[int], int]:

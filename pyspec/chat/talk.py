@@ -18,7 +18,7 @@ from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, suggested_settings
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.noise import chance_seed
-from pyspec.sampling.verification import Strict, Verification
+from pyspec.sampling.verification import Verification
 from pyspec.screen.display import Screen
 from pyspec.screen.token_view import TokenPaint, has_colour
 from pyspec.screen.words import counted, speed_sentence, stats_line
@@ -27,7 +27,6 @@ from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result, result_of
-from pyspec.text.tokens import common_prefix
 
 # -- the chat ----------------------------------------------------------------------------------------------------------
 
@@ -150,40 +149,6 @@ class Chat:
             raise InputError("there is nothing to undo", "ask something first")
         return self.conversation.exchanges.pop()
 
-    def compare_speed(self) -> None:
-        """Answer the last question again without drafts, and compare the speeds; the first answer stays."""
-        old = self._answered("nothing was answered yet, so there is nothing to compare")
-        if "none" in (self.model.draft, old.speculation.get("draft")):
-            raise InputError(
-                "the last answer was made without drafts", "load some with /draft auto, then /regen"
-            )
-        self.screen.say("--- without drafts")
-        new = self._again(enabled=False)
-        if new.speculation:
-            self.screen.say(f"--- {_speeds(old, new)}; {_difference(old, new)}")
-
-    def compare(self) -> None:
-        """Answer the last question again with the other rule and show both; the first answer stays.
-
-        Speeds are not compared, since lookup drafts the second answer from the first.
-        """
-        old = self._answered("nothing was answered yet, so there is nothing to compare")
-        rule = str(old.speculation.get("verification", "as loaded"))
-        other = self.settings.margin if rule == Strict().name else Strict()
-        self.screen.say(f"--- {rule}")
-        with self.screen.answering(wrap=self.settings.wrap) as write:
-            write(old.text)
-        self.screen.say(f"--- {other.name}")
-        new = self._again(verification=other)
-        self.screen.say(f"--- {other.name}: {_difference(old, new)}")
-
-    def _again(self, **speculation: Any) -> Result:
-        """Answer the last question with its original options, except for these fields of `Speculation`."""
-        last = self.conversation.exchanges[-1]
-        options = last.options or self._options(last.seed, self.settings.rule)
-        again = replace(options, speculation=replace(options.speculation, **speculation))
-        return self._stream(self._prompt(self.conversation.question()), again)
-
     def _answered(self, refusal: str) -> Result:
         if (answer := self.conversation.last_answer) is None:
             raise InputError(refusal, "ask something first")
@@ -206,8 +171,8 @@ class Chat:
             if dropped:
                 gone = counted(dropped, "oldest exchange")
                 self.screen.note(f"the context was full; dropped the {gone}")
-            exchange.options, exchange.seed = self._options(seed, self.settings.rule), seed
-            exchange.answer = self._stream(prompt, exchange.options)
+            exchange.seed = seed
+            exchange.answer = self._stream(prompt, self._options(seed, self.settings.rule))
             exchange.seed = exchange.answer.speculation.get("seed", seed)
         finally:
             if exchange.answer is None:
@@ -293,25 +258,3 @@ class Chat:
 
 def _has_text(answer: Result) -> bool:
     return bool(answer.tokens or answer.text or answer.reasoning)
-
-
-def _speeds(old: Result, new: Result) -> str:
-    slow, fast = f"{new.rate:.1f} tokens/s without drafts", old.rate
-    if not old.speculation:
-        return f"{slow}; /regen measures the speed with drafts"
-    return f"{slow}, {fast:.1f} with drafts ({fast / max(new.rate, 1e-9):.1f} times)"
-
-
-def _difference(old: Result, new: Result) -> str:
-    if new.text == old.text:
-        return "the same text"
-    if not old.tokens:
-        return "the texts differ"
-    same = common_prefix(*([token.id for token in answer.tokens] for answer in (old, new)))
-    drawn = ", each with draws of its own" if "block" in _ways(old, new) else ""
-    return f"the texts differ after {counted(same, 'token')}{drawn}"
-
-
-def _ways(*answers: Result) -> set[object]:
-    """Whose numbers drew these answers."""
-    return {answer.speculation.get("sampling") for answer in answers}

@@ -53,14 +53,6 @@ def test_messages_carry_the_generated_tokens() -> None:
     ]
 
 
-def test_question_leaves_the_last_answer_out() -> None:
-    """The newest question is the end of the messages, answered or not."""
-    said = Conversation(None, [Exchange("hi", Result(text="a")), Exchange("and?")])
-    assert said.question() == said.messages()
-    said.exchanges[1].answer = Result(text="b")
-    assert said.question()[-1] == {"role": "user", "content": "and?"}
-
-
 def test_an_empty_system_text_is_a_system_turn() -> None:
     """An empty system prompt is the user's own, and not the same as none."""
     assert Conversation("").messages() == [{"role": "system", "content": ""}]

@@ -53,48 +53,6 @@ def test_show_tokens() -> None:
     )
 
 
-def test_compare_without_drafts() -> None:
-    """`/compare` answers again with nothing drafted and says both speeds; the first answer stays in force."""
-    model = FakeModel(["abc", "abc", "end"])
-    _, text = session(model, "hi\n/compare\ngo on\n")
-    assert text == (
-        "abc\n--- without drafts\nabc\n"
-        "--- 50.0 tokens/s without drafts, 50.0 with drafts (1.0 times); the same text\nend\n"
-    )
-    assert model.asked[0].prompt == model.asked[1].prompt
-    assert [ask.enabled for ask in model.asked] == [True, False, True]
-
-
-@pytest.mark.parametrize("between", ["", "/draft auto\n"])
-def test_nothing_to_compare_without_drafts(between: str) -> None:
-    """An answer that nothing was drafted for is no other speed, and no second answer is made."""
-    model = FakeModel(["abc"], draft="none")
-    _, text = session(model, f"hi\n{between}/compare\n")
-    assert text.splitlines()[-1] == (
-        "the last answer was made without drafts (load some with /draft auto, then /regen)"
-    )
-    assert len(model.asked) == 1
-
-
-@pytest.mark.parametrize("between", ["/model other\n", "/save {0}\n/load {0}\n"])
-def test_an_answer_of_another_model_has_no_speed_to_compare(between: str, tmp_path: Path) -> None:
-    """Nor has one of a saved chat: what is known is said, and how to learn the rest."""
-    path = tmp_path / "chat.json"
-    _, text = session(FakeModel(["abc"]), "hi\n" + between.format(path) + "/compare\n")
-    assert text.splitlines()[-1].startswith(
-        "--- 50.0 tokens/s without drafts; /regen measures the speed with drafts; the "
-    )
-    assert "with drafts (" not in text
-
-
-def test_compare_keeps_the_settings_of_the_answer() -> None:
-    """What was set since is not what the answer was made with; by the other rule, too."""
-    model = FakeModel(["abc"])
-    session(model, "hi\n/set temp 0\n/set top_k 1\n/compare\n/compare rule\n")
-    assert [ask.sampling for ask in model.asked] == [model.asked[0].sampling] * 3
-    assert model.asked[0].sampling.temperature == QUIET.temp
-
-
 def test_another_model_goes_on_with_the_text() -> None:
     """`/model` loads it; what the former one said is read as text, since its tokens are others."""
     model = FakeModel(["one", "two"])
@@ -107,25 +65,6 @@ def test_another_model_goes_on_with_the_text() -> None:
 def test_leaving(word: str) -> None:
     code, text = session(FakeModel(["never"]), f"/{word}\nhi\n")
     assert (code, text) == (0, "")
-
-
-def test_compare() -> None:
-    """`/compare rule` shows both answers and where they part; the first one stays in force."""
-    model = FakeModel(["abc~", "abc-", "end"])
-    _, text = session(model, "hi\n/compare rule\ngo on\n")
-    assert text == (
-        "abc~\n"
-        "--- strict\n"
-        "abc~\n"
-        "--- margin\n"
-        "abc-\n"
-        "--- margin: the texts differ after 3 tokens\n"
-        "end\n"
-    )
-    assert [ask.rule.name for ask in model.asked] == ["strict", "margin", "strict"]
-    assert model.asked[0].prompt == model.asked[1].prompt
-    assert model.asked[0].sampling.seed == model.asked[1].sampling.seed
-    assert ord("~") in model.asked[2].prompt
 
 
 def test_regen_and_undo() -> None:

@@ -156,7 +156,7 @@ def test_an_answer_is_stopped(open_terminal: Callable[..., Terminal], smollm2: s
 
 
 def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
-    """/regen, /undo, /save, /clear, /load, /compare."""
+    """/regen, /undo, /save, /clear, /load."""
     path = tmp_path / "talk.json"
     terminal.say("Hi.")
     terminal.say("Thank you.")
@@ -167,10 +167,6 @@ def test_a_conversation_is_changed(terminal: Terminal, tmp_path: Path) -> None:
     assert "started a new conversation" in terminal.say("/clear")
     assert "loaded 1 exchange" in terminal.say(f"/load {path}")
     assert [m["role"] for m in json.loads(path.read_text())["messages"]] == ["user", "assistant"]
-
-    shown = terminal.say("/compare rule")
-    assert "--- as loaded" in shown
-    assert "--- strict: the " in shown  # and no speed: it was drafted from the first answer
 
 
 def test_a_paste_while_answering_is_one_message(tiny_terminal: Terminal, tmp_path: Path) -> None:

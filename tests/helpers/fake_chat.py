@@ -38,7 +38,6 @@ class Asked(NamedTuple):
     prompt: list[int]
     sampling: Sampling
     rule: Verification
-    enabled: bool
 
 
 @dataclass
@@ -87,7 +86,7 @@ class FakeModel:
 
     def answer(self, prompt: list[int], options: AnswerOptions) -> Generator[Piece, None, None]:
         asked = options.speculation
-        ask = Asked(prompt, options.sampling, asked.verification or Strict(), asked.enabled)
+        ask = Asked(prompt, options.sampling, asked.verification or Strict())
         self.asked.append(ask)
         self.cancelled = False
         prompt = list(prompt)
