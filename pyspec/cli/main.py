@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from pathlib import Path
 from shutil import get_terminal_size
 from traceback import walk_tb
 from typing import Any
@@ -30,30 +29,20 @@ _COMMANDS = {
     "measure": "Say what drafts gain here, for your model.",
     "profile": "Measure how much drafts can gain on this machine.",
     "info": "Show versions, devices and folders.",
-    "completion": "Print the completion script for a shell.",
 }
 
 _HIDDEN = ("profile",)
 """Commands that the list leaves out: `measure` names them for those who want to know more."""
 
-_MODULES = {"info": "pyspec.cli.main", "completion": "pyspec.cli.main"}
+_MODULES = {"info": "pyspec.cli.main"}
 """Modules of subcommands that have none of their own."""
 
-_ELSEWHERE = {
-    "run": "pyspec chat -m NAME",
-    "prompt": "pyspec generate",
-    "list": "pyspec models list",
-    "ls": "pyspec models list",
-    "pull": "pyspec models pull NAME",
-    "get": "pyspec models pull NAME",
-    "show": "pyspec models info NAME",
-    "rm": "pyspec models rm NAME",
-    "import": "pyspec models add FILE",
-    "logs": "pyspec chat -c",
+_GONE = {
     "bench": "pyspec measure",
     "quality": "python bench/quality.py",
+    "completion": 'eval "$(_PYSPEC_COMPLETE=bash_source pyspec)"',
 }
-"""Commands of other programs or of earlier versions, and ours for the same purpose."""
+"""Commands of earlier versions, and what to use instead."""
 
 _COMPLETE = "_PYSPEC_COMPLETE"
 
@@ -97,8 +86,8 @@ class _Lazy(click.Group):
 
 
 def _suggestion(name: str) -> str:
-    if name in _ELSEWHERE:
-        return f"use `{_ELSEWHERE[name]}`"
+    if name in _GONE:
+        return f"use `{_GONE[name]}`"
     near = difflib.get_close_matches(name, _COMMANDS, n=1)
     if near:
         return f"did you mean `pyspec {near[0]}`?"
@@ -126,30 +115,6 @@ def _print_version(ctx: click.Context) -> None:
 
     click.echo(f"pyspec, version {__version__}")
     ctx.exit()
-
-
-_SHELLS = ("bash", "zsh", "fish")
-
-
-@click.command(
-    cls=Subcommand,
-    examples=[
-        ("pyspec completion bash >> ~/.bashrc", "For bash, from the next shell"),
-        ("pyspec completion zsh >> ~/.zshrc", "For zsh"),
-        ("pyspec completion fish > ~/.config/fish/completions/pyspec.fish", "For fish"),
-    ],
-)
-@click.argument("shell", type=click.Choice(_SHELLS), required=False)
-def completion(shell: str | None) -> None:
-    """Print the script for SHELL; without it, for the shell in $SHELL."""
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - only for shells
-
-    name = shell or Path(os.environ.get("SHELL", "bash")).name
-    kind = get_completion_class(name if name in _SHELLS else "bash")
-    if kind is not None:
-        maker = kind(cli, {}, "pyspec", _COMPLETE)
-        # not maker.source(), which checks the version of the bash on the PATH, perhaps not the user's
-        click.echo(maker.source_template % maker.source_vars())
 
 
 @click.command(cls=Subcommand)
