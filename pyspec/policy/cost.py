@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pyspec.policy.busy import SENTENCE, TIMES, Busy
 from pyspec.policy.row_times import RowTimes, RowTimesState
 from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES, Experts, expand, with_experts
 from pyspec.policy.types import Outcome
-
-log = logging.getLogger("pyspec")
 
 LONG_LAG = 4  # tokens per sequence to catch up with, above which reading takes longer than a step
 _FAR_DEPTH = 4096  # context depth of a prior's second curve; linear between and beyond
@@ -36,7 +32,6 @@ class CostCurve:
     def __init__(self, target: RowTimes, draft: RowTimes, companion: RowTimes) -> None:
         self.target, self.draft, self.companion = target, draft, companion
         draft.hope = companion.hope = 1.0  # no optimism: reading costs time before it pays
-        self._busy = Busy(target.measured)
         self._first_reading: Outcome | None = None
 
     @classmethod
@@ -94,13 +89,11 @@ class CostCurve:
         self.companion.follow(self.target)
         self.draft.begin_with(draft)
 
-    def observe(self, outcome: Outcome, rounds: int = 1) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """Learn from a round's times, or from the mean times of several."""
         n_seq = len(outcome.seqs)
         if outcome.verify_rows == outcome.own_rows:  # prompt rows have no logits and cost less
             self.target.observe(outcome.verify_rows, outcome.t_verify, outcome.depth)
-            if self._busy.notes(outcome.verify_rows, self.target.ratio, rounds):
-                log.warning(SENTENCE, TIMES)
             for side in (self.draft, self.companion):
                 side.follow(self.target)
         if outcome.draft_steps > 0:

@@ -100,8 +100,6 @@ class RowTimes:
         self._begun: dict[int, int] = {}
         self._doubted: set[int] = set()
         self._slow = self._waiting = self._seen = 0
-        self.ratio = 0.0
-        """The last observed time, in units of the base curve's; 0 if it was impossible."""
         self._depth = -1
         self._base_of = (-1, 0)
         self._one, self._more = 0.0, [0.0]
@@ -144,11 +142,9 @@ class RowTimes:
 
     def observe(self, rows: int, ms: float, depth: int = 0) -> None:
         """Learn from one decode. Impossible times are ignored; stalls are ignored until they become the rule."""
-        self.ratio = 0.0
         if not (rows >= 1 and 1e-4 < ms < 1e7):
             return
         one, more = self._base(rows, depth)
-        self.ratio = ms / (one * (1.0 + more))
         key = _key(rows)
         seen = _Timing(rows, key, ms, one, more, self._known(key))
         if self._set_aside(seen):

@@ -165,7 +165,7 @@ class LengthPolicy(Policy):
         self.counts.add(mean, rounds=seen.rounds)
         self.counts.rounds_plain += seen.rounds
         self.counts.ms_plain += mean.t_round * seen.rounds
-        self.curve.observe(mean, seen.rounds)
+        self.curve.observe(mean)
         self.plain_aside.add(mean.aside, seen.rounds)
 
     def renew_costs(self) -> None:
