@@ -24,10 +24,12 @@ class OutputFiles:
     """A run's output files. A file that existed before is replaced only if this run wrote it.
 
     overwrite: whether to replace any file. signatures: what identifies each file's content when the run begins. stale: whether
-    an earlier output has every record and yet has to be written again.
+    an earlier output has every record and yet has to be written again. most_named: failed records to name while the batch
+    runs, None for all.
     """
 
     stale = False
+    most_named: int | None = 3
 
     def __init__(
         self, paths: Iterable[Path], inputs: Sequence[InputFile], journal: Path, *, overwrite: bool
@@ -133,6 +135,8 @@ class TextFiles(OutputFiles):
     A failed record leaves its place empty.
     """
 
+    most_named = None  # no file tells of them
+
     def __init__(
         self, folder: Path, inputs: Sequence[InputFile], per: Per, *, overwrite: bool = False
     ) -> None:
@@ -199,6 +203,8 @@ class TableFile(OutputFiles):
         head = self._head(self.inputs[0])
         yield _row([*head, *_answer_columns(head)])
         for source in self.inputs:
+            if (empty := indexes.get((source.name, 0))) is not None:  # it has no rows
+                yield _row([*[""] * len(head), *_cells(results(empty))])
             for line, row in self._rows(source)[1:]:
                 at = indexes.get((source.name, line))
                 filled = [*row, *[""] * (len(head) - len(row))]

@@ -38,11 +38,18 @@ class LineBody(ChatBody, kw_only=True):
 
 
 class _Kind(msgspec.Struct):
-    """The fields of OpenAI's format; in a line of ours, `body` is absent."""
+    """The fields that tell OpenAI's format from ours."""
 
     custom_id: str | None = None
     url: str = ""
     body: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_openai(self) -> bool:
+        ours = bytes(self.prompt) or bytes(self.messages)
+        return bool(bytes(self.body) or (not ours and (self.custom_id or self.url)))
 
 
 def record_of(text: str, empty: Record, *, templated: bool) -> Record:
@@ -52,7 +59,7 @@ def record_of(text: str, empty: Record, *, templated: bool) -> Record:
     """
     try:
         line = msgspec.json.decode(text, type=_Kind)
-        record = _openai(line, empty, templated=templated) if bytes(line.body) else _own(text)
+        record = _openai(line, empty, templated=templated) if line.is_openai else _own(text)
         record.check()
         if record.speculation is not None and record.speculation.tokens:
             raise InputError("speculation.tokens is not supported in a batch", "leave it out")
@@ -78,6 +85,8 @@ def _openai(line: _Kind, empty: Record, *, templated: bool) -> Record:
     empty.id, empty.form = line.custom_id or empty.id, CHAT
     if templated:
         raise InputError("--template cannot be used with OpenAI's batch format")
+    if not bytes(line.body):
+        raise InputError("the line has no body", "put the request into it")
     return _only(read_body(line.url, line.body), empty.id)
 
 

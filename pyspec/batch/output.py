@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import time
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -83,6 +84,7 @@ def _from_openai(body: Mapping[str, Any]) -> dict[str, Any]:
         "finish_reason": choice["finish_reason"],
         "usage": msgspec.convert(body["usage"], Usage),
         "speculation": body["speculation"],
+        "created": body["created"],
     }
 
 
@@ -199,12 +201,12 @@ def output_line(
 def _openai_line(
     result: RecordResult, run: str, form: str, block: dict[str, Any], model: str
 ) -> dict[str, Any]:
-    """Return a line of OpenAI's batch format. Its times are 0, so that equal answers have equal bytes."""
+    """Return a line of OpenAI's batch format."""
     name = hashlib.sha256(f"{run}\0{result.id}".encode()).hexdigest()[:24]
     response = error = None
     if result.error is None:
         choices = [choice_of(form, 0, result)]
-        body = body_of(form, f"cmpl-{name}", model, 0, choices)
+        body = body_of(form, f"cmpl-{name}", model, result.created, choices)
         body = {**body, "usage": result.usage, "speculation": block}
         response = {"status_code": 200, "request_id": f"req_{name}", "body": body}
     else:
@@ -378,6 +380,8 @@ class FileRun:
         todo = [(i, self.records[i]) for i in self._todo]
         try:
             for result in self.answerer.run_indexed(todo):
+                if self.records[result.index].form:
+                    result.created = int(time())
                 journal.append(result)
                 self.summary.count(result)
                 report(result)

@@ -63,11 +63,12 @@ Kind = Literal["text", "jsonl", "csv"]
 
 
 def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> Iterator[Record]:
-    """Read the records of one input. Blank lines, paragraphs, files and rows are skipped.
+    """Read the records of one input. Blank lines, paragraphs and rows are skipped; an input of nothing else is a faulty record.
 
     A line of JSON is in OpenAI's batch format, or has `prompt` or `messages` and optional fields such as id, system and
     max_tokens. A faulty record carries its error. Raises InputError for a table that cannot be read or lacks the column.
     """
+    found = False
     for number, text in (_cells if kind == "csv" else _texts)(stream, name, kind, reading):
         whole = kind == "text" and reading.per == "file"
         record = Record(id=name if whole else f"{name}:{number}", source=name, line=number)
@@ -79,7 +80,11 @@ def read_records(stream: BinaryIO, name: str, kind: Kind, reading: Reading) -> I
             record = _from_json(text, record, reading)
         else:
             record.prompt = reading.wrap(text)
+        found = True
         yield record
+    if not found:
+        nothing = InputError(f"{name} has no rows" if kind == "csv" else f"{name} is empty")
+        yield Record(id=name, source=name, error=Failure.of(nothing))
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -183,9 +188,18 @@ def _cells(
     _, head = next(rows, (0, []))
     if not head:
         raise InputError(f"{name} has no header row", "add one with the names of the columns")
-    column = reading.column or (head[0] if len(head) == 1 else None)
-    if column not in head:
-        was = f"no column {column!r}" if column else "several columns"
+    column = reading.column
+    if column is None and len(head) == 1:
+        (column,) = head
+        log.warning(
+            "%s: %r is taken as the name of its only column; if it is a prompt, put a name above it",
+            name,
+            column[:80],
+        )
+    if column is None or head.count(column) != 1:
+        was = "several columns"
+        if column is not None:
+            was = f"{head.count(column) or 'no'} columns named {column!r}"
         raise InputError(f"{name} has {was}", f"name one with --column: {', '.join(head)[:200]}")
     at = head.index(column)
     for number, row in rows:
@@ -298,14 +312,15 @@ def _find(word: str) -> list[InputFile]:
 
 
 def _inside(folder: Path) -> list[InputFile]:
-    found = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-    files = [path for path in found if path.suffix.lower() in _IN_FOLDERS]
-    _warn_skipped(folder, [path for path in found if path.suffix.lower() not in _IN_FOLDERS])
+    files, skipped = [], dict[Path, None]()
+    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
+        if hidden := _hidden(path.relative_to(folder)):
+            skipped[hidden] = None
+        elif path.suffix.lower() in _IN_FOLDERS:
+            files.append(path)
+        else:
+            skipped[path.relative_to(folder)] = None
+    _warn_skipped(folder, [*skipped])
     if not files:
         raise InputError(
             f"{as_text(str(folder))} contains no text files",
@@ -314,9 +329,15 @@ def _inside(folder: Path) -> list[InputFile]:
     return [_source(file, file.relative_to(folder).as_posix()) for file in files]
 
 
+def _hidden(path: Path) -> Path | None:
+    """Return the hidden file or folder that a path is or is in."""
+    parents = [*reversed(path.parents), path]
+    return next((each for each in parents if each.name.startswith(".")), None)
+
+
 def _warn_skipped(folder: Path, files: Sequence[Path]) -> None:
     if files:
-        first = ", ".join(as_text(str(file.relative_to(folder))) for file in files[:_NAMED])
+        first = ", ".join(as_text(str(file)) for file in files[:_NAMED])
         more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
         log.warning("skipped in %s: %s%s", as_text(str(folder)), first, more)
 

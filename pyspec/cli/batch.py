@@ -37,6 +37,7 @@ from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.errors import Cancelled, OptionError
 from pyspec.screen.words import safe
 from pyspec.serve.settings import served_name
+from pyspec.store.sources import load_manifest
 from pyspec.text.result import RecordResult
 
 FAILED_ITEMS = 3
@@ -189,12 +190,9 @@ def batch(
         overwrite=results.overwrite,
         counts=results.counts,
         prompts=results.with_prompt,
-        model=served_name(models.model or "default"),
+        model=served_name(models.model or load_manifest().default_target),
     )
     records = list(read_sources(sources, reading))
-    if not records:
-        tell("nothing to do: the inputs contain no records", err=True)
-        return 0
     with (
         wanted.open(models, drafts, sampler, engine) as answerer,
         FileRun(answerer, records, out, retry_failed=results.retry_failed) as run,
@@ -228,7 +226,7 @@ def _once_told() -> Callable[[str], None]:
 def _answer(answerer: Any, run: FileRun) -> int:
     with interruptible(answerer.cancel) as signals:
         try:
-            with batch_progress(run.summary) as report:
+            with batch_progress(run.summary, most=run.output.most_named) as report:
                 run.answer(report)
         except Cancelled:
             tell(
@@ -252,8 +250,9 @@ def _rate(summary: RunProgress, seconds: float) -> str:
 
 @contextmanager
 def batch_progress(
-    summary: RunProgress, console: Console | None = None
+    summary: RunProgress, console: Console | None = None, most: int | None = None
 ) -> Iterator[Callable[[RecordResult], None]]:
+    """Show progress, and name failed records, the first `most` of them; None for all."""
     before = summary.records - summary.left
     if 0 < before < summary.records:
         tell(f"{before} of {summary.records} records are already done", err=True)
@@ -266,20 +265,16 @@ def batch_progress(
             nonlocal failed
             if result.error is not None:
                 failed += 1
-                _say_failure(console, result, failed)
+                _say_failure(console, result, failed, most)
             rate = _rate(summary, monotonic() - start)
             show(summary.records - summary.left, summary.records, f"records, {rate}")
 
         yield report
 
 
-FIRST_FAILURES = 3
-"""How many failed records are named while a batch runs; the output lists all."""
-
-
-def _say_failure(console: Console, result: RecordResult, number: int) -> None:
-    """Name one of the first failures, above the bar."""
-    if result.error is not None and number <= FIRST_FAILURES:
+def _say_failure(console: Console, result: RecordResult, number: int, most: int | None) -> None:
+    """Name a failure above the bar, if it is among the first ones or all are named."""
+    if result.error is not None and (most is None or number <= most):
         message = result.error.message
         named = message.startswith(
             result.id.rpartition(":")[0] or result.id
@@ -288,7 +283,7 @@ def _say_failure(console: Console, result: RecordResult, number: int) -> None:
             safe(f"failed: {message}" if named else f"{result.id} failed: {message}"), "red"
         )
         console.print(text, soft_wrap=not console.is_terminal)
-    if number == FIRST_FAILURES + 1:
+    if most is not None and number == most + 1:
         console.print(Text("more records failed; see the output", "red"))
 
 

@@ -104,12 +104,14 @@ class RecordResult(Result, kw_only=True, omit_defaults=True):
         id: The record's id.
         prompt_sha256: Hash of what the record asks.
         error: Why there is no answer.
+        created: When it was answered, in seconds since 1970, for OpenAI's format; 0 elsewhere.
     """
 
     index: int
     id: str
     prompt_sha256: str
     error: Failure | None = None
+    created: int = 0
 
 
 def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import pytest
 from helpers.fake_batch import Fake, go
@@ -295,11 +296,13 @@ def test_openai_batch_lines_come_back_as_such(go, tmp_path):
                     error=record.error,
                 )
 
+    before = int(time.time())
     go(["in.jsonl"], "out.jsonl", fake=Chats())
     good, bad, other = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     answer = ChatCompletion.model_validate(good["response"]["body"])
     assert (good["custom_id"], good["response"]["status_code"], good["error"]) == ("a", 200, None)
     assert (answer.choices[0].message.content, answer.usage.total_tokens) == ("HI", 0)
+    assert before <= answer.created <= time.time()
     assert (bad["custom_id"], bad["response"]) == ("b", None)
     assert "temperature" in bad["error"]["message"]
     assert "url" in other["error"]["message"]

@@ -35,13 +35,10 @@ def jsonl(*lines, **reading):
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", []),
-        (b"\n \n\t\n", []),
         (b"a\nb\n", ["a", "b"]),
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"a\nb", ["a", "b"]),
         (b"\xef\xbb\xbfa\n", ["a"]),
-        (b"\xef\xbb\xbf", []),
         (b"a\0b\n", ["a\0b"]),
         (b"\xc3\xa9\xe2\x82\xac\n", ["é€"]),
     ],
@@ -62,9 +59,18 @@ def test_a_file_is_one_record():
     assert (record.id, record.prompt) == ("in", "a\n\nb")
 
 
-def test_blank_file_gives_no_record():
-    """Nothing to answer is no record, not an empty prompt."""
-    assert texts(b"\n\n", per="file") == []
+@pytest.mark.parametrize("per", ["line", "paragraph", "file"])
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"\n \n\t\n", b"\xef\xbb\xbf"])
+def test_an_input_of_nothing_is_a_record_that_fails(data, per):
+    """So that it has a line in the output."""
+    (record,) = records(data, per=per)
+    assert (record.id, record.error.message) == ("in", "in is empty")
+
+
+@pytest.mark.parametrize(("kind", "data"), [("jsonl", b"\n"), ("csv", b"text\n\n")])
+def test_neither_has_one_in_another_format_vanished(kind, data):
+    (record,) = read_records(io.BytesIO(data), "in", kind, Reading())
+    assert record.error.type == "InputError"
 
 
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
@@ -277,8 +283,27 @@ def test_csv_without_its_column_is_refused(column):
         table(b"id,text\n1,abc\n", column)
 
 
-def test_the_only_column_need_not_be_named():
+def test_the_only_column_need_not_be_named(caplog):
+    """Its first row is said to be no prompt, unless the user has said so."""
     assert [record.prompt for record in table(b"question\na\nb\n", None)] == ["a", "b"]
+    assert "'question' is taken as the name" in caplog.text
+    caplog.clear()
+    table(b"question\na\nb\n", "question")
+    assert not caplog.text
+
+
+def test_two_columns_of_one_name_are_refused():
+    with pytest.raises(InputError, match="2 columns named 'a'"):
+        table(b"a,b,a\n1,2,3\n", "a")
+    assert len(table(b"a,b,a\n1,2,3\n", "b")) == 1
+
+
+def test_a_line_of_openais_without_a_body_keeps_its_id(caplog):
+    """And is not told that the id is ignored."""
+    (record,) = jsonl('{"custom_id": "a", "url": "/v1/chat/completions"}')
+    assert (record.id, record.form) == ("a", "chat")
+    assert "no body" in record.error.message
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf"])

@@ -34,14 +34,21 @@ def test_folder_gives_its_text_files_sorted(folder):
 
 
 def test_what_a_folder_has_besides_is_named(folder, caplog):
-    """The first few of them; hidden files are nobody's inputs."""
+    """The first few of them, hidden ones too; of a hidden folder its name."""
+    (folder / "sub" / ".git").mkdir()
+    for name in "ab":
+        (folder / "sub" / ".git" / name).touch()
     below([folder])
-    assert [record.message for record in caplog.records] == [f"skipped in {folder}: x.png"]
+    assert [record.message for record in caplog.records] == [
+        f"skipped in {folder}: .hidden.txt, sub/.git, x.png"
+    ]
     caplog.clear()
     for i in range(6):
         (folder / f"{i}.pdf").touch()
     below([folder])
-    assert caplog.records[0].message.endswith(": 0.pdf, 1.pdf, 2.pdf, 3.pdf, 4.pdf and 2 more")
+    assert caplog.records[0].message.endswith(
+        ": .hidden.txt, 0.pdf, 1.pdf, 2.pdf, 3.pdf and 4 more"
+    )
 
 
 def test_glob_is_expanded(folder):

@@ -45,6 +45,13 @@ def test_rows_and_columns_are_kept(go, table, tmp_path):
     ]
 
 
+def test_a_table_without_rows_has_one_for_its_error(go, table, tmp_path):
+    (tmp_path / "empty.csv").write_text(TABLE.splitlines()[0])
+    go([table, "empty.csv"], "out.csv", column="question")
+    *_, last = rows(tmp_path / "out.csv")
+    assert last == [*[""] * 5, f"InputError: {tmp_path}/empty.csv has no rows"]
+
+
 def test_columns_of_the_same_names_stay(go, tmp_path):
     """Ours get others then."""
     (tmp_path / "in.csv").write_text("question,answer\na,mine\n")

@@ -25,6 +25,7 @@ from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
 from pyspec.cli import consoles
 from pyspec.errors import InputError
+from pyspec.store.sources import load_manifest
 from pyspec.text.result import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]
@@ -114,13 +115,30 @@ def test_the_first_failures_are_named(pyspec, tmp_path):
     assert "more records failed" in said
 
 
-def test_no_records_is_no_failure(pyspec, tmp_path):
-    """An empty file: status 0, a note, no output."""
+def test_an_empty_input_has_failed(pyspec, tmp_path):
+    """A line on stderr and one in the output."""
     (tmp_path / "in.txt").write_text("\n")
     done = pyspec("in.txt", "-o", "out.jsonl")
-    assert done.returncode == 0
-    assert "no records" in done.stderr
-    assert not (tmp_path / "out.jsonl").exists()
+    assert done.returncode == 3
+    assert "in.txt is empty" in done.stderr
+    (line,) = lines(tmp_path / "out.jsonl")
+    assert line["error"]["message"] == "in.txt is empty"
+
+
+def test_all_failures_are_named_where_no_file_tells_of_them(pyspec, tmp_path):
+    """Text files have room for answers alone."""
+    (tmp_path / "in").mkdir()
+    for i in range(5):
+        (tmp_path / "in" / f"{i}.txt").touch()
+    said = pyspec("in", "-o", "out/").stderr
+    assert said.count("is empty") == 5
+    assert "see the output" not in said
+
+
+def test_the_second_run_counts_failures_once(pyspec, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"prompt": "abc"}\n{bad\n')
+    pyspec("in.jsonl", "-o", "out.csv", "-n", "4")
+    assert "0 answered, 1 failed, 1 before" in pyspec("in.jsonl", "-o", "out.csv", "-n", "4").stderr
 
 
 @pytest.mark.parametrize(
@@ -353,13 +371,14 @@ def test_the_summary_says_what_was_done_and_no_more(facts: dict[str, int], says:
 def test_the_model_is_called_in_full(tmp_path, monkeypatch):
     """In OpenAI's form of an output: a name's dot is no end of a file's."""
     (tmp_path / "in.txt").write_text("a\n")
-    given = {}
+    named = []
 
     def opened(*_, **lines):
-        given.update(lines)
+        named.append(lines["model"])
         raise InputError("enough")
 
     monkeypatch.setattr(module, "open_output", opened)
     words = [str(tmp_path / "in.txt"), "-o", "out.jsonl", "-m", "llama3.2:3b"]
     CliRunner().invoke(module.batch, words)
-    assert given["model"] == "llama3.2:3b"
+    CliRunner().invoke(module.batch, words[:-2])
+    assert named == ["llama3.2:3b", load_manifest().default_target]
