@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from compare import MODELS, QUESTION_OPTIONS, QuestionOptions, command_line, engine_words
-from measure.bounds import CANDIDATES, HalvesResult, InHalves, by_halves, demand_enough, sentence
 from measure.judging import TextJudge
 from measure.quality import (
     VARIANTS,
@@ -22,9 +19,7 @@ from measure.quality import (
     unscored,
 )
 from measure.quality_page import save_quality, variant_table
-from measure.records import RunRecord, describe
 from measure.variants import SideBySide, Variant, answer_all, parse_variants
-from measure.verdicts import keep_verdict, settings_of
 
 from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.consoles import run_progress, stdout_console
@@ -33,12 +28,9 @@ from pyspec.cli.main import main
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.engine.models import SideOptions
-from pyspec.engine.verdicts import PairVerdict
 from pyspec.errors import OptionError
-from pyspec.profiling.questions import Question
 from pyspec.screen.progress import store_progress
 from pyspec.screen.tables import print_table
-from pyspec.store.files import cache_dir, file_sha256
 from pyspec.store.locate import resolve
 
 _SIDES = (
@@ -60,13 +52,6 @@ _SIDES = (
     shell_complete=model_names,
     help="Also measure the answers' likelihood under this model, best of another size or family.",
 )
-@click.option(
-    "--verdict",
-    "wanted",
-    is_flag=True,
-    help="Decide what --verify auto does with this pair: choose a rule on half of the questions, confirm it on the others, "
-    "and store the result. Needs no --out.",
-)
 def quality(
     asked: QuestionOptions,
     models: ModelOptions,
@@ -74,43 +59,28 @@ def quality(
     variants: str | None,
     title: str,
     judged_by: str | None,
-    *,
-    wanted: bool,
 ) -> None:
     """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
 
     Each question is answered by every variant. Variants are modes of `bench/compare.py`, and margin+random, margin+thin,
     plain+temp:T; @N uses only the first N questions. The page compares tokens a round, likelihood under the target,
-    answers that loop and answers that fail a check, each with the first variant. With --verdict only the baseline and the
-    rule that was chosen answer the half that confirms.
+    answers that loop and answers that fail a check, each with the first variant.
     """
-    listed = variants or (CANDIDATES if wanted else VARIANTS)
-    named, questions = parse_variants(listed), asked.chosen()
-    if wanted and (told := demand_enough(questions)):
-        tell(told, err=True)
-    folder = None if wanted and asked.out is None else asked.folder
-    halves = InHalves(questions, named)
-    given = {"due": halves.due} if wanted else {}
-    questions = halves.ordered if wanted else questions
+    named, questions = parse_variants(variants or VARIANTS), asked.chosen()
     sides = _side_by_side(named, asked, models, engine, judged_by)
     if sides.placed:
         tell(sides.placed, err=True)
     with closing(sides), run_progress() as report:
-        folder = folder or _kept_in(sides, asked, questions)
-        records = answer_all(sides, questions, asked, folder, report, **given)
+        records = answer_all(sides, questions, asked, asked.folder, report)
     figures = figures_of(records, questions)
     said = conclusion(figures, named)
     results = QualityResults(
         title, command_line("quality"), records[-1].setup, figures, said, unscored(questions)
     )
-    save_quality(results, folder)
+    save_quality(results, asked.folder)
     print_table(variant_table(figures), stdout_console())
     tell(f"\n{said}")
-    tell(f"results are in {folder}", err=True)
-    if wanted:
-        found = by_halves(records, questions, named)
-        tell(f"\n{sentence(found)}")
-        tell(f"stored in {_keep_verdict(found, sides, records, named)}", err=True)
+    tell(f"results are in {asked.folder}", err=True)
 
 
 def _side_by_side(
@@ -144,42 +114,6 @@ def _judge(name: str | None, target: Path, how: dict[str, Any]) -> TextJudge | N
     if path.samefile(target):
         raise OptionError("--judge names the target itself", "name another model")
     return TextJudge(path, **how)
-
-
-def _kept_in(sides: SideBySide, asked: QuestionOptions, questions: Sequence[Question]) -> Path:
-    """The cache's folder for these answers: one per setup, so an interrupted run can go on."""
-    setup = describe(sides.target, sides.files, asked, questions, sides.n_ctx, sides.engine)
-    same = msgspec.json.encode(msgspec.structs.replace(setup, day=""))
-    name = f"{sides.files['target'].stem}-{hashlib.sha256(same).hexdigest()[:16]}"
-    return cache_dir() / "quality" / name
-
-
-def _keep_verdict(
-    found: HalvesResult,
-    sides: SideBySide,
-    records: Sequence[RunRecord],
-    variants: Sequence[Variant],
-) -> Path:
-    """Store the pair's verdict. Raises OptionError if the target has no draft."""
-    if "draft" not in sides.files:
-        raise OptionError("a verdict needs a draft model", "name one with --draft")
-    tried = found.confirmed
-    rule = next((v.margin for v in variants if tried is not None and v.name == tried.who), None)
-    return keep_verdict(
-        PairVerdict(
-            target=file_sha256(sides.files["target"]),
-            draft=file_sha256(sides.files["draft"]),
-            drawn=records[-1].setup.temperature > 0.0,
-            rule=settings_of(rule) if rule is not None and found.passed else None,
-            tried=tried.who if tried is not None else "",
-            gain=tried.gain if tried is not None else 1.0,
-            answers=sum(record.who == variants[0].name for record in records),
-            losses={n: (loss.upper, loss.bound) for n, loss in tried.losses.items()}
-            if tried
-            else {},
-            day=records[-1].setup.day,
-        )
-    )
 
 
 if __name__ == "__main__":

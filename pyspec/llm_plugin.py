@@ -48,12 +48,9 @@ class _Options(create_model("_Numbers", __base__=llm.Options, **pydantic_numbers
     stop: str | None = Field(None, description="end the answer before this text")
     draft: str = Field("auto", description="auto, none, lookup, or a model that drafts")
     companion: str = Field("none", description="none, auto, or a model that judges drafts")
-    verify: Literal["auto", "strict", "margin"] = Field(
-        "auto", description="margin is faster and changes the text; auto is strict unless measured for the pair")
+    verify: Literal["strict", "margin"] = Field("strict", description="margin is faster and changes the text")
     gap: float = Field(1.0, ge=0, description="margin: largest difference of the two largest logits, nats")
     confirm: int = Field(0, ge=0, le=16, description="margin: drafted tokens after a relaxed one that must be strict")
-    verify_phase: Literal["all", "reasoning"] = Field(
-        "all", description="margin: relax in the whole answer, or only in its reasoning")
     length: str = Field("auto", description="how many drafted tokens to check at once")
     n_ctx: int = Field(4096, ge=16, description="context, tokens")
     n_gpu_layers: int | Literal["auto"] = Field("auto", description="layers on devices; -1 for all, auto for as many as fit")
@@ -114,7 +111,7 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             max_tokens=o.max_tokens,
             stop=[*filter(None, [o.stop]), *template.stop],
             speculation=DraftOptions(
-                o.verify, gap=o.gap, confirm=o.confirm, verify_phase=o.verify_phase, length=o.length
+                o.verify, gap=o.gap, confirm=o.confirm, length=o.length
             ).speculation,
             chat=True,
             grammar=shape,

@@ -16,7 +16,6 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question, grouped
 
 from .chance import resampled_means, sample_size
@@ -41,15 +40,6 @@ ALWAYS = (DISTINCT, LOOPS, NATS)
 
 FEWEST = 50
 """Fewest questions in the confirming half: with fewer, an interval says nothing and no rule is allowed."""
-
-LIKELY = ceil(3.0 / BOUNDS[LOOPS])
-"""Questions in that half needed to show that answers loop no more, if none loops: 95 % exclude a share of 3 / n."""
-
-CANDIDATES = (
-    "strict+fixed:4,margin/gap=0.15+fixed:4,margin/gap=0.25+fixed:4,margin/gap=0.35+fixed:4,"
-    "margin/gap=0.15/confirm=1+fixed:4,margin/gap=0.25/confirm=1+fixed:4,margin/gap=0.35/confirm=1+fixed:4"
-)
-"""Variants that `bench/quality.py --verdict` compares by default."""
 
 Losses = dict[str, dict["int | str", float]]
 """By figure and question, the loss against the control; above 0 is worse."""
@@ -134,19 +124,6 @@ def half_of(question: int | str) -> int:
     return zlib.crc32(str(question).encode()) % 2
 
 
-def demand_enough(questions: Sequence[Question]) -> str:
-    """A warning for a set with which hardly any rule can pass, else "". Raises OptionError if none can."""
-    n = sum(half_of(question.question_id) for question in questions)
-    if n < FEWEST:
-        raise OptionError(
-            f"no rule can pass with {len(questions)} questions: {n} of them confirm, and {FEWEST} have to",
-            f"give about {2 * LIKELY} with --questions",
-        )
-    if n < LIKELY:
-        return f"{n} questions confirm: where no answer loops, only {LIKELY} show that none does, about {2 * LIKELY} in all"
-    return ""
-
-
 def try_rule(who: str, gain: float, losses: Losses, half: int | None = None) -> RuleTrial:
     """Evaluate a rule on one half of the questions, or on all."""
     each = {
@@ -204,27 +181,6 @@ def by_halves(
     chosen = max(fine, key=lambda trial: trial.gain)
     gain = gain_of(groups[chosen.who], control, 1)
     return HalvesResult(tried, chosen, try_rule(chosen.who, gain, losses[chosen.who], 1))
-
-
-class InHalves:
-    """Decides who answers what: every variant answers the choosing half, only the control and the chosen rule answer the other.
-
-    Questions of the choosing half must come first, as in `ordered`.
-    """
-
-    def __init__(self, questions: Sequence[Question], variants: Sequence[Variant]) -> None:
-        self.ordered = sorted(questions, key=lambda question: half_of(question.question_id))
-        self._variants = variants
-        self._left: set[str] | None = None
-
-    def due(self, question: Question, variant: Variant, records: Sequence[RunRecord]) -> bool:
-        """Whether a variant answers a question; makes the choice when the first question of the other half comes."""
-        if half_of(question.question_id) == 0:
-            return True
-        if self._left is None:
-            chosen = by_halves(records, self.ordered, self._variants).chosen if records else None
-            self._left = {self._variants[0].name, chosen.who} if chosen is not None else set()
-        return variant.name in self._left
 
 
 def gain_of(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -289,22 +289,16 @@ class SideBySide:
 # -- all questions -------------------------------------------------------------------------------------------------------
 
 
-Due = Callable[[Question, Variant, Sequence[RunRecord]], bool]
-"""Whether a variant answers a question, given what was answered before."""
-
-
 def answer_all(
     sides: SideBySide,
     questions: Sequence[Question],
     options: Options,
     folder: Path,
     report: Report = lambda *_: None,
-    due: Due = lambda *_: True,
 ) -> list[RunRecord]:
-    """Answer every question's first turn with all due variants and `options.repeat` seeds, side by side; what `folder` has stays.
+    """Answer every question's first turn with all variants and `options.repeat` seeds, side by side; what `folder` has stays.
 
-    due: whether a variant answers a question, asked when its turn comes. A question that does not fit the context is skipped;
-    Ctrl-C stops with what there is. Raises ResumeMismatch.
+    A question that does not fit the context is skipped; Ctrl-C stops with what there is. Raises ResumeMismatch.
     """
     setup = describe(sides.target, sides.files, options, questions, sides.n_ctx, sides.engine)
     journal = RunLog(folder / "runs.jsonl", setup)
@@ -320,11 +314,10 @@ def answer_all(
         ]
 
     work = [(question, left) for i, question in enumerate(questions) if (left := lacking(i))]
-    for done, (question, most) in enumerate(work):
+    for done, (question, left) in enumerate(work):
         report(done, len(work), question.category)
         prompt = question.prompt(template)
-        left = [each for each in most if due(question, each[0], journal.records)]
-        if not left or len(prompt) + options.max_tokens > sides.n_ctx:
+        if len(prompt) + options.max_tokens > sides.n_ctx:
             continue
         seeded = [(variant, options.sampling(prompt, repeat)) for variant, repeat in left]
         try:

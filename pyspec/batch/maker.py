@@ -12,8 +12,6 @@ from msgspec.structs import replace as record_with
 
 from pyspec.batch.jobs import Job
 from pyspec.engine.pictures import Picture, Projector, PromptPictures
-from pyspec.engine.profiles import SideFile
-from pyspec.engine.verdicts import followed
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.gbnf import of_grammar
 from pyspec.grammar.languages import Constraint
@@ -22,7 +20,7 @@ from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, Speculat
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.noise import derive_seed
-from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification, rule_at
+from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
 from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.fill_in import FillIn, OtherFile
@@ -70,11 +68,6 @@ class Settings:
         check_ranges({"timeout": self.timeout})
         check_stops(self.stop)
 
-    @property
-    def rule_in_force(self) -> Strict | Margin:
-        """The rule for records without a temperature of their own."""
-        return rule_at(self.rule, self.sampling.temperature)
-
     def guess(self, record: Record) -> int:
         """An upper estimate of a record's tokens, prompt and answer."""
         texts = [record.prompt or "", record.system or self.system or ""]
@@ -82,10 +75,6 @@ class Settings:
         wanted = self.max_tokens if record.max_tokens is None else record.max_tokens
         size = sum(len(text.encode()) for text in texts)
         return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
-
-    def following(self, target: Any, sides: Sequence[SideFile]) -> Settings:
-        """Settings in which an automatic rule is replaced by the one known to suit a target and its draft."""
-        return replace(self, rule=followed(self.rule, target.model_path, sides))
 
 
 class JobMaker:
@@ -300,14 +289,13 @@ def _speculation(body: SpeculationBody | None, rule: Verification) -> Speculatio
     """A record's options of speculation. rule: the default rule. Raises OptionError."""
     if body is None:
         return Speculation(verification=rule)
-    named = {option: getattr(body, option) for option in MARGIN_OPTIONS}
-    own = {option: value for option, value in named.items() if value is not None}
+    named = {name: getattr(body, name) for name in MARGIN_OPTIONS}
+    own: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if own and body.verify != "margin":
         message = f"speculation has {', '.join(own)}, which belong to the margin rule"
         raise OptionError(message, 'add "verify": "margin"')
-    numbers: dict[str, Any] = {MARGIN_OPTIONS[option]: value for option, value in own.items()}
     if body.verify is not None:
-        rule = Margin(**numbers) if body.verify == "margin" else Strict()
+        rule = Margin(**own) if body.verify == "margin" else Strict()
     return Speculation(
         body.enabled is not False, rule, length=body.length, draft_max=body.draft_max
     )

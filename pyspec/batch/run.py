@@ -128,12 +128,12 @@ class Batch:
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MAX_DEFAULT}  # fmt: skip
         self._models = models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
-        self.settings = settings = settings.following(models.target, sides := models.sides)
+        self.settings, sides = settings, models.sides
         self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names, models.projector)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
-        rule, draw = settings.rule_in_force, settings.sampling.draw
+        rule, draw = settings.rule, settings.sampling.draw
         self._policies = policies_of(models.target, sides, policy, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(self._policies.curve)
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it

@@ -18,7 +18,7 @@ from pyspec.sampling.noise import NOISES, Noise
 from pyspec.sampling.options import SamplerNumbers, numbers
 from pyspec.sampling.settings import DRY_BREAKERS, Sampling
 from pyspec.sampling.suggested import SuggestedSampling
-from pyspec.sampling.verification import AUTO, PHASES, Margin, Phase, Strict, Verification
+from pyspec.sampling.verification import Margin, Strict, Verification
 
 SILENT, BRIEF, FULL = "off", "brief", "on"
 """How many statistics to print after an answer."""
@@ -117,12 +117,11 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
     dry_sequence_breakers: tuple[str, ...] = _setting(DRY_BREAKERS, _BREAKERS)
     max_tokens: int | None = _setting(None, _number(int, 1, 2**31 - 1), "all")
-    verify: str = _setting(AUTO, _one_of(AUTO, "margin", "strict"))
+    verify: str = _setting(Strict.name, _one_of(Strict.name, Margin.name))
     theta: float = _setting(Margin.theta, _PROBABILITY)
     gap: float = _setting(Margin.gap, _NATS)
     budget: float | None = _setting(None, _NATS, "none")
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
-    verify_phase: Phase = _setting(Margin.phase, _one_of(*PHASES))
     length: str | None = _setting(None, _LENGTH, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
     trim: bool = _setting(True, _SWITCH)
@@ -139,9 +138,8 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
         return Margin.of(self)
 
     @property
-    def rule(self) -> Verification | None:
-        """The verification rule; None for the one the model was opened with, which follows the pair's verdict."""
-        return {AUTO: None, "strict": Strict()}.get(self.verify, self.margin)
+    def rule(self) -> Verification:
+        return Strict() if self.verify == Strict.name else self.margin
 
     def sampling(self, seed: int) -> Sampling:
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()

@@ -83,6 +83,7 @@ GONE = {
     "--num-pred-tokens": "use --draft-max N",
     "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
     "-hf": "use -m OWNER/REPO[:TYPE]",
+    "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",
 }
 """Options of other programs or earlier versions that no command has, and what to do instead."""

@@ -13,8 +13,7 @@ from pyspec.cli.command import LAYERS, TEXT, model_names, option
 from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.sampling.verification import AUTO as AUTO_RULE
-from pyspec.sampling.verification import PHASES, Margin, PairRule, Phase, Strict, Verification
+from pyspec.sampling.verification import Margin, Strict, Verification
 from pyspec.store.words import AUTO, EXTRA_BUFFERS, parse_devices
 
 if TYPE_CHECKING:
@@ -122,9 +121,8 @@ class DraftOptions:
     """How drafts are chosen and accepted."""
 
     # fmt: off
-    verify: str = option("Drafts", "--verify", type=click.Choice([AUTO_RULE, "margin", "strict"]), default=AUTO_RULE,
-        help="strict keeps the target's own text; margin also accepts near misses: faster, but the text changes. auto is strict "
-        "unless you had `bench/quality.py --verdict` measure this pair, and it allowed a margin.")
+    verify: str = option("Drafts", "--verify", type=click.Choice([Strict.name, Margin.name]), default=Strict.name,
+        help="strict keeps the target's own text; margin also accepts near misses: faster, but the text changes.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
         help="Margin: smallest ratio of the two largest logits.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,
@@ -133,8 +131,6 @@ class DraftOptions:
         help="Margin: largest sum of gaps in an answer, nats.")
     confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
         help="Margin: how many drafted tokens after a relaxed one must be the target's own choices.")
-    verify_phase: Phase = option("Drafts", "--verify-phase", type=click.Choice(PHASES), default=Margin.phase,
-        help="Margin: relax in the whole answer, or only in its reasoning.")
     length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
         help="How many drafted tokens to check at once; auto chooses what pays on this machine, 0 included.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",
@@ -148,19 +144,14 @@ class DraftOptions:
 
     @property
     def rule(self) -> Verification:
-        """The verification rule; for auto, that of the pair's verdict. Impossible margin numbers are refused with any rule."""
+        """The verification rule. Impossible margin numbers are refused with any rule."""
         margin = self.margin
-        if self.verify == AUTO_RULE:
-            return PairRule()
-        return Strict() if self.verify == "strict" else margin
+        return Strict() if self.verify == Strict.name else margin
 
     @property
     def speculation(self) -> Speculation:
         """All draft options, as a call's `speculation` argument."""
-        rule = self.rule
-        return Speculation(
-            True, None if isinstance(rule, PairRule) else rule, self.length, self.draft_max
-        )
+        return Speculation(True, self.rule, self.length, self.draft_max)
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

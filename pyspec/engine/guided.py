@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspec._lib import ffi
 from pyspec.engine.handle import Engine
 from pyspec.engine.runs import Run
-from pyspec.policy.types import LOOKUP, Draft
 
 
 def force(engine: Engine, run: Run, most: int) -> int:
@@ -26,11 +25,3 @@ def allowed(engine: Engine, run: Run, n: int) -> int:
     n = run.guide.allows(tokens)
     run.guide.foresee(tokens[:n])
     return n
-
-
-def judge(engine: Engine, run: Run, n: int, draft: Draft, by_grammar: int) -> None:
-    """Set the rule for the first n drafted tokens of a run: strict if they leave, or may leave, the part that may be relaxed."""
-    outside = run.phase is not None and not run.phase.covers(
-        ffi.unpack(engine.drafted(run.seq).token, n)
-    )
-    run.gate.judge(looked_up=draft.source == LOOKUP or by_grammar > 0, outside=outside)

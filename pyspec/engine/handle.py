@@ -52,9 +52,9 @@ class Gate:
         self._theta = float(self.gate.theta)
         self._relaxes_lookup = not isinstance(rule, Margin) or rule.lookup
 
-    def judge(self, *, looked_up: bool, outside: bool = False) -> None:
-        """Set the rule for the next draft. looked_up: it comes from lookup. outside: it leaves the part that may be relaxed."""
-        strict = outside or (looked_up and not self._relaxes_lookup)
+    def judge(self, *, looked_up: bool) -> None:
+        """Set the rule for the next draft. looked_up: it comes from lookup."""
+        strict = looked_up and not self._relaxes_lookup
         self.gate.theta = 1.0 if strict else self._theta
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from pyspec._lib import lib
-from pyspec.engine.guided import allowed, force, judge
+from pyspec.engine.guided import allowed, force
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.pictures import cannot_go_back
 from pyspec.engine.runs import UNLIMITED, Outage, Run, draft_of, emitted
@@ -163,7 +163,7 @@ class Loop:
         t_verify = 1e3 * (perf_counter() - before)
         steps, seen = [], []
         for run, n, draft, by_grammar in zip(runs, lengths, drafts, forced):
-            judge(self.engine, run, n, draft, by_grammar)
+            run.gate.judge(looked_up=draft.source == LOOKUP or by_grammar > 0)
             step, outcome = self._accept(run, n, by_grammar or draft.n)
             steps.append(step)
             if by_grammar:

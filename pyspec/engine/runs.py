@@ -24,16 +24,6 @@ UNLIMITED = 2**31 - 1
 _SOURCES = tuple(Source)
 
 
-class Phase(Protocol):
-    """The part of an answer in which tokens may be relaxed."""
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Go on by these tokens of the answer."""
-
-    def covers(self, drafted: Sequence[int]) -> bool:
-        """Return whether the answer is in this part, and stays there with these tokens."""
-
-
 class Guide(Protocol):
     """What a grammar says of an answer's next tokens."""
 
@@ -62,7 +52,6 @@ class Run:
         missing: tokens before the last one that the target's KV lacks.
         rows: collects the logits row of each emitted token, or None.
         guide: the grammar that the answer follows, or None.
-        phase: the part of the answer in which the margin rule relaxes; None for all of it.
         error: why nothing could be accepted.
     """
 
@@ -78,7 +67,6 @@ class Run:
     missing: int = 0
     rows: list[npt.NDArray[np.float32]] | None = None
     guide: Guide | None = None
-    phase: Phase | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
     error: PyspecError | None = None
@@ -92,8 +80,6 @@ class Run:
         """Commit the tokens of a round."""
         self.tokens.extend(ids)
         self.remaining -= len(ids)
-        if self.phase is not None:
-            self.phase.follow(ids)
 
 
 class Outage:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -23,7 +23,6 @@ from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.engine.tensor_places import Overrides
 from pyspec.engine.timing import time_plain
-from pyspec.engine.verdicts import followed
 from pyspec.errors import InputEncoding, InputError, OptionError
 from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.llama.options import (
@@ -41,7 +40,7 @@ from pyspec.sampling.chain import Sampling, in_force
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.native import ProcessorHook, refuse
 from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
-from pyspec.sampling.verification import Verification, as_rule
+from pyspec.sampling.verification import Verification, check_rule
 from pyspec.screen.notebook import SpeculationBlock
 from pyspec.text.fill_in import FillIn
 from pyspec.text.tokens import Step
@@ -64,7 +63,7 @@ class Generation(Mirror):
         *,
         draft: Any,
         companion: str,
-        verification: Verification | Literal["auto"],
+        verification: Verification,
         length: str,
         sampling: Noise,
         draft_n_gpu_layers: int | str | None,
@@ -84,7 +83,7 @@ class Generation(Mirror):
             draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v),
             draft_n_cpu_moe, draft_override_tensor,
         )  # fmt: skip
-        rule = as_rule(verification)
+        check_rule(verification)
         check_noise(sampling)
         self._noise = sampling
         self._has_seed = kwargs.get("seed", ANY_SEED) not in (None, ANY_SEED, -1)
@@ -97,7 +96,7 @@ class Generation(Mirror):
         kwargs.setdefault("head", may_use_head(draft))
         super().__init__(model_path, wait=wait, **kwargs)
         self.piece = piece_reader(self._model.vocab)
-        self.verification = rule
+        self.verification = verification
         self.last_speculation = SpeculationBlock({})
         self.last_timings: dict[str, float] = {}
         if not self._plain:
@@ -113,7 +112,6 @@ class Generation(Mirror):
         self._parts = parts
         assembly = Assembly(self, parts, side_options)
         self._session = Session(assembly)
-        self.verification = followed(self.verification, self.model_path, assembly.sides)
         self._policies = policies_of(self, assembly.sides, self._length)
         self.curve, assembly.engine.temper = self._policies.curve, self._policies.temper
         for note in assembly.notes:

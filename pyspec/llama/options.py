@@ -16,7 +16,7 @@ from pyspec.errors import OptionError
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.sampling.noise import Coupling, Noise, check_noise
 from pyspec.sampling.settings import Sampling
-from pyspec.sampling.verification import Margin, PairRule, Strict, Verification, check_rule, rule_at
+from pyspec.sampling.verification import Margin, Strict, Verification, check_rule
 
 if TYPE_CHECKING:
     from pyspec.engine.runs import Run
@@ -150,24 +150,19 @@ class AnswerOptions:
 
         report: a `speculation_report`. drafts: names of draft and companion. own: the rule if the call names none.
         """
-        rule, requested = self.rule(own), self.speculation.verification or own
         draft, companion = drafts if self.speculation.enabled else ("none", "none")
         return {
             **tally.as_dict(),
             **self.sampling.published,
-            "verification": rule.name,
+            "verification": self.rule(own).name,
             "draft": draft,
             "companion": companion,
-            "rule_measured": isinstance(requested, PairRule) and isinstance(rule, Margin),
             **report,
         }
 
     def rule(self, own: Verification = _STRICT) -> Verification:
         """The rule in force; own: the rule if the call names none."""
-        requested = self.speculation.verification or own
-        if self.shaped:
-            return _STRICT
-        return rule_at(requested, self.sampling.temperature)
+        return _STRICT if self.shaped else self.speculation.verification or own
 
     def settled(self, own: Verification = _STRICT, *, by_model: bool, cheap: bool) -> AnswerOptions:
         """Settle whose numbers draw. own: the rule if the call names none.
@@ -202,7 +197,6 @@ class AnswerOptions:
         most, sampling, rule = self.max_tokens, self.sampling, self.rule(own)
         budget = None if self.reasoning is None else self.reasoning.budget(target.speech, tokens)
         chain = build_chain(sampling, target, self.grammar, hook, tokens, budget)
-        thinking = isinstance(rule, Margin) and rule.phase == "reasoning"
         run = Run(
             0,
             list(tokens),
@@ -215,7 +209,6 @@ class AnswerOptions:
             goes_on=self.goes_on,
             rows=[] if self.keep_rows else None,
             guide=chain.masks.masks if chain is not None and chain.masks is not None else None,
-            phase=target.speech.phase(tokens) if thinking else None,
         )
         return run, chain
 

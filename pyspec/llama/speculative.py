@@ -52,8 +52,7 @@ class SpeculativeLlama(Generation):
             or any `LlamaDraftModel` of llama-cpp-python.
         companion: A second model that scores drafts: "none", "auto" (the shipped one that fits), a name or a path. On every pair
             measured, scoring drafts gained nothing.
-        verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little; "auto" follows the
-            stored verdict on this pair of models and is strict without one (`bench/quality.py --verdict`).
+        verification: `Strict()` keeps the target's own text; `Margin()` is faster and changes it a little.
         length: How many drafted tokens are verified: "auto", "companion", "confidence:P" or "fixed:K".
         sampling: Whose random numbers draw tokens, see `Sampling`. "coupled" is pyspec's, which drafts share: a seed gives the
             same text with any draft. "block" accepts more, but the text depends on the drafts. "auto" is "block" for calls with
@@ -133,7 +132,7 @@ class SpeculativeLlama(Generation):
         verbose: bool = False,
         draft: Any = "auto",
         companion: str = "none",
-        verification: Verification | Literal["auto"] = Strict(),  # noqa: B008 - frozen
+        verification: Verification = Strict(),  # noqa: B008 - frozen
         length: str = "auto",
         sampling: Noise = "auto",
         draft_n_gpu_layers: int | str | None = None,

@@ -16,7 +16,6 @@ from pyspec.grammar.languages import Language
 from pyspec.sampling.limits import MAX_TOKENS, check_breakers
 from pyspec.sampling.noise import Noise, check_noise
 from pyspec.sampling.options import OFFERED, SamplerNumbers, check_numbers, numbers
-from pyspec.sampling.verification import Phase
 from pyspec.text.forms import standard
 from pyspec.text.result import Failure, RecordResult
 from pyspec.text.stream import check_stops
@@ -35,7 +34,6 @@ class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
     budget: float | None = None
     length: str | None = None
     confirm: int | None = None
-    verify_phase: Phase | None = None
     draft_max: int | None = None
     tokens: bool = False
 

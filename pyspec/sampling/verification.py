@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import check_ranges
 
-MARGIN_OPTIONS = {name: name for name in ("theta", "gap", "budget", "confirm")} | {
-    "verify_phase": "phase"
-}
-"""The margin rule's settings by the name of their option."""
-
-Phase = Literal["all", "reasoning"]
-"""Where the margin rule relaxes: in the whole answer, or only in what its family marks as reasoning."""
-
-PHASES: tuple[Phase, ...] = get_args(Phase)
+MARGIN_OPTIONS = ("theta", "gap", "budget", "confirm")
+"""The margin rule's settings that interfaces have as options."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +54,9 @@ class Margin:
             deviation has to rejoin the target at once (FLy, arXiv 2511.22972, has such a window). With fewer verified tokens
             after it, a token is not relaxed. The target's choices are its draws if noise is coupled, its likeliest tokens if
             llama.cpp draws.
-        phase: "reasoning" relaxes only inside the marks of a family's reasoning, and not where a draft may end it, so the answer
-            behind it is judged strictly. Of a model that marks no reasoning nothing is relaxed.
 
     Raises:
-        OptionError: A number is outside its range, or the phase is unknown.
+        OptionError: A number is outside its range.
     """
 
     name = "margin"
@@ -76,17 +67,14 @@ class Margin:
     budget: float | None = None
     lookup: bool = True
     confirm: int = 0
-    phase: Phase = "all"
 
     def __post_init__(self) -> None:
         check_ranges(vars(self))
-        if self.phase not in PHASES:
-            raise OptionError(f"the phase is {self.phase!r}", f"use {' or '.join(PHASES)}")
 
     @classmethod
     def of(cls, options: Any) -> Margin:
         """Make the rule from an object with the fields of `MARGIN_OPTIONS`. Raises OptionError."""
-        return cls(**{name: getattr(options, option) for option, name in MARGIN_OPTIONS.items()})
+        return cls(**{name: getattr(options, name) for name in MARGIN_OPTIONS})
 
     @property
     def limits(self) -> tuple[float, float, float]:
@@ -95,41 +83,10 @@ class Margin:
         return self.theta, self.gap, budget
 
 
-AUTO = "auto"
-"""Asks for the rule measured for the pair: strict, unless a verdict allows another."""
-
-
-@dataclass(frozen=True)
-class PairRule:
-    """The rules that measurements of a pair allow, for greedy and for drawn answers; strict where nothing was measured."""
-
-    name = AUTO
-
-    greedy: Strict | Margin = Strict()
-    drawn: Strict | Margin = Strict()
-
-    def at(self, temperature: float) -> Strict | Margin:
-        """The rule for answers at a temperature."""
-        return self.greedy if temperature == 0.0 else self.drawn
-
-
-Verification = Strict | Margin | PairRule
-
-
-def rule_at(rule: Verification, temperature: float) -> Strict | Margin:
-    """The rule in force for answers at a temperature."""
-    return rule.at(temperature) if isinstance(rule, PairRule) else rule
-
-
-def as_rule(value: object) -> Verification:
-    """A rule, or the one that "auto" stands for until the pair is known. Raises OptionError."""
-    if value == AUTO:
-        return PairRule()
-    check_rule(value)
-    return cast("Verification", value)
+Verification = Strict | Margin
 
 
 def check_rule(rule: object) -> None:
     """Raise OptionError if this is no rule; otherwise the error would come in the middle of an answer."""
-    if not isinstance(rule, Strict | Margin | PairRule):
+    if not isinstance(rule, Strict | Margin):
         raise OptionError(f"verification is {rule!r}", "give Strict() or Margin()")

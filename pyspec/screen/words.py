@@ -50,14 +50,7 @@ def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
         return f"{rate}, plain decoding"
     if not block.get("verified"):
         return f"{rate} (drafts off: {_undrafted(block)})"
-    return f"{rate}{_against(block)}{_relaxed(block)}"
-
-
-def _relaxed(block: Mapping[str, Any]) -> str:
-    """Tokens relaxed by a rule that the user did not name."""
-    if not block.get("rule_measured") or not block.get("relaxed"):
-        return ""
-    return f", {counted(block['relaxed'], 'token')} relaxed, as measured for this pair"
+    return f"{rate}{_against(block)}"
 
 
 def _against(block: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart
-from pyspec.text.phase import ReasoningPhase, closers
 from pyspec.text.reasoning import EFFORTS, Start, known_efforts, nearest_effort, quiet_arguments
 from pyspec.text.stream import TextAssembler
 from pyspec.text.template import ChatTemplate
@@ -270,14 +269,6 @@ class Speech:
         found = lazy_grammar(self.notation, functions, **how)
         names = lazy_grammar(self.notation, dict.fromkeys(functions, ANY_OBJECT), **how)
         return Constraint(*found, looser=names[0]) if found and names else None
-
-    def phase(self, prompt: Sequence[int]) -> ReasoningPhase:
-        """Return what follows the reasoning of the answer to a prompt; it covers nothing of a model that marks none."""
-        piece = self._showing(tools=True)
-        reader = AnswerReader(
-            piece, (), AnswerParser(self.notation, inside=self.start(prompt) == "inside")
-        )
-        return ReasoningPhase(reader, closers(self.notation), piece)
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
         """Return a reader for text outside a chat: everything is content."""

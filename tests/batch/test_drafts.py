@@ -201,7 +201,6 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
     asked = {
         "off": {"enabled": False},
         "loose": {"verify": "margin", "gap": 9, "theta": 0},
-        "thinking": {"verify": "margin", "gap": 9, "theta": 0, "verify_phase": "reasoning"},
         "own": {},
     }
     records = [
@@ -211,9 +210,10 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
     batch = open_batch(tiny_ascii, draft="lookup", parallel=4)
     told = {result.id: result.speculation for result in batch.run(records)}
     assert [told[name]["verification"] for name in asked] == [
-        "strict", "margin", "margin", "strict",
-    ]  # fmt: skip
-    assert told["thinking"]["relaxed"] == 0
+        "strict",
+        "margin",
+        "strict",
+    ]
     assert (told["off"]["drafted"], told["off"]["draft"]) == (0, "none")
     assert told["own"]["drafted"] > 0
 
@@ -221,7 +221,7 @@ def test_a_record_says_how_it_speculates(open_batch, tiny_ascii):
 def test_settings_of_the_margin_rule_need_the_rule(open_batch):
     """Nothing that is asked is left aside."""
     batch = open_batch()
-    for how in (SpeculationBody(theta=0.5), SpeculationBody(verify_phase="reasoning")):
+    for how in (SpeculationBody(theta=0.5), SpeculationBody(confirm=1)):
         (result,) = batch.run([Record(id="a", prompt="ab", speculation=how)])
         assert result.error is not None
         assert ("theta" in result.error.message) is (how.theta is not None)

@@ -10,9 +10,7 @@ import pytest
 from click.testing import CliRunner
 from helpers import running
 from helpers.running import Done
-from measure.bounds import half_of
 from measure.quality import JUDGED, NATS, VARIETY, QualityResults
-from measure.records import RunRecord
 from measure.variants import SideBySide
 from quality import quality
 
@@ -114,38 +112,6 @@ def test_the_draft_goes_where_it_was_asked_to(
     assert made[0]["side_options"] == SideOptions(0, None, 0, None)
     assert made[0]["n_ubatch"] == 64
     assert "draft_type_k 0, n_ubatch 64" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_a_verdict_that_nothing_can_pass_is_refused_at_the_start(
-    tiny_ascii: Path, tmp_path: Path
-) -> None:
-    """Before a quarter of an hour of answers, with the number of questions that it takes."""
-    done = call(tiny_ascii, tmp_path, "--verdict")
-    assert done.returncode == 2
-    assert "no rule can pass with 2 questions" in done.stderr
-    assert "about 300" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_verdict_keeps_its_answers_in_the_cache(tiny_ascii: Path, tmp_path: Path) -> None:
-    """No folder has to be named, and a second run finds what the first one answered."""
-    path = tmp_path / "many.jsonl"
-    path.write_text(
-        "".join(f'{{"question_id": {i}, "category": "a", "turns": ["abc"]}}\n' for i in range(120))
-    )
-    words = [
-        "-m", tiny_ascii, "--draft", tiny_ascii, "--trust-model", "-c", "128", "-t", "1", "-n", "2",
-        "--questions", path, "--verdict", "--variants", "strict+fixed:1,margin+fixed:1",
-    ]  # fmt: skip
-    for _ in range(2):
-        done = run(*words, PYSPEC_CACHE=str(tmp_path / "cache"))
-        assert done.returncode == 0, done.stderr
-    (runs,) = (tmp_path / "cache" / "quality").glob("*/runs.jsonl")
-    kept = [msgspec.json.decode(line, type=RunRecord) for line in runs.read_bytes().splitlines()]
-    assert {r.question_id for r in kept if half_of(r.question_id) == 0} == {
-        i for i in range(120) if half_of(i) == 0
-    }
-    assert len(kept) == len({r.key for r in kept})  # the second run answered nothing anew
 
 
 def test_another_model_reads_the_answers(

@@ -13,8 +13,6 @@ from pyspec.llama.speculative import Speculation
 from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin, Strict
-from pyspec.text.notation import Notation
-from pyspec.text.reasoning import Reasoning
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 WIDE = Margin(theta=0.0, gap=math.inf)
@@ -351,30 +349,3 @@ def test_gap_0_stays_exact_whatever_confirms(open_llama, tiny_target, tiny_draft
     rule = Margin(gap=0.0, confirm=1)
     found = ask(open_llama(tiny_target, draft=tiny_draft, verification=rule), PROMPT, 60)
     assert found.ids == strict.ids
-
-
-# -- while thinking only -------------------------------------------------------------------------------------------------
-
-
-def test_relaxes_in_reasoning_alone(open_llama, tiny_target, runner_up):
-    """From the mark that ends it on, every token is the target's own choice."""
-    rule = Margin(theta=0.0, gap=math.inf, phase="reasoning")
-    llm = open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1")
-    free = ask(
-        open_llama(tiny_target, draft=runner_up, verification=WIDE, length="fixed:1"), PROMPT, 40
-    )
-    at = next(i for i in range(8, 40) if free.flags[i] == "t" and free.ids.index(free.ids[i]) == i)
-    mark = llm.speech.piece(free.ids[at]).decode()
-    opened = llm.speech._spelled(PROMPT)
-    llm.speech.notation = Notation(Reasoning((opened,), (mark,)))
-    found = ask(llm, PROMPT, 40)
-    assert found.ids[: at + 1] == free.ids[: at + 1]
-    assert (found.flags[:at], "r" in found.flags[:at]) == (free.flags[:at], True)
-    assert ("r" in found.flags[at:], "r" in free.flags[at:]) == (False, True)
-
-
-def test_relaxes_nothing_of_a_model_without_marks(open_llama, tiny_target, runner_up):
-    """Its answers have no reasoning that could be told from the rest."""
-    rule = Margin(theta=0.0, gap=math.inf, phase="reasoning")
-    llm = open_llama(tiny_target, draft=runner_up, verification=rule, length="fixed:1")
-    assert "r" not in ask(llm, PROMPT, 30).flags

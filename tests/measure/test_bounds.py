@@ -10,10 +10,7 @@ from measure.bounds import (
     BOUNDS,
     CHECKS,
     FEWEST,
-    LIKELY,
-    InHalves,
     by_halves,
-    demand_enough,
     half_of,
     sentence,
     try_rule,
@@ -22,7 +19,6 @@ from measure.chance import sample_size
 from measure.quality import DISTINCT, JUDGED, LOOPS, NATS
 from measure.variants import parse_variants
 
-from pyspec.errors import OptionError
 from pyspec.profiling.questions import Question
 
 CONTROL, GOOD, BAD = "strict+fixed:4", "margin/confirm=1+fixed:4", "margin+fixed:4"
@@ -111,17 +107,6 @@ def test_checks_of_all_kinds_are_one_figure():
     assert set(found.confirmed.losses) == {NATS, DISTINCT, LOOPS, CHECKS} <= set(BOUNDS)
 
 
-def test_a_set_that_can_pass_nothing_is_refused_with_what_it_takes():
-    """Half of the questions confirm; of answers that never loop so many show that none does."""
-    few = [q for q in QUESTIONS if half_of(q.question_id)][: FEWEST - 1]
-    with pytest.raises(OptionError, match="49 of them confirm, and 50 have to") as found:
-        demand_enough(few)
-    assert f"about {2 * LIKELY}" in found.value.hint
-    some = [q for q in QUESTIONS if half_of(q.question_id)][:FEWEST]
-    assert f"only {LIKELY} show" in demand_enough(some)
-    assert demand_enough(QUESTIONS) == ""
-
-
 def test_another_models_nats_have_a_bound_of_their_own():
     """Where a judge read both answers; a rule that loses there alone is not chosen."""
     found = judged(answers(CONTROL, judged=0.5), answers(GOOD, rounds=10, judged=0.5))
@@ -129,32 +114,6 @@ def test_another_models_nats_have_a_bound_of_their_own():
     assert JUDGED in found.confirmed.losses
     worse = judged(answers(CONTROL, judged=0.5), answers(GOOD, rounds=10, judged=0.6))
     assert (worse.chosen, worse.tried[0].losses[JUDGED].holds) == (None, False)
-
-
-def test_only_the_chosen_rule_answers_the_half_that_confirms():
-    """And the control; the decision is the one that all answers of both halves would have given."""
-    groups = answers(CONTROL), answers(GOOD, rounds=10), answers(BAD, rounds=8, nats=0.05)
-    variants = parse_variants(",".join(group[0].who for group in groups))
-    halves, kept = InHalves(QUESTIONS, variants), []
-    for question in halves.ordered:
-        due = [v.name for v in variants if halves.due(question, v, kept)]
-        kept += [
-            r for g in groups for r in g if r.question_id == question.question_id and r.who in due
-        ]
-    asked = {who: {r.question_id for r in kept if r.who == who} for who in (CONTROL, GOOD, BAD)}
-    assert len(asked[CONTROL]) == len(asked[GOOD]) == 400
-    assert {half_of(q) for q in asked[BAD]} == {0}
-    found, whole = by_halves(kept, QUESTIONS, variants), judged(*groups)
-    assert found.passed
-    assert (found.chosen, found.confirmed) == (whole.chosen, whole.confirmed)
-
-
-def test_nothing_chosen_leaves_nothing_to_confirm():
-    variants = parse_variants(f"{CONTROL},{GOOD}")
-    halves = InHalves(QUESTIONS, variants)
-    records = answers(CONTROL) + answers(GOOD, nats=0.2)
-    first = next(q for q in halves.ordered if half_of(q.question_id))
-    assert not any(halves.due(first, v, records) for v in variants)
 
 
 def test_a_half_that_was_not_asked_confirms_nothing():

@@ -12,7 +12,7 @@ from pyspec import SpeculativeLlama
 from pyspec.engine.handle import Gate
 from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
-from pyspec.sampling.verification import Margin, PairRule, Strict, as_rule
+from pyspec.sampling.verification import Margin, Strict
 
 
 def test_names():
@@ -44,7 +44,6 @@ def test_limits_are_passed_on():
         ("confirm", -1),
         ("confirm", 17),
         ("confirm", 1.5),
-        ("phase", "answer"),
     ],
 )
 def test_out_of_range_is_an_option_error(option, value):
@@ -76,20 +75,6 @@ def test_margin_gate_carries_the_limits():
 def test_the_gate_has_what_confirms(confirm):
     """As many tokens as the rule asks for."""
     assert Gate(Margin(confirm=confirm), sampled=False).gate.confirm == confirm
-
-
-def test_auto_is_a_rule_by_name():
-    """At the class's door; it is strict until the pair is known."""
-    assert as_rule("auto") == PairRule()
-    assert as_rule(Margin()) == Margin()
-
-
-@pytest.mark.parametrize("temperature", [0.8, 1e-9, -1.0])
-def test_what_was_measured_of_greedy_answers_is_for_greedy_ones(temperature):
-    """Below temperature 0 tokens are drawn, too."""
-    pair = PairRule(greedy=Margin(gap=0.5), drawn=Strict())
-    assert pair.at(temperature) == Strict()
-    assert pair.at(0.0) == Margin(gap=0.5)
 
 
 @pytest.mark.parametrize("rule", ["margin", None, Margin])

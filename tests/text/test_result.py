@@ -95,7 +95,7 @@ def test_the_block_has_the_same_keys_at_every_door(
 ) -> None:
     """Class, commands, batches and the server say the same things of an answer."""
     assert of_a_batch.speculation.keys() == of_the_class.keys()
-    told = ("draft", "companion", "verification", "prompt_tokens", "rule_measured")
+    told = ("draft", "companion", "verification", "prompt_tokens")
     assert [of_a_batch.speculation[name] for name in told] == [of_the_class[name] for name in told]
 
 
