@@ -28,7 +28,6 @@ import busy
 import card.page as card
 import confirm
 import msgspec
-import parity
 from attention import Attention
 from batch import BatchResults
 from blocks import Blocks
@@ -109,9 +108,7 @@ def redraw(folder: Path) -> None:
         busy.save(beside, folder / name)
     for name, one in _kept(folder, KEPT):
         write_one(folder / name / f"{name}.json", one)
-    for name, one in _kept(
-        folder, {"accepted": accepted, "parity": parity, "card": card, "confirm": confirm}
-    ):
+    for name, one in _kept(folder, {"accepted": accepted, "card": card, "confirm": confirm}):
         one.write(folder / name)
 
 

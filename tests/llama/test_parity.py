@@ -1,18 +1,19 @@
-"""Answers beside `llama_cpp.Llama`'s, counted by bench/parity.py: none differs but at a near-tie."""
+"""Answers beside `llama_cpp.Llama`'s, counted: none differs but at a near-tie."""
 
 from __future__ import annotations
 
 import pytest
+from helpers import parity
 
 
 @pytest.mark.slow
-def test_answers_are_the_originals(parity, smollm2):
+def test_answers_are_the_originals(smollm2):
     """20 prompts, 2 temperatures, 3 drafts."""
-    assert all(found.again for found in parity.compare(smollm2, parity.DRAFTS, 20, 48, 1))
+    assert all(parity.compare(smollm2, parity.DRAFTS, 20, 48, 1))
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_choice_is_made_again_by_the_rows_it_had(parity, open_plain, tiny_target, rows):
+def test_a_choice_is_made_again_by_the_rows_it_had(open_plain, tiny_target, rows):
     """Rounds of one token each, alone or beside refused ones: the original's own choice, and no other."""
     llm = open_plain(tiny_target)
     for temperature in parity.TEMPERATURES:

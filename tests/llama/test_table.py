@@ -9,7 +9,7 @@ from __future__ import annotations
 import llama_cpp
 import numpy as np
 import pytest
-from helpers import tiny, tiny_eagle
+from helpers import parity, tiny, tiny_eagle
 
 from pyspec.llama.speculative import SpeculativeLlama
 
@@ -94,7 +94,7 @@ NEAR = 0.5
 
 
 @pytest.mark.parametrize("draft", ["lookup", "auto"])
-def test_smollm2_differs_at_near_ties_alone(open_llama, open_plain, parity, smollm2, draft):
+def test_smollm2_differs_at_near_ties_alone(open_llama, open_plain, smollm2, draft):
     ours = open_llama(smollm2, draft=draft, length="fixed:4")
     theirs = open_plain(smollm2)
     accepted = 0

@@ -1,25 +1,16 @@
-"""How many answers differ from those of `llama_cpp.Llama`: 20 prompts x 2 temperatures x 4 drafts, strict.
+"""How many answers differ from those of `llama_cpp.Llama`, and whether rounding alone explains it.
 
 Both sides use flash attention and the same seeds. Where an answer differs, the original recomputes it with the same number of
 rows in each decode as in our rounds, and with another token in place of each rejected draft: kernels round differently for
 several rows than for one, and the KV keeps what earlier widths rounded. If the same sampler then makes our choice again, rounding
-alone explains the difference (`made again`); `NOT made again` would be a fault. `none` drafts nothing: it rounds differently only
-at the prompt's last token, which it decodes separately and `Llama` together with the others. The page says for each file type
-what was compared; a type whose kernels compute several rows like one has no difference. With `--out FOLDER` the findings for this
-file are stored there, with the page of all files that were compared.
+alone explains it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
-from common import Made, arguments, made_by
-from measure.report import table
+from typing import Any
 
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
@@ -27,7 +18,6 @@ from pyspec.sampling.chain import Sampling
 from pyspec.text.tokens import common_prefix
 
 SEED = 7
-HEAD = ("draft", "temperature", "answers", "equal", "made again", "NOT made again")
 TEMPERATURES = (0.0, 0.8)
 DRAFTS = ("none", "lookup", "smollm2-companion", "smollm2-eagle3")
 PROMPTS = (
@@ -54,82 +44,10 @@ PROMPTS = (
 )
 
 
-class Difference(NamedTuple):
-    """An answer that differs from the original's: the token's place, both ids, and whether our numbers of rows reproduce ours."""
-
-    prompt: str
-    temperature: float
-    draft: str
-    place: int
-    ours: int
-    theirs: int
-    again: bool
-
-    def __str__(self) -> str:
-        """The line on the page."""
-        kind = "made again" if self.again else "NOT made again"
-        asked = f"{self.prompt.splitlines()[0]!r}, T {self.temperature:g}, {self.draft}"
-        return f"{asked}: token {self.place}, {self.ours} for {self.theirs}; {kind}"
-
-
-class Parity(Made):
-    """Results for one file. rows: of the table."""
-
-    target: str
-    rows: list[list[str]]
-    differences: list[str]
-
-    def page(self) -> str:
-        """The file's section of the page."""
-        found = "\n".join(f"- {difference}" for difference in self.differences)
-        return f"## {self.target}\n\n{self.made}\n\n{table(HEAD, self.rows)}\n\n{found}\n"
-
-
-def main(words: list[str] | None = None) -> None:
-    """Count, and print a Markdown table and each difference; with --out, also store it."""
-    how = {
-        "prompts": len(PROMPTS),
-        "tokens": 48,
-        "threads": 1,
-        "drafts": ",".join(DRAFTS),
-        "out": None,
-    }
-    options = arguments(__doc__, words, "model", **how)
-    n, drafts = options.prompts, options.drafts.split(",")
-    found = list(compare(options.model, drafts, n, options.tokens, options.threads))
-    rows = []
-    for draft, temperature in product(drafts, TEMPERATURES):
-        mine = [d for d in found if (d.draft, d.temperature) == (draft, temperature)]
-        again = sum(d.again for d in mine)
-        rows.append([draft, *map(str, (temperature, n, n - len(mine), again, len(mine) - again))])
-    name = Path(options.model).stem
-    result = Parity(*made_by("parity", words), name, rows, [str(each) for each in found])
-    print(result.page())
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"{name}.json").write_bytes(msgspec.json.encode(result) + b"\n")
-        write(options.out)
-
-
-def write(folder: Path) -> None:
-    """The page of all files in a folder."""
-    about = (__doc__ or "").partition("\n\n")[2].strip()
-    found = [
-        msgspec.json.decode(path.read_bytes(), type=Parity)
-        for path in sorted(folder.glob("*.json"))
-    ]
-    parts = [
-        "# Answers beside those of llama_cpp.Llama\n",
-        f"{about}\n",
-        *(one.page() for one in found),
-    ]
-    (folder / "README.md").write_text("\n".join(parts), encoding="utf-8")
-
-
 def compare(
     model: str, drafts: Sequence[str], n_prompts: int, n: int, threads: int
-) -> Iterator[Difference]:
-    """Yield every answer that differs from the original's."""
+) -> Iterator[bool]:
+    """For every answer that differs from the original's, whether its choice is made again by our rows."""
     options: dict[str, Any] = {
         "n_ctx": 512, "n_threads": threads, "flash_attn": True, "trust": True, "verbose": False
     }  # fmt: skip
@@ -147,12 +65,10 @@ def compare(
                     ours = answer(llm, prompt, temperature, n)
                     if ours != theirs:
                         place = common_prefix(ours, theirs)
-                        mine, its = (next(iter(ids[place:]), -1) for ids in (ours, theirs))
+                        mine = next(iter(ours[place:]), -1)
                         rounds = rounds_of(llm, prompt, temperature, place)
                         found = made_again(original, prompt, temperature, rounds, place)
-                        yield Difference(
-                            prompt, temperature, draft, place, mine, its, found == mine
-                        )
+                        yield found == mine
 
 
 def answer(llm: Any, prompt: str, temperature: float, n: int) -> list[int]:
@@ -203,18 +119,14 @@ def made_again(
 
 def decode(llm: Any, tokens: list[int], start: int) -> None:
     """Decode tokens from a position in one batch, with logits for each."""
-    llm._ctx.kv_cache_seq_rm(-1, start, -1)  # noqa: SLF001 - `eval` computes the last row's alone
-    llm._batch.set_batch(batch=tokens, n_past=start, logits_all=True)  # noqa: SLF001 - as above
-    llm._ctx.decode(llm._batch)  # noqa: SLF001 - as above
+    llm._ctx.kv_cache_seq_rm(-1, start, -1)
+    llm._batch.set_batch(batch=tokens, n_past=start, logits_all=True)
+    llm._ctx.decode(llm._batch)
 
 
 def draw(llm: Any, temperature: float, place: int, row: int) -> int:
     """The token that the answer's sampler chooses from a row of the last decode, after `place` earlier choices."""
     llm.set_seed(SEED)
-    sampler = llm._init_sampler(temp=temperature)  # noqa: SLF001 - the one that its answers have
-    *_, token = (sampler.sample(llm._ctx, row) for _ in range(place + 1))  # noqa: SLF001 - as above
+    sampler = llm._init_sampler(temp=temperature)
+    *_, token = (sampler.sample(llm._ctx, row) for _ in range(place + 1))
     return int(token)
-
-
-if __name__ == "__main__":
-    main()
