@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.runs import Run
-from pyspec.engine.statistics import Tally, speculation_report, times_among
+from pyspec.engine.statistics import PlainDecode, Tally, speculation_report, times_among
 from pyspec.errors import PyspecError
 from pyspec.llama.options import AnswerOptions
 from pyspec.requests.custom import openai_calls
@@ -154,13 +154,13 @@ class ActiveJob:
         return read or self.run.finish_reason is not None or self.text.done
 
     def emitted(
-        self, tokens: tuple[Token, ...], plain_ms: float | None = None, took_ms: float = 0.0
+        self, tokens: tuple[Token, ...], plain: PlainDecode | None = None, took_ms: float = 0.0
     ) -> None:
-        """Take a round's tokens. plain_ms: estimated time of the round without drafts, None for unknown. took_ms: its time."""
+        """Take a round's tokens. plain: estimate of the round without drafts, None for unknown. took_ms: its time."""
         self.seen += len(tokens)
         self.first = self.first or monotonic()
-        if plain_ms is not None:
-            self.run.tally.against(plain_ms * len(tokens), took_ms)
+        if plain is not None:
+            self.run.tally.against(plain.ms * len(tokens), took_ms, plain.error)
         parts = self.text.push([token.id for token in tokens])
         self._deliver(parts, tokens, self._likely(tokens))
 

@@ -33,7 +33,7 @@ from pyspec.engine.parked import ParkedText, ParkedTexts
 from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.runs import Run
-from pyspec.engine.statistics import Tally, plain_decode_ms, times_among
+from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.lookup.text_index import TAIL
 from pyspec.policy.policies import Policies
@@ -319,18 +319,18 @@ class Scheduler:
         if answers and self._loop.can_draft and not filled:
             rows = sum(step.rows for step in steps) + len(padding)
             decode_ms = 1e-3 * (self._engine.decode_us()[0] - before)
-            plain = self._plain_ms(answers, policy, rows, decode_ms)
+            plain = self._plain(answers, policy, rows, decode_ms)
         for answer, step in zip(answers, steps, strict=True):
             answer.emitted(step.tokens, plain, took)
 
-    def _plain_ms(
+    def _plain(
         self, answers: Sequence[ActiveJob], policy: LengthPolicy, rows: int, decode_ms: float
-    ) -> float | None:
-        """Estimate the round's time without drafts, ms. None for unknown. rows, decode_ms: of its actual decode."""
+    ) -> PlainDecode | None:
+        """Estimate the round's time without drafts. None for unknown. rows, decode_ms: of its actual decode."""
         depth = max(len(answer.run.tokens) for answer in answers)
         target = policy.curve.target
-        ms = plain_decode_ms(target, len(answers), [depth], {rows: 1}, decode_ms)
-        return None if ms is None else ms + policy.plain_aside.ms
+        plain = plain_decode(target, len(answers), [depth], {rows: 1}, decode_ms)
+        return None if plain is None else plain._replace(ms=plain.ms + policy.plain_aside.ms)
 
     def _finish(self, answer: ActiveJob) -> RecordResult:
         error = answer.error

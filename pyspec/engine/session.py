@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 
 from pyspec.engine.assembly import Assembly
@@ -63,9 +64,9 @@ class Session:
                 if run.error is not None:
                     run.finish_reason = None
                     raise run.error
-                clock.emitted()
                 emitted += step.tokens
-                yield step
+                with clock.away():
+                    yield step
         except Cancelled:
             run.finish_reason = "cancelled"
             yield Step((), "cancelled")
@@ -126,15 +127,21 @@ class _Clock:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._start = perf_counter()
-        self._first = 0.0
+        self._first = self._away = 0.0
         self._before = self._read = engine.decode_us()
 
     def prompt_read(self) -> None:
         self._read = self._engine.decode_us()
 
-    def emitted(self) -> None:
-        if not self._first:
-            self._first = perf_counter()
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The reader has a step."""
+        start = perf_counter()
+        self._first = self._first or start
+        try:
+            yield
+        finally:
+            self._away += perf_counter() - start
 
     def timings(self, tokens: int) -> Timings:
         after = self._engine.decode_us()
@@ -147,4 +154,5 @@ class _Clock:
             first_token_ms=1e3 * ((self._first or end) - self._start),
             total_ms=1e3 * (end - self._start),
             tokens=tokens,
+            away_ms=1e3 * self._away,
         )

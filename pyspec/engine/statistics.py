@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import hypot
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from pyspec.policy.row_times import RowTimes
 from pyspec.policy.simple import LengthPolicy
@@ -19,7 +20,7 @@ class Tally:
 
     drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included; forced: accepted
     ones that a grammar drafted. plain_ms: time that decoding without drafts would have taken; took_ms: time that these rounds
-    took, of rounds for which plain_ms is known.
+    took, of rounds for which plain_ms is known. plain_error: standard error of plain_ms, ms.
     accepted_by_position[i]: rounds in which the i-th drafted token was taken.
     """
 
@@ -33,6 +34,7 @@ class Tally:
     relaxed_nats: float = 0.0
     plain_ms: float = 0.0
     took_ms: float = 0.0
+    plain_error: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)
 
     def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
@@ -46,21 +48,31 @@ class Tally:
         for i in range(accepted):
             taken[i] += 1
 
-    def against(self, plain_ms: float, took_ms: float) -> None:
-        """Add the time that plain decoding would have taken, and the time that this took."""
+    def against(self, plain_ms: float, took_ms: float, error: float = 0.0) -> None:
+        """Add the time that plain decoding would have taken, and the time that this took. error: of plain_ms, as a share."""
         self.plain_ms += plain_ms
         self.took_ms += took_ms
+        self.plain_error += (
+            error * plain_ms
+        )  # one curve estimates all of them, so errors do not cancel
 
     def join(self, other: Tally) -> None:
         """Add another answer's counts, except those by position."""
         counts = ("tokens", "rounds", "drafted", "verified", "accepted", "forced", "relaxed")
-        for name in (*counts, "relaxed_nats", "plain_ms", "took_ms"):
+        for name in (*counts, "relaxed_nats", "plain_ms", "took_ms", "plain_error"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def times_plain(self) -> float | None:
         """Speed as a multiple of plain decoding's; None if unknown."""
         return round(self.plain_ms / self.took_ms, 3) if self.took_ms else None
+
+    def plain(self, rate: float) -> dict[str, float] | None:
+        """The speed without drafts by the same estimate, with its error as a share; None if unknown. rate: with drafts."""
+        if not self.plain_ms:
+            return None
+        speed, error = rate * self.took_ms / self.plain_ms, self.plain_error / self.plain_ms
+        return {"tokens_per_second": round(speed, 2), "error": round(error, 4)}
 
     @property
     def mean_length(self) -> float:
@@ -86,7 +98,8 @@ class Tally:
 class Timings:
     """Where the time of one answer went, in milliseconds.
 
-    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is the rest of the total.
+    prefill, draft, companion and verify are time inside llama.cpp's decodes; other is the rest of the total, in which away is
+    the time that the reader of the tokens took.
     """
 
     prefill_ms: float
@@ -96,6 +109,7 @@ class Timings:
     first_token_ms: float
     total_ms: float
     tokens: int
+    away_ms: float = 0.0
 
     @property
     def other_ms(self) -> float:
@@ -121,21 +135,6 @@ _TIMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class PlainSpeed:
-    """Time per token, in ms, that decoding without drafts would have taken for an answer, and how it is known.
-
-    source: `curve` is the cost of one row at the answer's depth on this machine, scaled by how slow the machine was during this
-    answer; `rounds` is the mean of this answer's rounds without drafts.
-    """
-
-    ms: float
-    source: Literal["curve", "rounds"]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"tokens_per_second": round(1000.0 / self.ms, 2), "from": self.source}
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerStatistics:
     """What one answer did. tokens: its own; finish_reason: why it ended, None after an error or if its reader left."""
 
@@ -148,11 +147,16 @@ class AnswerStatistics:
 
     def report(self, policy: LengthPolicy) -> dict[str, Any]:
         """Compare with plain decoding, and return the `speculation_report`. policy: the one that chose draft lengths."""
-        plain, timings = plain_speed(self, policy), self.timings
+        timings, choice = self.timings, policy.stats()
+        # plain decoding takes one row a token, at that token's depth
+        ends = self.prompt_tokens, self.prompt_tokens + timings.tokens
+        verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
+        plain = plain_decode(policy.curve.target, 1, ends, verifies, choice["ms_target"])
         if plain is not None and timings.tokens:
-            self.tally.against(plain.ms * timings.tokens, timings.total_ms - timings.prefill_ms)
+            ms = timings.tokens * (plain.ms + policy.plain_aside.ms) + timings.away_ms
+            self.tally.against(ms, timings.total_ms - timings.prefill_ms, plain.error)
         read = self.prompt_tokens, self.prompt_kept
-        return speculation_report(self.tally, read, timings.as_dict(), policy.stats(), plain)
+        return speculation_report(self.tally, read, timings.as_dict(), choice)
 
 
 def speculation_report(
@@ -160,7 +164,6 @@ def speculation_report(
     read: tuple[int, int],
     timings: Mapping[str, float],
     choice: Mapping[str, Any] = MappingProxyType({}),
-    plain: PlainSpeed | None = None,
 ) -> dict[str, Any]:
     """The part of a `speculation` block besides counts and rule.
 
@@ -172,7 +175,7 @@ def speculation_report(
         "prompt_kept": read[1],
         "choice": dict(choice),
         "times_plain": tally.times_plain,
-        "plain": None if plain is None else plain.as_dict(),
+        "plain": tally.plain(timings["tokens_per_second"]),
         "timings": dict(timings),
     }
 
@@ -186,42 +189,33 @@ def times_among(begun: float, first: float, end: float, tokens: int) -> dict[str
     }
 
 
-_MIN_DECODES = 3
-"""Fewest decodes of a row count before an unmeasured curve, or the rounds of an answer, are believed."""
+LARGEST_ERROR = 0.05
+"""Largest standard error of plain decoding's time, as a share, with which anything is said about it."""
 
 
-def plain_decode_ms(
+class PlainDecode(NamedTuple):
+    """Time of a decode without drafts, in ms, and its standard error as a share."""
+
+    ms: float
+    error: float
+
+
+def plain_decode(
     target: RowTimes, n: int, depths: Sequence[int], verifies: Mapping[int, int], spent_ms: float
-) -> float | None:
-    """Time that a decode of one row for each of n sequences would have taken; None if nothing was measured.
+) -> PlainDecode | None:
+    """Estimate a decode of one row for each of n sequences; None if too little was measured.
 
     The curve gives the cost of rows at a depth (the mean of `depths`). The target's decodes took spent_ms for `verifies` (counts
     by rows); divided by the curve's time for these, that is how slow the machine was. So both sides of a speed-up come from the
-    same minute.
+    same minute, and where most decodes had n rows, the curve hardly matters.
     """
-    if not (target.measured or target.count(n) >= _MIN_DECODES):
+    tables = [target.table(depth, max([n, *verifies])) for depth in depths]
+    times = {rows: fmean(table[rows] for table in tables) for rows in {n, *verifies}}
+    expected = sum(count * times[rows] for rows, count in verifies.items())
+    paced = bool(expected and spent_ms)
+    shares = {r: count * times[r] / expected for r, count in verifies.items()} if paced else {}
+    shares[n] = 1.0 - shares.get(n, 0.0)
+    error = hypot(*(share * target.error(rows) for rows, share in shares.items() if share))
+    if error > LARGEST_ERROR:
         return None
-    longest = max([n, *verifies])
-    tables = [target.table(depth, longest) for depth in depths]
-
-    def cost(rows: int) -> float:
-        return fmean(table[rows] for table in tables)
-
-    expected = sum(count * cost(rows) for rows, count in verifies.items())
-    return cost(n) * (spent_ms / expected if expected and spent_ms else 1.0)
-
-
-def plain_speed(answer: AnswerStatistics, policy: LengthPolicy) -> PlainSpeed | None:
-    """How fast plain decoding would have been for an answer; None if nothing was measured.
-
-    It would have taken one row per token, at that token's depth. Its time outside decodes is known from rounds without drafts.
-    """
-    choice = policy.stats()
-    ends = answer.prompt_tokens, answer.prompt_tokens + answer.timings.tokens
-    verifies = {n + 1: count for n, count in choice["rounds_by_length"].items()}
-    ms = plain_decode_ms(policy.curve.target, 1, ends, verifies, choice["ms_target"])
-    if ms is not None:
-        return PlainSpeed(ms + policy.plain_aside.ms, "curve")
-    if choice["rounds_plain"] >= _MIN_DECODES and choice["ms_plain"]:
-        return PlainSpeed(choice["ms_plain"] / choice["rounds_plain"], "rounds")
-    return None
+    return PlainDecode(times[n] * (spent_ms / expected if paced else 1.0), error)

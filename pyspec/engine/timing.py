@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.models import can_roll_back
 from pyspec.engine.rows import PREFILL_CHUNK
-from pyspec.engine.session import Session
-from pyspec.engine.statistics import AnswerStatistics, plain_speed
-from pyspec.errors import EngineError
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.row_times import SURE
-from pyspec.policy.simple import LengthPolicy
 
 ROWS = (1, 2, 3, 4, 5, 8)
 """Row counts that decide between no draft, a short one and a long one, most important first."""
@@ -85,24 +79,6 @@ def least_step_ms(engine: Engine, text: Sequence[int]) -> float:
         # a draft that ended the answer took one step more than it has tokens
         found.append(1e3 * (perf_counter() - start) / min(3, engine.drafted(0).n + 1))
     return min(found)
-
-
-def time_plain(llm: Any, session: Session, answer: AnswerStatistics, policy: LengthPolicy) -> bool:
-    """Time a one-row decode after an answer of which no round shows plain decoding's time; returns whether it was tried.
-
-    The KV then holds the same tokens as before. Skipped where the answer could not go on: after the last token there may be no
-    position that the model knows, and a recurrent model would have to read everything again.
-    """
-    text, target = session.tokens, policy.curve.target
-    goes_on = answer.finish_reason in ("stop", "length") and len(text) < llm.n_ctx()
-    drafted = goes_on and answer.tally.verified and can_roll_back(llm.model)
-    if not drafted or plain_speed(answer, policy) is not None:
-        return False
-    with suppress(EngineError):
-        for _ in range(SURE):
-            target.observe(1, verify_ms(session.engine, text, len(text), 1), len(text))
-        ready(session.engine, text, len(text))
-    return True
 
 
 def time_unseen(llm: Any, curve: CostCurve) -> None:

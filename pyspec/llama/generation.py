@@ -22,7 +22,6 @@ from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_h
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.engine.tensor_places import Overrides
-from pyspec.engine.timing import time_plain
 from pyspec.errors import InputEncoding, InputError, OptionError
 from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
 from pyspec.llama.options import (
@@ -91,7 +90,6 @@ class Generation(Mirror):
         self._in_force = ThreadOptions()
         self._session: Session | None = None
         self._noted: set[str] = set()
-        self._timed_plain = False
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", may_use_head(draft))
         super().__init__(model_path, wait=wait, **kwargs)
@@ -351,8 +349,6 @@ class Generation(Mirror):
         if session is None or session.in_flight is not None or not self.answer_lock.holds:
             return  # closed late: the context is a newer answer's, or is being freed
         statistics = session.statistics if session.tokens is run.tokens else None
-        if statistics is not None and not self._timed_plain:
-            self._timed_plain = time_plain(self, session, statistics, policy)
         self._adopt(session.tokens, session.held)
         if statistics is not None:
             names = session.assembly.draft, session.assembly.companion

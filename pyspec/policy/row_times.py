@@ -35,6 +35,9 @@ _SLOW = 3  # stalls in a row after which the machine is taken to be slow
 _FIRM = 8  # observations that a measured curve counts for
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # positions of context that share a table
+_KEPT_ERROR = 0.03  # of times that were measured or kept, until this process has timed the same
+_DEVIATION = 1.25  # standard deviations in a mean absolute one
+_AT_ONCE = 10  # observations at most that one mean stands for, since the weight of older ones fades
 
 
 @lru_cache(maxsize=4096)
@@ -98,6 +101,8 @@ class RowTimes:
         self._k: dict[int, float] = {}
         self._count: dict[int, int] = {}
         self._begun: dict[int, int] = {}
+        self._off: dict[int, float] = {}
+        """How far times were from what earlier ones of their count said: the mean, as a share."""
         self._doubted: set[int] = set()
         self._slow = self._waiting = self._seen = 0
         self._depth = -1
@@ -151,6 +156,10 @@ class RowTimes:
             return
         self._slow = 0
         count = self._count[key] = self._count.get(key, self._firm) + 1
+        if count > 1:
+            off, weight = abs(ms / (self.scale * seen.expected) - 1.0), max(0.1, 1.0 / (count - 1))
+            before = self._off.get(key, off)
+            self._off[key] = before + weight * (off - before)
         if rows == 1 or count > SURE:
             self._learn_speed(seen, count)
         if rows > 1:
@@ -203,6 +212,8 @@ class RowTimes:
         """Treat what was learned as a guess, which the next observation of each count replaces."""
         self._count.clear()
         self._doubted.clear()
+        self._off.clear()
+        self._begun = {}
         self._firm = 0
 
     def seen(self) -> dict[int, float]:
@@ -215,10 +226,19 @@ class RowTimes:
             for rows in sorted(times):
                 self.observe(rows, times[rows])
         self._begun = dict(self._count)
+        self._off.clear()
 
     def timed_here(self, rows: int) -> bool:
         """Whether this many rows were observed in this process."""
         return self.count(rows) > self._begun.get(_key(rows), 0)
+
+    def error(self, rows: int) -> float:
+        """The standard error of the time of this many rows, as a share of it; infinite where too little is known."""
+        key = _key(rows)
+        here = self.count(rows) - self._begun.get(key, self._firm if key in self._count else 0)
+        if here < SURE:
+            return _KEPT_ERROR if self.measured or key in self._begun else inf
+        return _DEVIATION * self._off[key] / sqrt(min(here - 1, _AT_ONCE))
 
     def _base(self, rows: int, depth: int) -> tuple[float, float]:
         """T0(1), and what T0(rows) adds to it in units of T0(1)."""

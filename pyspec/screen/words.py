@@ -29,8 +29,8 @@ SAME = 0.05
 """How far from 1 a factor may be and still count as the same speed."""
 
 STATS_HELP = (
-    "tokens/s: tokens a second after the prompt was read. plain: the speed without drafts, from what a decode costs on this "
-    "machine (curve) or from the rounds of this answer that had no draft (rounds). drafted: tokens proposed; checked: "
+    "tokens/s: tokens a second after the prompt was read. plain: the speed without drafts, where what decodes take here says it "
+    "within 5 %. drafted: tokens proposed; checked: "
     "those that the target looked at; accepted: those that stayed. tokens a round: gained per pass of the target, 1 without "
     "drafts. relaxed: tokens accepted although the target ranked another one first (--verify margin), and the sum of their "
     "gaps."
@@ -55,26 +55,21 @@ def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
 
 def _against(block: Mapping[str, Any]) -> str:
     """What drafts did for an answer with checked drafts."""
-    factor, off = block.get("times_plain"), _mostly_off(block)
-    if factor is None:  # plain decoding was not seen yet
-        return " (plain speed not measured yet)"
-    if off and factor < 1 + SAME:
-        slower = "" if factor > 1 - SAME else f", {_times(factor)}"
-        return f"{slower} (drafts off: {_refused(block)})"
-    if abs(factor - 1) < SAME:
-        return ", as fast as plain decoding"
-    return f", {_times(factor)}" + ("" if factor > 1 else " (too many drafts were wrong)")
+    factor = block.get("times_plain")
+    if factor is None:
+        return ""
+    off = f"drafts off: {_refused(block)}" if _mostly_off(block) else ""
+    if factor <= 1 - SAME:
+        return (
+            f", slower than plain decoding ({factor:.2f} times; {off or _slowed_by(block, factor)})"
+        )
+    if factor < 1 + SAME:
+        return f" ({off})" if off else ", as fast as plain decoding"
+    return f", {factor:.{0 if factor >= 10 else 1}f} times plain decoding"
 
 
 _RIGHT = 0.75
 """Share of correct checked tokens above which an undrafted text does not count as hard to predict."""
-
-
-def _times(factor: float) -> str:
-    """A factor in words: 13, 1.6 or 0.87 times."""
-    return (
-        f"{factor:.{0 if factor >= 10 else 1 if factor >= 1 + SAME else 2}f} times plain decoding"
-    )
 
 
 def _undrafted(block: Mapping[str, Any]) -> str:
@@ -88,8 +83,22 @@ def _undrafted(block: Mapping[str, Any]) -> str:
 
 def _refused(block: Mapping[str, Any]) -> str:
     """Why drafts were off for most of an answer."""
-    right = block["accepted"] >= _RIGHT * block["verified"]
-    return "checking them hardly pays off here" if right else "this text is hard to predict"
+    return "checking them hardly pays off here" if _right(block) else "this text is hard to predict"
+
+
+def _right(block: Mapping[str, Any]) -> bool:
+    """Whether most checked tokens were accepted."""
+    return bool(block["accepted"] >= _RIGHT * block["verified"])
+
+
+def _slowed_by(block: Mapping[str, Any], factor: float) -> str:
+    """Why drafts made an answer slower: they were wrong, or else what took most of the time that was lost."""
+    if not _right(block):
+        return "too many drafts were wrong"
+    times = block.get("timings", {})
+    lost = (1 - factor) * (times.get("total_ms", 0.0) - times.get("prefill_ms", 0.0))
+    drafting = times.get("draft_ms", 0.0) + times.get("companion_ms", 0.0)
+    return f"{'drafting' if 2 * drafting > lost > 0 else 'checking'} takes too long here"
 
 
 def _mostly_off(block: Mapping[str, Any]) -> bool:
@@ -98,19 +107,10 @@ def _mostly_off(block: Mapping[str, Any]) -> bool:
     return bool(2 * plain > block["rounds"] * block["mean_length"])
 
 
-PLAIN_FROM = {
-    "curve": "from what a decode costs on this machine",
-    "rounds": "from the rounds of this answer that had no draft",
-}
-"""How plain speed is known, in words."""
-
-
 def plain_words(block: Mapping[str, Any]) -> str:
-    """Plain decoding's speed for this answer, and how it is known."""
+    """Plain decoding's speed for this answer."""
     plain = block.get("plain")
-    if plain is None:
-        return "not measured yet"
-    return f"{plain['tokens_per_second']:.1f} tokens/s, {PLAIN_FROM[plain['from']]}"
+    return f"{plain['tokens_per_second']:.1f} tokens/s" if plain else "not known"
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
@@ -120,13 +120,7 @@ def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
     tokens = round(block["rounds"] * block["mean_length"])
     parts = [counted(tokens, "token"), f"{tokens_per_second:.1f} tokens/s"]
     if block["draft"] != "none":
-        plain = block.get("plain")
-        known = (
-            f"{plain['tokens_per_second']:.1f} tokens/s ({plain['from']})"
-            if plain
-            else "not measured"
-        )
-        parts.append(f"plain {known}")
+        parts.append(f"plain {plain_words(block)}")
     if block["drafted"]:
         parts.append(
             f"{block['drafted']} drafted, {block['verified']} checked, {block['accepted']} accepted"
@@ -149,7 +143,7 @@ def stats_table(block: Mapping[str, Any], times: Mapping[str, float]) -> list[tu
         ("tokens", str(tokens)),
         ("rate", f"{rate:.1f} tokens/s"),
         ("plain decoding", plain_words(block)),
-        ("times plain", "not measured yet" if factor is None else f"{factor:.2f}"),
+        ("times plain", "not known" if factor is None else f"{factor:.2f}"),
         (
             "drafted",
             f"{block['drafted']} tokens, {block['verified']} checked, {block['accepted']} accepted",

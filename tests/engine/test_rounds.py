@@ -58,7 +58,6 @@ def test_greedy_text_is_plain_greedy_at_every_length(
 def test_target_decodes_each_row_once(open_llama, tiny_target, tiny_draft):
     """The target decodes the prompt but its last token, then one row a round and one a drafted token."""
     llm = open_llama(tiny_target, draft=tiny_draft)
-    llm._timed_plain = True  # what is timed behind an answer is none of its rows
     ask(llm, PROMPT)
     block = llm.last_speculation
     assert (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pyspec.engine.statistics import (
     AnswerStatistics,
-    PlainSpeed,
     Tally,
     Timings,
-    plain_decode_ms,
-    plain_speed,
+    plain_decode,
 )
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.simple import FixedPolicy
@@ -59,34 +59,64 @@ def test_short_answers_are_held_against_the_curve_too(tokens: int) -> None:
     assert answer.report(policy)["times_plain"] == pytest.approx(2.0)
 
 
-def watched(rounds: int) -> FixedPolicy:
-    """A policy on an unmeasured curve that saw so many rounds without drafts."""
-    policy = FixedPolicy(3, CostCurve.prior())
-    for _ in range(rounds):
-        policy.watch(1, ROW_MS, ROW_MS + 2.0, 30)
-    return policy
-
-
-def test_rounds_without_drafts_say_what_plain_decoding_takes() -> None:
-    """Where the curve is not measured, those of the answer itself are taken, Python's time in them."""
-    answer = AnswerStatistics(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
-    assert plain_speed(answer, watched(3)) == PlainSpeed(ROW_MS + 2.0, "rounds")
-
-
-def test_nothing_is_claimed_from_nothing() -> None:
-    """An unmeasured curve and two rounds are no ground for a factor."""
-    answer = AnswerStatistics(Tally(), Timings(5.0, 0.0, 0.0, 100.0, 6.0, 105.0, 15), 20, 0)
-    assert plain_speed(answer, watched(2)) is None
-    assert answer.report(watched(2))["times_plain"] is None
-
-
 @pytest.mark.parametrize("slow", [0.5, 1.0, 3.0])
 def test_a_batch_is_held_against_a_decode_of_as_many_rows(slow: float) -> None:
     """Of two texts, one of them with a draft of two, on a machine that is slower than the curve or faster."""
     times = [0.0, *(ROW_MS + n for n in range(64))]
     curve = CostCurve.from_tables({0: times}, times, times)
-    found = plain_decode_ms(curve.target, 2, [100], {4: 1}, slow * times[4])
-    assert found == pytest.approx(slow * times[2])
+    found = plain_decode(curve.target, 2, [100], {4: 1}, slow * times[4])
+    assert found is not None
+    assert found.ms == pytest.approx(slow * times[2])
+
+
+def timed(scatter: float, rows: tuple[int, ...] = (1, 4)) -> FixedPolicy:
+    """A policy on an unmeasured curve that timed these counts often, each time off by this share of 10 ms a row."""
+    policy = FixedPolicy(3, CostCurve.prior(one_row_ms=ROW_MS))
+    for n in range(40):
+        for each in rows:
+            policy.curve.target.observe(each, ROW_MS * each * (1 + (-1) ** n * scatter))
+    return policy
+
+
+def said(policy: FixedPolicy) -> dict[str, Any]:
+    """What an answer says of plain decoding whose ten rounds checked three tokens each."""
+    for _ in range(ROUNDS):
+        policy.counts.add(Outcome([SeqOutcome(0, 3, 3)], 4 * ROW_MS, 4, t_round=4 * ROW_MS))
+    spent = ROUNDS * 4 * ROW_MS
+    timings = Timings(5.0, 0.0, 0.0, spent, 6.0, 5.0 + spent, 4 * ROUNDS)
+    return AnswerStatistics(Tally(), timings, 20, 0).report(policy)
+
+
+@pytest.mark.parametrize(("scatter", "known"), [(0.01, True), (0.3, False)])
+def test_a_factor_is_said_where_it_is_known_within_five_percent(
+    scatter: float, known: bool
+) -> None:
+    """By how far times of the same count were from each other."""
+    found = said(timed(scatter))
+    assert (found["times_plain"] is not None) is known
+    assert (found["plain"] is not None) is known
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (4,)])
+def test_nothing_is_claimed_from_counts_that_were_not_timed(rows: tuple[int, ...]) -> None:
+    """Neither of one row nor of those of this answer: an assumption is no ground for a factor."""
+    assert said(timed(0.01, rows))["times_plain"] is None
+
+
+def test_plain_speed_and_factor_are_one_number() -> None:
+    found = said(timed(0.01))
+    rate, plain = found["timings"]["tokens_per_second"], found["plain"]
+    assert found["times_plain"] == pytest.approx(rate / plain["tokens_per_second"], rel=1e-3)
+    assert 0 < plain["error"] <= 0.05
+
+
+def test_time_of_the_reader_would_be_plain_decodings_too() -> None:
+    """A slow terminal slows answers with and without drafts alike."""
+    policy = timed(0.0001)
+    policy.counts.add(Outcome([SeqOutcome(0, 0, 0)], ROW_MS, 1, t_round=ROW_MS), rounds=10)
+    timings = Timings(0.0, 0.0, 0.0, 100.0, 6.0, 1100.0, 10, away_ms=1000.0)
+    answer = AnswerStatistics(Tally(), timings, 20, 0)
+    assert answer.report(policy)["times_plain"] == pytest.approx(1.0)
 
 
 def test_one_ratio_is_the_factor_of_answers_and_batches() -> None:

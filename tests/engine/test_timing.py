@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import tiny_positions
 from helpers.waiting import DEADLINE_S
 
 from pyspec import SpeculativeLlama
@@ -88,60 +87,3 @@ def test_a_verify_takes_time(tiny_target: Path, tiny_draft: Path) -> None:
     engine = llm.assembly.engine
     assert all(verify_ms(engine, text, len(text) - 8, rows) > 0.0 for rows in (1, 3, 8))
     llm.close()
-
-
-@pytest.fixture
-def plain_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How long the text was at each row that was timed behind an answer."""
-    rows: list[int] = []
-    monkeypatch.setattr(
-        timing,
-        "verify_ms",
-        lambda engine, text, *at: rows.append(len(text)) or verify_ms(engine, text, *at),
-    )
-    return rows
-
-
-def test_plain_decoding_is_timed_behind_an_answer_that_was_drafted(
-    tiny_target: Path, tiny_sliding: Path, plain_rows: list[int]
-) -> None:
-    """A draft that is always right leaves no plain rounds: then rows are timed behind the first answer, and only there."""
-    for path in (tiny_target, tiny_sliding):
-        plain_rows.clear()
-        llm = _answered(path, path, "fixed:3")
-        assert plain_rows == []  # whoever read it left at the last token that was allowed
-        for _ in range(2):
-            list(llm.steps(llm.tokenize(b"abcabc" * 8), GREEDY, max_tokens=24))
-            assert llm.last_speculation["choice"]["rounds_plain"] < SURE
-            assert plain_rows == [len(llm.session.tokens)] * SURE
-        llm.close()
-
-
-def test_the_text_goes_on_behind_what_was_timed(tiny_target: Path, plain_rows: list[int]) -> None:
-    """The context still holds the answer: more of it is read from there, and is what a fresh model says."""
-    llm = _answered(tiny_target, tiny_target, "fixed:3")
-    list(llm.steps(llm.tokenize(b"abcabc" * 8), GREEDY, max_tokens=24))
-    text = llm.session.tokens
-    assert plain_rows == [len(text)] * SURE
-    assert llm.session.held == llm.n_tokens == len(text) - 1
-    more = [step.tokens[0].id for step in llm.steps(text, GREEDY, max_tokens=8)]
-    assert llm.last_speculation["prompt_kept"] >= len(text) - 1
-    llm.reset()
-    fresh = [step.tokens[0].id for step in llm.steps(text, GREEDY, max_tokens=8)]
-    llm.close()
-    assert more == fresh
-
-
-def test_nothing_is_decoded_where_no_position_is_left(
-    tmp_path: Path, plain_rows: list[int]
-) -> None:
-    """Behind a text that fills a model's learned positions llama.cpp would end the process."""
-    path = tmp_path / "gpt2.gguf"
-    path.write_bytes(tiny_positions.gpt2(100).build())
-    with SpeculativeLlama(
-        str(path), draft=str(path), length="fixed:3", verbose=False, trust=True
-    ) as llm:
-        steps = list(llm.steps(llm.tokenize(b"abcabc"), GREEDY))
-        assert steps[-1].finish_reason == "context"
-        assert llm.last_speculation["verified"] > 0
-    assert plain_rows == []

@@ -135,7 +135,7 @@ class FakeModel:
             "rounds": len(said), "mean_length": 1.0, "drafted": taken, "verified": taken, "accepted": taken,
             "relaxed": relaxed, "relaxed_nats": 0.25 * relaxed, "prompt_tokens": len(ask.prompt), "prompt_kept": kept,
             "verification": ask.rule.name, "draft": self.draft, "companion": self.companion, "times_plain": 2.0,
-            "plain": {"tokens_per_second": 25.0, "from": "curve"},
+            "plain": {"tokens_per_second": 25.0, "error": 0.02},
             "timings": {"tokens_per_second": 50.0, "first_token_ms": 1.0, "total_ms": 2.0},
         }  # fmt: skip
 

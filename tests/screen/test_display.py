@@ -18,7 +18,7 @@ from pyspec.screen.words import safe, speed_sentence, stats_line
 BLOCK = {
     "rounds": 25, "mean_length": 1.6, "drafted": 12, "verified": 10, "accepted": 8, "relaxed": 2, "relaxed_nats": 0.5,
     "prompt_tokens": 37, "prompt_kept": 0, "draft": "lookup", "times_plain": 1.5,
-    "plain": {"tokens_per_second": 20.0, "from": "curve"},
+    "plain": {"tokens_per_second": 20.0, "error": 0.02},
 }  # fmt: skip
 
 MOSTLY_OFF = {"rounds_by_length": {0: 22, 3: 3}}
@@ -99,7 +99,7 @@ def test_warnings_wait_for_the_end_of_an_answer() -> None:
 
 def test_stats_line() -> None:
     assert stats_line(BLOCK, 30.0) == (
-        "40 tokens | 30.0 tokens/s | plain 20.0 tokens/s (curve) | 12 drafted, 10 checked, 8 accepted | 1.60 tokens a round"
+        "40 tokens | 30.0 tokens/s | plain 20.0 tokens/s | 12 drafted, 10 checked, 8 accepted | 1.60 tokens a round"
         " | 2 relaxed (0.50 nats) | prompt 37, 0 kept | draft lookup"
     )
 
@@ -111,12 +111,20 @@ def test_stats_line() -> None:
         ({"times_plain": 13.2}, "30.0 tokens/s, 13 times plain decoding"),
         ({"times_plain": 1.02}, "30.0 tokens/s, as fast as plain decoding"),
         (
-            {"times_plain": 0.8},
-            "30.0 tokens/s, 0.80 times plain decoding (too many drafts were wrong)",
+            {"times_plain": 0.8, "accepted": 5},
+            "30.0 tokens/s, slower than plain decoding (0.80 times; too many drafts were wrong)",
+        ),
+        (
+            {"times_plain": 0.36, "accepted": 10, "timings": {"total_ms": 1e3, "draft_ms": 4e2}},
+            "30.0 tokens/s, slower than plain decoding (0.36 times; drafting takes too long here)",
+        ),
+        (
+            {"times_plain": 0.36, "accepted": 10, "timings": {"total_ms": 1e3, "draft_ms": 1e2}},
+            "30.0 tokens/s, slower than plain decoding (0.36 times; checking takes too long here)",
         ),
         (
             {"times_plain": 0.8, "accepted": 5, "choice": MOSTLY_OFF},
-            "30.0 tokens/s, 0.80 times plain decoding (drafts off: this text is hard to predict)",
+            "30.0 tokens/s, slower than plain decoding (0.80 times; drafts off: this text is hard to predict)",
         ),
         (
             {"times_plain": 1.0, "accepted": 5, "choice": MOSTLY_OFF},
@@ -128,9 +136,9 @@ def test_stats_line() -> None:
         ),
         (
             {"times_plain": 0.8, "accepted": 5, "choice": HALF_OFF},
-            "30.0 tokens/s, 0.80 times plain decoding (too many drafts were wrong)",
+            "30.0 tokens/s, slower than plain decoding (0.80 times; too many drafts were wrong)",
         ),
-        ({"times_plain": None}, "30.0 tokens/s (plain speed not measured yet)"),
+        ({"times_plain": None}, "30.0 tokens/s"),
         ({"verified": 0}, "30.0 tokens/s (drafts off: none was likely enough to be right)"),
         (
             {"verified": 0, "drafted": 0},
