@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pyspec.errors import BatchWriteError, ResumeMismatch
+from pyspec.store.files import parse
 from pyspec.text.result import RecordResult
 
 try:
@@ -172,6 +173,10 @@ class Journal:
         os.ftruncate(self._fd, self._end)
 
 
+class _Header(msgspec.Struct):
+    run: dict[str, Any]
+
+
 def _header(run: dict[str, Any]) -> bytes:
     """The first line of a journal: the run's identity."""
     return msgspec.json.encode({"pyspec_batch": FORMAT, "run": run}) + b"\n"
@@ -200,8 +205,8 @@ def finished(
 
 def _other(path: Path, first: bytes, run: dict[str, Any]) -> ResumeMismatch:
     try:
-        was = msgspec.json.decode(first, type=dict[str, Any])["run"]
-    except (msgspec.MsgspecError, UnicodeError, KeyError):
+        was = parse(first, _Header).run
+    except ValueError:
         was = {}
     now = msgspec.json.decode(msgspec.json.encode(run))
     return ResumeMismatch(

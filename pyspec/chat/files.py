@@ -15,7 +15,7 @@ import msgspec
 from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
-from pyspec.store.files import read_named, show, utf8, write_whole
+from pyspec.store.files import parse, read_named, show, utf8, write_whole
 from pyspec.store.picture import MAX_BYTES, size_of_picture
 from pyspec.text.pictures import data_url
 from pyspec.text.result import Result
@@ -142,8 +142,8 @@ def load(path: Path) -> SavedChat:
     """Read a saved chat. Raises InputError for anything else."""
     data = _read(path, _MAX_SESSION)
     try:
-        return msgspec.json.decode(data, type=SavedChat)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return parse(data, SavedChat)
+    except ValueError as error:
         raise InputError(f"{path} is not a saved chat: {error}", "/save writes them") from None
 
 
@@ -319,4 +319,4 @@ def _prune(folder: Path) -> None:
 def last_model() -> str | None:
     """Return the file of the newest chat's model, if it still exists."""
     model = load(newest()).model.path
-    return model if model and Path(model).is_file() else None
+    return model if model and os.path.isfile(model) else None  # noqa: PTH113 - Path's raises for some names

@@ -14,7 +14,7 @@ from pyspec.errors import EngineError
 from pyspec.llama.options import OFF, AnswerOptions, Speculation
 from pyspec.profiling.questions import Report
 from pyspec.sampling.chain import Sampling
-from pyspec.store.files import Stamp, recall, remember
+from pyspec.store.files import Stamp, recall_as, remember_json
 from pyspec.text.result import Result, result_of
 
 _TEXTS = (
@@ -122,13 +122,9 @@ _KIND = "gains 1"
 
 def keep_gains(target: Stamp, found: GainFigures) -> None:
     """Keep what was found for a state of the target's file."""
-    remember(_KIND, target, msgspec.json.encode(found).decode())
+    remember_json(_KIND, target, found)
 
 
 def kept_gains(target: Stamp) -> GainFigures | None:
     """Return what was found before, None if nothing was."""
-    record = recall(_KIND, target)
-    try:
-        return None if record is None else msgspec.json.decode(record, type=GainFigures)
-    except msgspec.DecodeError:
-        return None
+    return recall_as(_KIND, target, GainFigures)

@@ -29,7 +29,7 @@ from pyspec.policy.lengths import Length
 from pyspec.policy.policies import Policies
 from pyspec.store.attention_times import VERIFIED
 from pyspec.store.devices import layer_devices
-from pyspec.store.files import cache_dir, file_sha256, recall, remember, stamp, write_whole
+from pyspec.store.files import cache_dir, file_sha256, recall_as, remember_json, stamp, write_whole
 from pyspec.store.shipped import came_with
 from pyspec.store.timed import forget_times, how, keep_times, kept_times
 from pyspec.store.watch import Watch
@@ -261,17 +261,14 @@ def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None
     with suppress(PyspecError):
         if learned is not None and sides and read_prior(sides[0].path) is None:
             own = learned.calibration, learned.coupled, learned.temper, learned.block
-            taught = _Taught(*own)
-            fact = msgspec.json.encode(taught).decode()
-            remember(_pair(sides), stamp(Path(llm.model_path)), fact)
+            remember_json(_pair(sides), stamp(Path(llm.model_path)), _Taught(*own))
 
 
 def kept_learned(llm: Any, sides: Sequence[SideFile]) -> Acceptance | None:
     """Return what an earlier process stored about a draft's acceptance with this target, None if nothing."""
-    with suppress(PyspecError, msgspec.MsgspecError):
-        fact = recall(_pair(sides), stamp(Path(llm.model_path))) if sides else None
-        if fact is not None and read_prior(sides[0].path) is None:
-            found = msgspec.json.decode(fact, type=_Taught)
+    with suppress(PyspecError):
+        found = recall_as(_pair(sides), stamp(Path(llm.model_path)), _Taught) if sides else None
+        if found is not None and read_prior(sides[0].path) is None:
             return Acceptance(
                 found.greedy, coupled=found.coupled, block=found.block, temper=found.temper
             )

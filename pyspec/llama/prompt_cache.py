@@ -14,7 +14,7 @@ import msgspec
 
 from pyspec.engine.states import put_state, state_of
 from pyspec.errors import OptionError, PyspecError
-from pyspec.store.files import file_sha256, write_whole
+from pyspec.store.files import file_sha256, parse, tell_damage, write_whole
 from pyspec.text.tokens import common_prefix
 
 log = logging.getLogger("pyspec")
@@ -51,10 +51,9 @@ class PromptFile:
             raise OptionError(f"{self.path} is not a regular file", "name another one")
         try:
             magic, head, state = _parts(self.path.read_bytes())
-            found = msgspec.json.decode(head, type=_Head) if magic == _MAGIC else None
-        except (OSError, msgspec.DecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            log.warning("%s cannot be used as a prompt cache: %s", self.path.name, reason)
+            found = parse(head, _Head) if magic == _MAGIC else None
+        except (OSError, ValueError) as error:
+            tell_damage(self.path, getattr(error, "strerror", None) or str(error))
             return []
         if found is None:
             raise OptionError(f"{self.path} exists and is not a prompt cache", "name another file")

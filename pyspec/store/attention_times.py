@@ -20,7 +20,7 @@ import msgspec
 
 from pyspec._lib import release_workers
 from pyspec.errors import EngineError
-from pyspec.store.files import recall, remember
+from pyspec.store.files import parse, recall, remember
 from pyspec.store.llama_log import DROP, log_to
 from pyspec.store.machine import address_space_left, this_machine
 from pyspec.store.toy import Heads, write_toy
@@ -110,8 +110,8 @@ def times_of(heads: Heads, use: Use) -> AttentionTimes | None:
     kind = f"attention's times of {tuple(heads)} behind {depths}, {how}"
     known = recall(kind, this_machine()) or ""
     if known and not (known.startswith(_BUSY) and is_quiet()):
-        with contextlib.suppress(msgspec.MsgspecError):  # as an earlier version kept them
-            return msgspec.json.decode(known.removeprefix(_BUSY), type=AttentionTimes)
+        with contextlib.suppress(ValueError):  # as an earlier version kept them
+            return parse(known.removeprefix(_BUSY), AttentionTimes)
     if address_space_left() < _ROOM:  # ggml ends the process if an allocation fails
         return None
     watch = Watch()

@@ -14,7 +14,15 @@ from threading import Event, Thread
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound, OptionError
-from pyspec.store.files import file_lock, file_sha256, make_dir, models_dir, show, write_whole
+from pyspec.store.files import (
+    file_lock,
+    file_sha256,
+    make_dir,
+    models_dir,
+    read_json,
+    show,
+    write_whole,
+)
 from pyspec.store.gguf import parse_header
 from pyspec.store.header import read_header
 from pyspec.store.isolate import run_child
@@ -248,12 +256,11 @@ def variant_path(name: str, kind: str) -> Path:
 
 def read_provenance(path: Path) -> Provenance | None:
     """Return the record beside a converted file, or None if there is none that fits the file."""
-    try:
-        record = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Provenance)
-        fits = path.stat().st_size == record.size and file_sha256(path) == record.sha256
-    except (OSError, msgspec.DecodeError, ModelError):
-        return None
-    return record if fits else None
+    record = read_json(path.with_suffix(".json"), Provenance)
+    with suppress(OSError, ModelError):
+        if record and path.stat().st_size == record.size and file_sha256(path) == record.sha256:
+            return record
+    return None
 
 
 def converted(entry: Entry, kind: str) -> Path | None:

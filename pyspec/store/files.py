@@ -1,4 +1,4 @@
-"""Files and the cache: safe opening, atomic writes, locks, and cached facts about files.
+"""Files and the cache: safe opening, atomic writes, locks, JSON of ours, and cached facts about files.
 
 A reader sees the old or the new content of a file, never a part, even after a power cut.
 """
@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
+import logging
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
+
+import msgspec
 
 from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable
+
+log = logging.getLogger("pyspec")
+
+T = TypeVar("T")
 
 
 def utf8(data: bytes, name: str) -> str:
@@ -214,6 +222,38 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
 _POLL_SECONDS = 0.1
 
 
+# -- JSON of ours ------------------------------------------------------------------------------------------------------
+
+
+MAX_JSON = 64 << 20
+"""Most bytes of a file that `read_json` reads."""
+
+
+def parse(data: bytes | str, kind: type[T]) -> T:
+    """Decode JSON. Raises ValueError, whatever is wrong with it: encoding, syntax, types or depth."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """Return the content of a file that pyspec wrote; None if it is absent, or damaged, which is said once."""
+    try:
+        return parse(read_named(path, MAX_JSON), kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        tell_damage(path, getattr(error, "strerror", None) or str(error))
+        return None
+
+
+@cache
+def tell_damage(path: Path, reason: str) -> None:
+    """Say once in a process that a file counts as absent."""
+    log.warning("%s is damaged (%s); it counts as absent and is written anew", path, reason)
+
+
 # -- facts of files ----------------------------------------------------------------------------------------------------
 
 
@@ -244,22 +284,56 @@ def stamps(path: Path) -> list[Stamp]:
 
 def recall(kind: str, of: Stamp) -> str | None:
     """Return the fact remembered under `kind` for exactly this state of the file, or None."""
-    try:
-        record = json.loads(_record(kind, of).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    path = _record(kind, of)
+    record = read_json(path, Record)
+    if record is None:
         return None
-    if not isinstance(record, dict) or record.get("stamp") != list(of):
+    if record.sum not in (None, record.own_sum()):
+        tell_damage(path, "its sum is another")
         return None
-    fact = record.get("fact")
-    return fact if isinstance(fact, str) else None
+    return record.fact if record.stamp == _plain(of) else None
+
+
+def recall_as(kind: str, of: Stamp, form: type[T]) -> T | None:
+    """Return what `remember_json` kept, or None; also for what another version kept in another form."""
+    with contextlib.suppress(ValueError):
+        fact = recall(kind, of)
+        return None if fact is None else parse(fact, form)
+    return None
 
 
 def remember(kind: str, of: Stamp, fact: str) -> None:
     """Keep a fact; one of a later state of the file replaces it. Failures are ignored."""
-    record = _record(kind, of)
+    path, record = _record(kind, of), Record(_plain(of), fact)
+    record.sum = record.own_sum()
     with contextlib.suppress(OSError):
-        record.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(record, [json.dumps({"stamp": list(of), "fact": fact}).encode()])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [msgspec.json.encode(record)])
+
+
+def remember_json(kind: str, of: Stamp, fact: object) -> None:
+    """Keep a fact that JSON can say; failures are ignored."""
+    remember(kind, of, msgspec.json.encode(fact).decode())
+
+
+class Record(msgspec.Struct):
+    """A fact as kept. sum: None in records of version 0.2 and earlier."""
+
+    stamp: Stamp
+    fact: str
+    sum: int | None = None
+
+    def own_sum(self) -> int:
+        return zlib.crc32(f"{tuple(self.stamp)}{self.fact!r}".encode())
+
+
+def written(path: str) -> str:
+    """Return a path as JSON can have it: its bytes need not be UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _plain(of: Stamp) -> Stamp:
+    return of._replace(realpath=written(of.realpath))
 
 
 def _record(kind: str, of: Stamp) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import ModelError, ModelInvalid
-from pyspec.store.files import MAX_PARTS, parts_of, recall, remember, show, size_of, stamps
+from pyspec.store.files import MAX_PARTS, parts_of, recall_as, remember_json, show, size_of, stamps
 from pyspec.store.gguf import STRING, Array, Header, Value, parse_header
 from pyspec.store.others import file_name_of
 from pyspec.store.vocabulary import TOKENS, VocabularyHash, compared, read_vocabulary, words_of
@@ -267,14 +267,13 @@ def facts_of(path: Path) -> Facts | None:
     try:
         at, *others = stamps(path)
         kind = f"{_KIND} {others}" if others else _KIND
-        if (known := recall(kind, at)) is not None:
-            with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(known, type=Facts)
+        if (known := recall_as(kind, at, Facts)) is not None:
+            return known
         facts = _read(header_of_parts(path))
     except (ModelError, OSError):
         return None
     if facts is not None:
-        remember(kind, at, msgspec.json.encode(facts).decode())
+        remember_json(kind, at, facts)
     return facts
 
 

@@ -32,6 +32,7 @@ from pyspec.store.files import (
     models_dir,
     open_regular,
     parts_of,
+    read_json,
     show,
     write_whole,
 )
@@ -137,15 +138,12 @@ def _register() -> Path:
 
 
 def _load_register() -> dict[str, str]:
-    try:
-        return msgspec.json.decode(_register().read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
-        return {}
+    return read_json(_register(), dict[str, str]) or {}
 
 
 def _added() -> Iterator[LocalModel]:
     for name, path in _load_register().items():
-        if Path(path).is_file():
+        if os.path.isfile(path):  # noqa: PTH113 - Path's raises for a name that is too long
             yield LocalModel(name, Path(path), ADDED, (Path(path).stem,))
 
 

@@ -5,7 +5,6 @@ Each program's own environment variables are followed first. Nothing is ever wri
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import platformdirs
 
-from pyspec.store.files import models_dir
+from pyspec.store.files import models_dir, parse
 
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
@@ -204,10 +203,9 @@ def _json(path: Path) -> dict[str, Any]:
     """Read a JSON object from an untrusted file; empty on failure."""
     try:
         with path.open("rb") as file:
-            value = json.loads(file.read(_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
+            return parse(file.read(_MANIFEST_BYTES), dict[str, Any])
+    except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 # -- LM Studio ---------------------------------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ def _json(path: Path) -> dict[str, Any]:
 def lm_studio() -> Iterator[LocalModel]:
     """Yield LM Studio's models, files under PUBLISHER/REPOSITORY; its settings may move the folder."""
     for root in dict.fromkeys(_lm_studio_roots()):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # the settings may name what no path can be
             for path in sorted(root.glob("*/*/*.gguf")):
                 if _is_model(path.name) and path.is_file():
                     repo = "/".join(path.parts[-3:-1])

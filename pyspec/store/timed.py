@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pyspec.errors import PyspecError
-from pyspec.store.files import cache_dir, recall, remember, stamp
+from pyspec.store.files import (
+    Record,
+    cache_dir,
+    parse,
+    read_json,
+    recall_as,
+    remember_json,
+    stamp,
+    written,
+)
 from pyspec.store.machine import engine_build, processor
 
 MAX_CHANGE = 3.0
@@ -23,9 +31,8 @@ def how(threads: int, where: str = "") -> str:
 
 def kept_times(path: Path, run: str) -> dict[int, float]:
     """Return milliseconds of a decode by number of rows, without earlier context; empty if unknown."""
-    with suppress(PyspecError, ValueError, AttributeError, RecursionError):
-        found = json.loads(recall(_kind(run), stamp(path)) or "{}")
-        times = {int(rows): float(ms) for rows, ms in found.items()}
+    with suppress(PyspecError):
+        times = recall_as(_kind(run), stamp(path), dict[int, float]) or {}
         if all(rows > 0 and 0.0 < ms < 1e7 for rows, ms in times.items()):
             return times
     return {}
@@ -42,16 +49,18 @@ def keep_times(path: Path, run: str, times: Mapping[int, float]) -> bool:
         return False
     with suppress(PyspecError):
         rounded = {rows: round(ms, 4) for rows, ms in sorted(times.items())}
-        remember(_kind(run), stamp(path), json.dumps(rounded))
+        remember_json(_kind(run), stamp(path), rounded)
     return True
 
 
 def forget_times(path: Path) -> None:
     """Delete the kept times of a file for all ways of running it."""
+    name = written(os.path.realpath(path))
     for record in (cache_dir() / "facts").glob("*.json"):
-        with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
-            known = json.loads(record.read_text(encoding="utf-8"))
-            if known["stamp"][0] == os.path.realpath(path) and known["fact"].startswith("{"):
+        known = read_json(record, Record)
+        if known is not None and known.stamp.realpath == name:
+            with suppress(OSError, ValueError):
+                parse(known.fact, dict[int, float])  # no other fact has numbers as names
                 record.unlink()
 
 

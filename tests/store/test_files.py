@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,52 @@ def test_damaged_record_is_forgotten(content: str, tmp_path: Path, own_cache: Pa
     (record,) = (own_cache / "facts").iterdir()
     record.write_text(content)
     assert recall("colour", stamp(path)) is None
+
+
+@pytest.mark.parametrize("there", [b"{", b"\xff", rb'"\ud800"', b"[" * 100_000, b"5", None])
+def test_damage_is_said_once_and_written_anew(
+    there: bytes | None, tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a FIFO in place of the file, which is not waited for but stays."""
+    at = stamp(_written(tmp_path / "f"))
+    remember("colour", at, "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.unlink()
+    make_fifo(record) if there is None else record.write_bytes(there)
+    assert [recall("colour", at) for _ in range(2)] == [None, None]
+    (said,) = caplog.messages
+    assert f"{record} is damaged" in said
+    remember("colour", at, "blue")
+    assert recall("colour", at) == (None if there is None else "blue")
+
+
+def test_a_changed_byte_is_damage_wherever_it_is(tmp_path: Path, own_cache: Path) -> None:
+    """A fact that still parses would be believed."""
+    at = stamp(_written(tmp_path / "f"))
+    remember("colour", at, "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.write_bytes(record.read_bytes().replace(b"red", b"rad"))
+    assert recall("colour", at) is None
+
+
+def test_records_of_earlier_versions_are_read(tmp_path: Path, own_cache: Path) -> None:
+    """They have no sum."""
+    at = stamp(_written(tmp_path / "f"))
+    remember("colour", at, "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.write_text(json.dumps({"stamp": list(at), "fact": "red"}))
+    assert recall("colour", at) == "red"
+
+
+def test_facts_of_paths_that_are_no_utf8(tmp_path: Path) -> None:
+    at = stamp(_written(tmp_path / os.fsdecode(b"\xff")))
+    remember("colour", at, "red")
+    assert recall("colour", at) == "red"
+
+
+def _written(path: Path) -> Path:
+    path.write_bytes(b"abc")
+    return path
 
 
 def test_cache_that_cannot_be_written_is_no_error(

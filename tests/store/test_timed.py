@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspec.store import timed
-from pyspec.store.files import remember, stamp
+from pyspec.store.files import recall, remember, stamp
 from pyspec.store.timed import forget_times, how, keep_times, kept_times
 
 RUN, TIMES = how(2), {1: 10.0, 4: 21.5}
@@ -59,7 +59,9 @@ def test_forgotten_times_are_gone(model: Path) -> None:
     """However the file ran; other facts of it stay."""
     keep_times(model, RUN, TIMES)
     keep_times(model, how(4), TIMES)
-    remember("sha256", stamp(model), "ab")
+    others = {"sha256": "ab", "acceptance": '{"greedy":1}', "gains 1": '{"chat":1.5}'}
+    for kind, fact in others.items():
+        remember(kind, stamp(model), fact)
     forget_times(model)
     assert kept_times(model, RUN) == kept_times(model, how(4)) == {}
-    assert timed.recall("sha256", stamp(model)) == "ab"
+    assert {kind: recall(kind, stamp(model)) for kind in others} == others

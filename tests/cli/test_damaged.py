@@ -1,0 +1,143 @@
+"""Whatever happened to the files of the cache, of the chat log and of other programs: no command ends with a traceback."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+from helpers import running, scripted, tiny
+from helpers.make_gguf import tiny_llama
+from helpers.shop import Shop, open_shop
+
+from pyspec.cli.gains import GainFigures, keep_gains
+from pyspec.store import files
+from pyspec.store.fetch import convert
+from pyspec.store.files import stamp
+from pyspec.store.timed import how, keep_times
+
+COMMON = ("--trust-model", "-t", "1", "-n", "2", "--temp", "0", "hello")
+
+COMMANDS = (
+    ("models", "list"),
+    ("models", "list", "--json"),
+    ("models", "path", "toy"),
+    ("models", "info", "named"),
+    ("draft", "-m", "named"),
+    ("generate", "-m", "named", "--draft", "named", *COMMON),
+    ("generate", "-m", "named", "--continue", *COMMON),
+)
+
+Damage = Callable[[random.Random, bytes], bytes]
+
+
+def _at(made: bytes | Callable[[random.Random], bytes], gone: int = 0) -> Damage:
+    """Puts bytes at a random place, over as many as `gone`."""
+
+    def damage(rng: random.Random, data: bytes) -> bytes:
+        place = rng.randrange(len(data) + 1)
+        new = made if isinstance(made, bytes) else made(rng)
+        return data[:place] + new + data[place + gone :]
+
+    return damage
+
+
+def _instead(data: bytes) -> Damage:
+    return lambda _rng, _data: data
+
+
+DAMAGES: dict[str, Damage] = {
+    "cut": lambda rng, data: data[: rng.randrange(len(data) + 1)],
+    "a byte": _at(lambda rng: rng.randbytes(1), 1),
+    "many bytes": _at(lambda rng: rng.randbytes(40), 40),
+    "a digit": _at(lambda rng: b"%d" % rng.randrange(10), 1),
+    "bytes gone": _at(b"", 20),
+    "a long number": _at(b"9" * 5000),
+    "no UTF-8": _at(b"\xff"),
+    "a lone surrogate": _at(lambda rng: rng.choice([rb"\ud800", b"\xed\xa0\x80"])),
+    "a NUL": _at(rb"\u0000"),
+    "a long name": _at(b"x" * 5000),
+    "nested": _instead(b"[" * 200_000),
+    "nested in a member": _at(b'":' + b'{"a":[' * 100_000),
+    "random": lambda rng, data: rng.randbytes(len(data)),
+    **{kind: _instead(kind.encode()) for kind in ("", "null", "[]", "{}", "5", "NaN", '"x"', '[{"a":1}]')},
+}  # fmt: skip
+
+
+class Place:
+    """A cache with something of every kind, the chat log, and another program's settings."""
+
+    def __init__(self, folder: Path, shop: Shop, model: Path) -> None:
+        self._folder = folder
+        self.variables = {"PYSPEC_CHATS": str(folder / "chats")}
+        converted = convert(shop.entry(), "q8_0")
+        keep_times(converted, how(1), {1: 1.0, 2: 2.0})
+        keep_gains(stamp(converted), GainFigures(1.5, 1.2, "x", 0.8, 10.0))
+        settings = folder / "home" / ".lmstudio" / "settings.json"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(f'{{"downloadsFolder": "{folder}"}}')
+        assert self.run("models", "add", model, "--name", "named") == 0
+        assert [self.run(*words) for words in COMMANDS] == [0] * len(COMMANDS)
+        self.whole = {path: path.read_bytes() for path in self._files()}
+
+    def run(self, *words: object) -> int:
+        """The status of a command; what would be a traceback is raised."""
+        return running.run(*words, stdin=b"", **self.variables).returncode
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self._folder.rglob("*") if path.is_file())
+
+    def mend(self) -> None:
+        for path in set(self._files()) - self.whole.keys():
+            path.unlink()
+        for path, data in self.whole.items():
+            if path.is_dir():
+                shutil.rmtree(path)
+            if not path.exists() or path.read_bytes() != data:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("place")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPEC_CACHE", str(folder / "cache"))
+        patch.setenv("HOME", str(folder / "home"))
+        patch.setattr(files, "tell_damage", cache(files.tell_damage.__wrapped__))
+        outside = tmp_path_factory.mktemp("outside")
+        shop = open_shop(outside / "shop", tiny_llama().build(), patch)
+        path = outside / "chats.gguf"
+        model = tiny.write(path, tokens=tiny.ASCII, template=scripted.CHATML)
+        yield Place(folder, shop, model)
+
+
+SEEDS = [pytest.param(seed, marks=pytest.mark.slow if seed >= 80 else ()) for seed in range(500)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_damage_ends_a_command_with_a_traceback(place: Place, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    damage = DAMAGES[rng.choice(list(DAMAGES))]
+    try:
+        for path in rng.sample(list(place.whole), rng.randrange(1, len(place.whole) // 2)):
+            _damage(path, partial(damage, rng), inside=rng.random() < 0.5)
+        for words in rng.sample(COMMANDS, 3):
+            place.run(*words)
+    finally:
+        place.mend()
+
+
+def _damage(path: Path, damage: Callable[[bytes], bytes], *, inside: bool) -> None:
+    """Damages a file, or a fact in a record without a sum, as earlier versions wrote them."""
+    data = path.read_bytes()
+    if inside and path.parent.name == "facts":
+        record = json.loads(data)
+        fact = damage(record["fact"].encode()).decode("utf-8", "replace")
+        path.write_text(json.dumps({"stamp": record["stamp"], "fact": fact}))
+    else:
+        path.write_bytes(damage(data))
