@@ -97,7 +97,7 @@ class PrefixCache:
             self.parked.park(seq, self.texts[seq], self._owners[seq])
 
     def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
-        """Remove and return a parked text that shares a prefix of at least `least` tokens with the prompt."""
+        """Return a parked text that shares a prefix of at least `least` tokens with the prompt."""
         return self.parked.fetch(prompt, owner, least) if self.parked is not None else None
 
     def move(self, high: int, gap: int, n: int) -> None:

@@ -61,17 +61,21 @@ class ParkedTexts:
             self._texts.pop(0)
 
     def fetch(self, prompt: Sequence[int], owner: str, least: int) -> ParkedText | None:
-        """Remove and return the owner's text with the longest common prefix with a prompt; None below `least` tokens."""
+        """Return the owner's text with the longest common prefix with a prompt; None below `least` tokens."""
         texts = enumerate(self._texts)
         found = [(_common(each, prompt), i) for i, each in texts if each.owner == owner]
         most, i = max(found, default=(0, 0))
-        return self._texts.pop(i) if found and most >= least else None
+        return self._texts[i] if found and most >= least else None
 
     def restore(self, parked: ParkedText, seq: int, prompt: Sequence[int]) -> int:
-        """Put a text back into a free sequence; returns how many of a prompt's tokens it holds then, 0 without room."""
+        """Move a text back into a free sequence; returns how many of a prompt's tokens it holds then.
+
+        Without room it returns 0 and the text stays.
+        """
         n = _common(parked, prompt)
         if not put_state(self._contexts[Role.TARGET], seq, parked.states[Role.TARGET]):
             return 0
+        self._texts = [each for each in self._texts if each is not parked]
         self._engine.set_tokens(seq, prompt, held=n)
         for role, state in parked.states.items():
             if role != Role.TARGET and put_state(self._contexts[role], seq, state):

@@ -14,6 +14,9 @@ class Held:
     def held(self, role, seq):
         return 100
 
+    def set_tokens(self, seq, tokens, held):
+        pass
+
 
 @pytest.fixture
 def store(monkeypatch):
@@ -23,10 +26,8 @@ def store(monkeypatch):
 
 
 def begun(store, text, owner="one"):
-    """What is kept that begins like a text; it stays."""
+    """What is kept that begins like a text."""
     found = store.fetch([*text, 0], owner, 1)
-    if found is not None:
-        store._texts.append(found)
     return found and found.tokens
 
 
@@ -59,7 +60,16 @@ def test_the_longest_beginning_is_fetched(store):
     assert store.fetch([1, 2, 3, 4], "one", 4) is None
     assert store.fetch([1, 2, 3, 4], "two", 1) is None
     assert store.fetch([1, 2, 3, 4], "one", 3).tokens == [1, 2, 3, 4]
-    assert store.fetch([1, 2, 3, 4], "one", 2).tokens == [1, 2, 9]
+    assert store.fetch([1, 2, 9, 4], "one", 2).tokens == [1, 2, 9]
+
+
+@pytest.mark.parametrize("room", [False, True])
+def test_a_text_that_finds_no_room_stays(store, monkeypatch, room):
+    """It is there when it is asked for again; one that went into a sequence is there."""
+    monkeypatch.setattr("pyspec.engine.parked.put_state", lambda *_: room)
+    store.park(0, [1, 2, 3], "one")
+    assert store.restore(store.fetch([1, 2, 9], "one", 2), 0, [1, 2, 9]) == (2 if room else 0)
+    assert begun(store, [1, 2]) == (None if room else [1, 2, 3])
 
 
 def test_a_share_of_the_free_memory_is_the_default(monkeypatch):
