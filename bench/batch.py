@@ -9,7 +9,6 @@ set, mapped weights included. llama-server is driven by 16 clients over HTTP.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -18,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from common import Comparison, Figures, arguments, in_turns, medians, publish, resident
+from common import Comparison, Figures, alone, arguments, compare, resident
 from measure.report import table
 from measure.tasks import Options
 
@@ -80,7 +79,8 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model", "questions", **OPTIONS)
     if options.contender:
-        print(json.dumps(measure(options)))
+        found = measure(options)
+        print(json.dumps({**NOT_KNOWN, **found, "rate": found["tokens"] / found["seconds"]}))
         return
     contenders = [LOOP, *(["server"] if options.server else [])]
     contenders += [
@@ -88,14 +88,9 @@ def main(words: Sequence[str] | None = None) -> None:
     ]
     contenders += options.more.split(",") if options.more else []
 
-    def alone(one: str) -> Figures:
-        command = [sys.executable, __file__, *given, "--contender", one]
-        run = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        return {**NOT_KNOWN, **run, "rate": run["tokens"] / run["seconds"]}
-
-    runs = in_turns(contenders, options.repeat, alone)
-    found = {one: medians(those) for one, those in runs.items()}
-    publish(BatchResults, "batch", options, given, found, records=options.records)
+    compare(
+        BatchResults, "batch", options, given, contenders, alone(__file__, given), records=options.records
+    )  # fmt: skip
 
 
 def measure(options: Namespace) -> Figures:

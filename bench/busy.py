@@ -15,15 +15,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
-from pathlib import Path
 from statistics import median
 
 import msgspec
-from common import arguments, command_line
+from common import Dated, arguments, dated, keep, page_of
 from everyday import answer
-from measure.records import commit, machine
-from measure.report import code_of, table
+from measure.report import table
 
 from pyspec.store.machine import default_threads
 
@@ -69,14 +66,15 @@ class Rates(msgspec.Struct):
         return median(a / b for a, b in zip(self.adaptive, self.fixed))
 
 
-class BusyRun(msgspec.Struct):
+class BusyRun(Dated):
     """All results of one run."""
 
-    command: str
-    day: str
-    machine: str
-    commit: str
     rates: list[Rates]
+
+    def page(self) -> str:
+        """The title, how it was made, a description and the table."""
+        how = (__doc__ or "").split("\n\n", 2)[2].strip()
+        return page_of("Beside other programs", f"{self.made}.", how, shown(self.rates))
 
 
 def start(duty: float) -> subprocess.Popen[bytes]:
@@ -120,26 +118,13 @@ def shown(rates: Sequence[Rates]) -> str:
     return table(HEAD, rows)
 
 
-def save(run: BusyRun, folder: Path) -> None:
-    """Write the figures and the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "busy.json").write_bytes(msgspec.json.encode(run) + b"\n")
-    how = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip()
-    made = f"Made by `{run.command}`{code_of(run.commit)} on {run.day}: {run.machine}."
-    text = f"# Beside other programs\n\n{made}\n\n{how}\n\n{shown(run.rates)}\n"
-    (folder / "README.md").write_text(text, encoding="utf-8")
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table; with --out, also store it."""
     given = list(sys.argv[1:] if words is None else words)
     options = arguments(__doc__, given, "model?", **OPTIONS)
     asked = ["-n", str(options.tokens), "--temp", str(options.temp), "--seed", "3"]
     asked += ["-m", options.model] if options.model else []
-    run = BusyRun(
-        command_line("busy", given), datetime.now(timezone.utc).date().isoformat(),
-        machine(), commit(), [],
-    )  # fmt: skip
+    run = BusyRun(*dated("busy", given), [])
     for others in map(int, options.others.split(",")):
         with beside(others, options.duty):
             for draft in options.draft.split(","):
@@ -148,7 +133,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 print(shown(run.rates[-1:]), file=sys.stderr, flush=True)
     print(shown(run.rates))
     if options.out:
-        save(run, options.out)
+        keep(run, options.out / "busy.json")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -133,6 +134,18 @@ def medians(runs: Sequence[Figures]) -> Figures:
     return {key: (sum if key == "errors" else median)(run[key] for run in runs) for key in runs[0]}
 
 
+def alone(script: str, given: Sequence[str]) -> Callable[[str], Figures]:
+    """Measures a contender in a process of its own, by the same script, which prints its figures as JSON."""
+
+    def measure(contender: str) -> Figures:
+        own = [sys.executable, script, *given, "--contender", contender]
+        said = subprocess.run(own, check=True, stdout=subprocess.PIPE, text=True).stdout
+        figures: Figures = json.loads(said.splitlines()[-1])
+        return figures
+
+    return measure
+
+
 class Comparison(msgspec.Struct, kw_only=True):
     """Results of a comparison. max_tokens: of an answer; repeat: runs of each contender; contenders: their medians, by name."""
 
@@ -163,29 +176,31 @@ class Comparison(msgspec.Struct, kw_only=True):
         raise NotImplementedError
 
 
-def publish(
+def compare(
     kind: type[Comparison],
     name: str,
     options: argparse.Namespace,
-    words: Sequence[str],
-    found: Mapping[str, Figures],
+    words: Sequence[str] | None,
+    contenders: Iterable[str],
+    measure: Callable[[str], Figures],
     **more: Any,
 ) -> None:
-    """Print the results of a run of bench/NAME.py with these arguments; with --out, also write them and the page.
+    """Measure contenders in turns, and print their medians; with --out, also write them and the page of bench/NAME.py.
 
     more: what the kind has beyond a `Comparison`.
     """
+    runs = in_turns(contenders, options.repeat, measure)
     target = Path(options.model)
     results = kind(
         title=options.title or f"{name.capitalize()}, {target.stem}",
         command=command_line(name, words),
-        day=datetime.now(timezone.utc).date().isoformat(),
+        day=today(),
         machine=machine(),
         threads=options.threads,
         target=model_file(target),
         max_tokens=options.tokens,
         repeat=options.repeat,
-        contenders=[{"name": name, **figures} for name, figures in found.items()],
+        contenders=[{"name": one, **medians(those)} for one, those in runs.items()],
         commit=commit(),
         **more,
     )
@@ -194,6 +209,11 @@ def publish(
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
         write_page(options.out.parent, kind)
+
+
+def today() -> str:
+    """The date, UTC."""
+    return datetime.now(timezone.utc).date().isoformat()
 
 
 def command_line(name: str, words: Sequence[str] | None) -> str:
@@ -217,6 +237,25 @@ class Made(msgspec.Struct):
 def made_by(name: str, words: Sequence[str] | None) -> tuple[str, str, str]:
     """The first fields of a `Made` of bench/NAME.py."""
     return command_line(name, words), machine(), commit()
+
+
+class Dated(msgspec.Struct):
+    """The same with the day."""
+
+    command: str
+    day: str
+    machine: str
+    commit: str
+
+    @property
+    def made(self) -> str:
+        """How and when the results were made, without a full stop."""
+        return f"Made by `{self.command}`{code_of(self.commit)} on {self.day}: {self.machine}"
+
+
+def dated(name: str, words: Sequence[str] | None) -> tuple[str, str, str, str]:
+    """The first fields of a `Dated` of bench/NAME.py."""
+    return command_line(name, words), today(), machine(), commit()
 
 
 class Paged(Protocol):

@@ -16,15 +16,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import msgspec
-from common import arguments, command_line, half_width
-from measure.records import commit, machine
-from measure.report import code_of, table
+from common import Dated, arguments, dated, half_width, keep, page_of
+from measure.report import table
 
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {"temp": "0,0.8", "repeat": 5, "tokens": 128, "seed": 1, "half": 0, "out": None}
@@ -52,13 +50,9 @@ class Pair(msgspec.Struct):
     equal: bool
 
 
-class Everyday(msgspec.Struct):
+class Everyday(Dated):
     """All pairs: by temperature, by prompt."""
 
-    command: str
-    day: str
-    machine: str
-    commit: str
     tokens: int
     pairs: dict[str, dict[str, list[Pair]]]
 
@@ -86,6 +80,16 @@ class Everyday(msgspec.Struct):
             "prompts": str(len(ratios)),
             "whole": f"{whole:.2f}",
         }
+
+    def page(self) -> str:
+        """The title, how it was made, a description and the table."""
+        made, how = f"{self.made}; {self.tokens} tokens an answer at most.", __doc__ or ""
+        return page_of(
+            "Everyday prompts, one process each",
+            made,
+            how.partition("\n\n")[2].strip(),
+            shown(self),
+        )
 
 
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
@@ -138,24 +142,6 @@ def shown(found: Everyday) -> str:
     return table(HEAD, rows)
 
 
-def page(found: Everyday) -> str:
-    """The page of a run."""
-    how = __doc__.partition("\n\n")[2].strip() if __doc__ else ""
-    return (
-        "# Everyday prompts, one process each\n\n"
-        f"Made by `{found.command}`{code_of(found.commit)} on {found.day}: {found.machine}; "
-        f"{found.tokens} tokens an answer at most.\n\n"
-        f"{how}\n\n{shown(found)}\n"
-    )
-
-
-def save(found: Everyday, folder: Path) -> None:
-    """Write the figures and the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "everyday.json").write_bytes(msgspec.json.encode(found) + b"\n")
-    (folder / "README.md").write_text(page(found), encoding="utf-8")
-
-
 def measure(options: Any, more: Sequence[str], found: Everyday) -> None:
     """Run all pairs; print each prompt's line to stderr at once."""
     lines = Path(options.prompts or PROMPTS).read_text(encoding="utf-8").splitlines()
@@ -177,15 +163,11 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
-    command, day = (
-        command_line("everyday", given),
-        datetime.now(timezone.utc).date().isoformat(),
-    )
-    found = Everyday(command, day, machine(), commit(), options.tokens, {})
+    found = Everyday(*dated("everyday", given), options.tokens, {})
     measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:
-        save(found, options.out)
+        keep(found, options.out / "everyday.json")
 
 
 if __name__ == "__main__":

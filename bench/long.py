@@ -9,7 +9,6 @@ does not. `attention` says what "auto" chose.
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import llama_cpp
-from common import Comparison, Figures, arguments, in_turns, medians, publish
+from common import Comparison, Figures, arguments, compare
 from measure.contenders import Clock, Files, PlainLlama, open_peer
 from measure.records import TimedAnswer
 from measure.report import table
@@ -100,11 +99,10 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measure and print; with --out, also write the page."""
     options = arguments(__doc__, words, "model", **OPTIONS)
     prompt = prompt_of(options.model, options.prompt)
-    runs = in_turns(
-        options.contenders.split(","), options.repeat, lambda name: answer_of(options, prompt, name)
-    )
-    found = {name: medians(each) for name, each in runs.items()}
-    publish(Long, "long", options, words or sys.argv[1:], found, prompt=len(prompt))
+    compare(
+        Long, "long", options, words, options.contenders.split(","), lambda name: answer_of(options, prompt, name),
+        prompt=len(prompt),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

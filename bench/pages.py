@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import accepted
-import busy
 import card.page as card
 import confirm
 import msgspec
 from attention import Attention
 from batch import BatchResults
 from blocks import Blocks
+from busy import BusyRun
 from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
-from everyday import Everyday, save
+from everyday import Everyday
 from long import Long
 from measure import quality, quality_page, report
 from measure.chance import Interval
@@ -87,9 +87,8 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "blocks": Blocks,
-
-    "returning": Returning,
+    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "blocks": Blocks, "busy": BusyRun,
+    "everyday": Everyday, "returning": Returning,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
 
@@ -102,10 +101,6 @@ def redraw(folder: Path) -> None:
         quality_page.save_quality(quality.judged_again(found), folder / name)
     for name, kind in _kept(folder, COMPARED):
         write_page(folder / name, kind)
-    for name, pairs in read(folder, Everyday, "*/everyday.json").items():
-        save(pairs, folder / name)
-    for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
-        busy.save(beside, folder / name)
     for name, one in _kept(folder, KEPT):
         write_one(folder / name / f"{name}.json", one)
     for name, one in _kept(folder, {"accepted": accepted, "card": card, "confirm": confirm}):
@@ -234,7 +229,7 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{who}/answers": str(figures.answers),
                 f"{who}/length": f"{figures.length:.2f}",
             }
-    for name, beside in read(folder, busy.BusyRun, "*/busy.json").items():
+    for name, beside in read(folder, BusyRun, "*/busy.json").items():
         out |= {f"{name}/{r.others}/{r.draft}": f"{r.times:.2f}" for r in beside.rates}
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         for temp in pairs.pairs:

@@ -10,7 +10,6 @@ included; temperature 0.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from threading import Barrier
 from time import perf_counter
 from typing import Any
 
-from common import Comparison, Figures, arguments, in_turns, medians, publish
+from common import Comparison, Figures, alone, arguments, compare
 from measure.contenders import PlainLlama
 from measure.report import table
 
@@ -71,17 +70,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.contender:
         print(json.dumps(measure(opened(options.contender, options), options.tokens)))
         return
-
-    def run(contender: str) -> Figures:
-        own = [sys.executable, __file__, *given, "--contender", contender]
-        done = subprocess.run(own, check=True, capture_output=True, text=True)
-        figures: Figures = json.loads(done.stdout.splitlines()[-1])
-        return figures
-
-    found = {
-        one: medians(those) for one, those in in_turns(CONTENDERS, options.repeat, run).items()
-    }
-    publish(PoolResults, "pool", options, given, found)
+    compare(PoolResults, "pool", options, given, CONTENDERS, alone(__file__, given))
 
 
 def opened(contender: str, options: Any) -> Any:

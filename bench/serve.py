@@ -25,9 +25,7 @@ from common import (
     Figures,
     StreamedAnswer,
     arguments,
-    in_turns,
-    medians,
-    publish,
+    compare,
     resident,
     streamed,
 )
@@ -89,15 +87,12 @@ class ServeResults(Comparison, kw_only=True):
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure all contenders, print a Markdown table, and write page and results to --out."""
-    given = list(sys.argv[1:] if words is None else words)
-    options = arguments(__doc__, given, "model", "questions", **OPTIONS)
+    options = arguments(__doc__, words, "model", "questions", **OPTIONS)
     texts = kinds_in_turn(load_questions(Path(options.questions)))
-    runs = in_turns(
-        options.contenders.split(","), options.repeat, lambda one: measure(options, one, texts)
-    )
-    found = {one: medians(those) for one, those in runs.items()}
-    counts = {"clients": options.clients, "requests": options.requests}
-    publish(ServeResults, "serve", options, given, found, **counts)
+    compare(
+        ServeResults, "serve", options, words, options.contenders.split(","), lambda one: measure(options, one, texts),
+        clients=options.clients, requests=options.requests,
+    )  # fmt: skip
 
 
 def kinds_in_turn(questions: Sequence[Question]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from common import medians
 from measure.records import ModelFile
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -28,7 +29,7 @@ def results(batch, title: str = "Batch"):
         peak, kv = memory.get(name, (0.0, 0.0))
         known = {"tokens": 100, "peak": peak, "kv": kv}
         runs = [{**batch.NOT_KNOWN, **known, "rate": 100 / (time * k)} for k in (0.5, 1, 2)]
-        found.append({"name": name, **batch.medians(runs)})
+        found.append({"name": name, **medians(runs)})
     return batch.BatchResults(
         title=title, command="python bench/batch.py", day="2026-01-01", machine="a machine", threads=2,
         target=ModelFile("t.gguf", "ab", 9), records=64, max_tokens=96, repeat=3, contenders=found,
