@@ -35,9 +35,6 @@ def options() -> argparse.ArgumentParser:
     for name, default in numbers.items():
         parser.add_argument(name, type=int, default=default)
     parser.add_argument("-np", "--parallel", type=int, default=1)
-    for name in ("--embeddings", "--kv-unified"):
-        parser.add_argument(name, action="store_true")
-    parser.add_argument("--pooling", choices=("none", "mean", "cls", "last", "rank"))
     parser.add_argument("--no-ui", action="store_true")
     parser.add_argument("--spec-type", default="none")
     parser.add_argument("-md", metavar="DRAFT")
@@ -56,11 +53,7 @@ def params(asked: argparse.Namespace) -> xllamacpp.CommonParams:
     found.n_ctx, found.n_parallel, found.n_gpu_layers = asked.c, asked.parallel, asked.ngl
     found.cpuparams.n_threads, found.cpuparams_batch.n_threads = asked.t, asked.tb
     found.hostnames, found.port, found.cache_ram_mib = [asked.host], asked.port, asked.cache_ram
-    found.n_batch, found.n_ubatch, found.embedding = asked.b, asked.ub, asked.embeddings
-    found.kv_unified = asked.kv_unified
-    if asked.pooling:
-        pooling = f"LLAMA_POOLING_TYPE_{asked.pooling.upper()}"
-        found.pooling_type = getattr(xllamacpp.llama_pooling_type, pooling)
+    found.n_batch, found.n_ubatch = asked.b, asked.ub
     kind = "COMMON_SPECULATIVE_TYPE_" + asked.spec_type.upper().replace("-", "_")
     found.speculative.types = [getattr(xllamacpp.common_speculative_type, kind)]
     draft = found.speculative.draft

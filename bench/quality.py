@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import click
 from compare import MODELS, QUESTION_OPTIONS, QuestionOptions, command_line, engine_words
-from measure.judging import TextJudge
 from measure.quality import (
     VARIANTS,
     QualityResults,
@@ -21,44 +18,34 @@ from measure.quality import (
 from measure.quality_page import save_quality, variant_table
 from measure.variants import SideBySide, Variant, answer_all, parse_variants
 
-from pyspec.cli.command import command, model_names, tell
+from pyspec.cli.command import command, tell
 from pyspec.cli.consoles import run_progress, stdout_console
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.main import main
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.engine.models import SideOptions
-from pyspec.errors import OptionError
-from pyspec.screen.progress import store_progress
 from pyspec.screen.tables import print_table
-from pyspec.store.locate import resolve
 
 _SIDES = (
     "n_ctx", "n_threads", "n_threads_batch", "n_gpu_layers", "devices", "trust", "extra_buffers",
+    "n_cpu_moe", "override_tensor",
 )  # fmt: skip
 
 
-@command(first=f"variants title judged_by wanted {QUESTION_OPTIONS} {MODELS}")
+@command(first=f"variants title {QUESTION_OPTIONS} {MODELS}")
 @click.option(
     "--variants",
     default=None,
     help="Variants to compare, separated by commas; the first is the baseline.",
 )
 @click.option("--title", default="What the margin rule costs", help="Title of the page.")
-@click.option(
-    "--judge",
-    "judged_by",
-    metavar="NAME|FILE",
-    shell_complete=model_names,
-    help="Also measure the answers' likelihood under this model, best of another size or family.",
-)
 def quality(
     asked: QuestionOptions,
     models: ModelOptions,
     engine: EngineOptions,
     variants: str | None,
     title: str,
-    judged_by: str | None,
 ) -> None:
     """Measure what near misses cost in quality; write runs.jsonl, README.md and quality.json to --out.
 
@@ -67,7 +54,7 @@ def quality(
     answers that loop and answers that fail a check, each with the first variant.
     """
     named, questions = parse_variants(variants or VARIANTS), asked.chosen()
-    sides = _side_by_side(named, asked, models, engine, judged_by)
+    sides = _side_by_side(named, asked, models, engine)
     if sides.placed:
         tell(sides.placed, err=True)
     with closing(sides), run_progress() as report:
@@ -85,15 +72,11 @@ def quality(
 
 def _side_by_side(
     variants: Sequence[Variant], asked: QuestionOptions, models: ModelOptions, engine: EngineOptions,
-    judged_by: str | None,
 ) -> SideBySide:  # fmt: skip
-    """The variants with their models loaded: draft and target where the options say, a judge with the target's settings."""
+    """The variants with their models loaded: draft and target where the options say."""
     hush_llama(engine.verbose)
     path, found = find(replace(models.steady(), companion="none"))
-    alike = {name: found[name] for name in _SIDES}
-    given = (
-        alike | {name: found[name] for name in ("n_cpu_moe", "override_tensor")} | engine.arguments
-    )
+    given = {name: found[name] for name in _SIDES} | engine.arguments
     kinds = given.pop("draft_type_k", None), given.pop("draft_type_v", None)
     side_options = SideOptions.of(
         found["draft_n_gpu_layers"], found["draft_devices"], kinds,
@@ -101,19 +84,8 @@ def _side_by_side(
     )  # fmt: skip
     return SideBySide(
         str(path), found["draft"], variants, max_tokens=asked.max_tokens, seeds=asked.repeat,
-        side_options=side_options, engine=engine_words(engine), judge=_judge(judged_by, path, alike), **given,
+        side_options=side_options, engine=engine_words(engine), **given,
     )  # fmt: skip
-
-
-def _judge(name: str | None, target: Path, how: dict[str, Any]) -> TextJudge | None:
-    """The judge of this name, if one was named. Raises OptionError for the target itself."""
-    if name is None:
-        return None
-    with store_progress() as progress:
-        path = resolve(name, progress)
-    if path.samefile(target):
-        raise OptionError("--judge names the target itself", "name another model")
-    return TextJudge(path, **how)
 
 
 if __name__ == "__main__":

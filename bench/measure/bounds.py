@@ -19,7 +19,7 @@ import numpy as np
 from pyspec.profiling.questions import Question, grouped
 
 from .chance import resampled_means, sample_size
-from .quality import DISTINCT, JUDGED, LOOPS, NATS, ROUGE, VARIETY, WORSE_UP, new_scorer, values_of
+from .quality import DISTINCT, LOOPS, NATS, ROUGE, VARIETY, WORSE_UP, new_scorer, values_of
 from .records import RunRecord
 from .variants import Variant
 
@@ -29,7 +29,6 @@ BOUNDS = {
     VARIETY: 0.01,
     LOOPS: 0.02,
     NATS: 0.02,
-    JUDGED: 0.02,
     CHECKS: 0.02,
     ROUGE: 0.02,
 }

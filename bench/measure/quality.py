@@ -29,8 +29,7 @@ LOOPED = 0.5
 """An answer loops if its share of different 4-grams is below this."""
 
 NATS, DISTINCT, LOOPS, VARIETY, ROUGE = "nats", "distinct-4", "looped", "variety", "ROUGE-L"
-JUDGED = "judged nats"
-WORSE_UP = (NATS, LOOPS, JUDGED)
+WORSE_UP = (NATS, LOOPS)
 """Figures where more is worse."""
 
 LEVEL = 0.05
@@ -49,10 +48,10 @@ class Figures(msgspec.Struct):
 
     length: tokens that a verify of the target brought; gain: length over the control's, on the same answers; relaxed: share of
     tokens; open: share of places where the gate was open; looped: answers that loop; looped_p: exact paired test against the
-    control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety if there are several seeds, nats
-    under the judge if there is one, ROUGE-L where questions have references and `rouge-score` is installed, and the share that
-    passed for each kind of check. worse: what is worse beyond chance, see `worse_in`. gaps: sum of the relaxed tokens' gaps over
-    an answer's tokens, nats; None where it was not recorded.
+    control; distinct_p: signed ranks. measures: nats, distinct-4 and the looped share, variety if there are several seeds,
+    ROUGE-L where questions have references and `rouge-score` is installed, and the share that passed for each kind of check.
+    worse: what is worse beyond chance, see `worse_in`. gaps: sum of the relaxed tokens' gaps over an answer's tokens, nats; None
+    where it was not recorded.
     """
 
     who: str
@@ -171,8 +170,6 @@ def _measured(turn: TimedAnswer, question: Question, scorer: Any) -> dict[str, f
     distinct = distinct_4(turn.tokens)
     nats = fmean(turn.nats) if turn.nats else 0.0
     found = {NATS: nats, DISTINCT: distinct, LOOPS: float(distinct < LOOPED)}
-    if turn.judged is not None:
-        found[JUDGED] = turn.judged
     if (what := first_check(question)) is not None:
         found[what["kind"]] = float(bool(turn.check))
     if scorer is not None and (told := _told(question)):

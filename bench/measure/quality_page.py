@@ -11,7 +11,6 @@ from pyspec.screen.tables import TextTable, table_of
 
 from .chance import Interval
 from .quality import DISTINCT, LOOPED, LOOPS, NATS, Figures, Measure, QualityResults, brings
-from .records import Setup
 from .report import table, whole_page, write_results
 
 
@@ -23,7 +22,7 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
     intro = (
         f"Made by `{results.command}` on {setup.day}: {first.answers} answers a variant{seeds} where not "
         f"said otherwise, at most {setup.max_tokens} tokens, temperature {setup.temperature:g}; all of a question side by side. "
-        f"Nats are of the emitted tokens under the target{_judge_of(setup)}. Differences are from {control}, paired by "
+        f"Nats are of the emitted tokens under the target. Differences are from {control}, paired by "
         "question, with 95 % bootstrap intervals over questions; behind them, in brackets, the smallest difference that so many "
         "questions show four times of five. An answer is looped where less than "
         f"{100 * LOOPED:.0f} % of its 4-grams are different; p is of the exact paired test. A variant is worse in a figure where "
@@ -39,11 +38,6 @@ def quality_page(results: QualityResults, pictures: Sequence[str] = ()) -> str:
             "to one, was not installed."
         )
     return whole_page(results.title, parts, pictures, setup)
-
-
-def _judge_of(setup: Setup) -> str:
-    judge = setup.files.get("judge")
-    return f", judged nats of the same texts under {judge.name}, by its own tokens" if judge else ""
 
 
 _SAMPLED = (

@@ -155,7 +155,7 @@ class TimedAnswer(msgspec.Struct):
     """One answer. Times are in seconds, measured from outside; memory is not measured here.
 
     first_s: until the first token; decode_s: from the first token to the last; speculation: the answer's own statistics; nats: of
-    each token under the target, where quality is measured; judged: nats per token under the judge, None without one; rounds: for
+    each token under the target, where quality is measured; rounds: for
     each round, rows that the target decoded and tokens that it emitted; unknown for peers.
     """
 
@@ -170,7 +170,6 @@ class TimedAnswer(msgspec.Struct):
     nats: list[float] = []
     rounds: list[tuple[int, int]] = []
     check: bool | None = None
-    judged: float | None = None
 
 
 class RunRecord(msgspec.Struct):

@@ -49,7 +49,6 @@ from pyspec.text.template import ChatTemplate
 
 from .draws import TopTwo, top_two
 from .errors import MeasureError
-from .judging import TextJudge
 from .records import RunLog, RunRecord, TimedAnswer, describe
 from .tasks import Mode, Options, each_once, first_check, parse_mode, passes
 
@@ -156,17 +155,17 @@ class _Answer:
 class SideBySide:
     """One target with a sequence for each variant and seed. drafting: as for `SpeculativeLlama`.
 
-    n_ctx: positions per sequence; seeds: per variant; engine: llama.cpp's options among `kwargs`, as a page prints them; judge:
-    reads the answers, and is closed with this. One thread at a time.
+    n_ctx: positions per sequence; seeds: per variant; engine: llama.cpp's options among `kwargs`, as a page prints them. One
+    thread at a time.
     """
 
     def __init__(
         self, model: str, drafting: str, variants: Sequence[Variant], *, n_ctx: int,
         max_tokens: int, seeds: int = 1, side_options: SideOptions = _AS_TARGET, engine: str = "",
-        judge: TextJudge | None = None, **kwargs: Any,
+        **kwargs: Any,
     ) -> None:  # fmt: skip
         self.variants, self.max_tokens, self.n_ctx = list(variants), max_tokens, n_ctx
-        self.engine, self.judge = engine, judge
+        self.engine = engine
         n = len(variants) * seeds
         kwargs["room_for"] = ((n + 1) * n_ctx, n + 1)
         self.models = Models(model, "none", "none", **kwargs)
@@ -182,7 +181,7 @@ class SideBySide:
     @property
     def files(self) -> dict[str, Path]:
         """All files that take part, by role."""
-        return self.models.files | ({"judge": self.judge.path} if self.judge else {})
+        return self.models.files
 
     @property
     def placed(self) -> str:
@@ -282,8 +281,6 @@ class SideBySide:
         """Free contexts and models."""
         self._contexts.close()
         self.models.close()
-        if self.judge:
-            self.judge.close()
 
 
 # -- all questions -------------------------------------------------------------------------------------------------------
@@ -322,7 +319,9 @@ def answer_all(
         seeded = [(variant, options.sampling(prompt, repeat)) for variant, repeat in left]
         try:
             turns = sides.answer(seeded, prompt, rates(journal.records, sides.variants))
-            _judged(question, turns, sides.judge)
+            what = first_check(question)
+            for turn in turns:
+                turn.check = None if what is None else passes(what, turn.text)
         except KeyboardInterrupt:
             break  # the page then shows what is known so far
         for (variant, repeat), turn in zip(left, turns, strict=True):
@@ -332,14 +331,6 @@ def answer_all(
     if not journal.records:
         raise MeasureError("no question fits the context", "give more with -c")
     return journal.records
-
-
-def _judged(question: Question, turns: Sequence[TimedAnswer], judge: TextJudge | None) -> None:
-    """Add what a program and another model say about the answers to a question."""
-    what = first_check(question)
-    for turn in turns:
-        turn.check = None if what is None else passes(what, turn.text)
-        turn.judged = None if judge is None else round(judge.nats(question, turn.text), 5)
 
 
 def rates(records: Sequence[RunRecord], variants: Sequence[Variant]) -> dict[str, float]:

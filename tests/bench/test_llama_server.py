@@ -20,10 +20,7 @@ def params(script, monkeypatch: pytest.MonkeyPatch):
         model=SimpleNamespace(path=""), cpuparams=threads(), cpuparams_batch=threads(),
         speculative=SimpleNamespace(draft=draft),
     )  # fmt: skip
-    pools = SimpleNamespace(LLAMA_POOLING_TYPE_MEAN=1)
-    wheel = SimpleNamespace(
-        CommonParams=lambda: found, common_speculative_type=kinds, llama_pooling_type=pools
-    )
+    wheel = SimpleNamespace(CommonParams=lambda: found, common_speculative_type=kinds)
     monkeypatch.setitem(sys.modules, "xllamacpp", wheel)
     module = script("llama_server")
     return lambda *words: module.params(module.options().parse_args(["-m", "a.gguf", *words]))
@@ -33,17 +30,6 @@ def test_without_more_it_drafts_nothing(params) -> None:
     found = params("-c", "512", "-np", "4", "-t", "3", "--port", "9")
     assert (found.model.path, found.n_ctx, found.n_parallel, found.port) == ("a.gguf", 512, 4, 9)
     assert (found.cpuparams.n_threads, found.speculative.types) == (3, [0])
-
-
-def test_embeddings_are_pooled_as_asked(params) -> None:
-    found = params("--embeddings", "--pooling", "mean", "-ub", "64", "--kv-unified")
-    assert (found.embedding, found.pooling_type, found.n_ubatch, found.kv_unified) == (
-        True,
-        1,
-        64,
-        True,
-    )
-    assert not params().embedding
 
 
 def test_a_draft_is_sampled_where_asked(params) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from helpers import running
 from helpers.running import Done
-from measure.quality import JUDGED, NATS, VARIETY, QualityResults
+from measure.quality import NATS, VARIETY, QualityResults
 from measure.variants import SideBySide
 from quality import quality
 
@@ -112,27 +112,3 @@ def test_the_draft_goes_where_it_was_asked_to(
     assert made[0]["side_options"] == SideOptions(0, None, 0, None)
     assert made[0]["n_ubatch"] == 64
     assert "draft_type_k 0, n_ubatch 64" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_another_model_reads_the_answers(
-    tiny_ascii: Path, tiny_target: Path, tmp_path: Path
-) -> None:
-    """Its nats are a column of their own; the target is no judge of itself, and a page without a judge is another one."""
-    wanted = "--variants", "strict+fixed:4,margin+fixed:4"
-    other = tmp_path / "judge.gguf"
-    other.write_bytes(tiny_ascii.read_bytes())
-    done = call(tiny_ascii, tmp_path, *wanted, "--judge", str(other))
-    assert done.returncode == 0, done.stderr
-    results = msgspec.json.decode(
-        (tmp_path / "out" / "quality.json").read_bytes(), type=QualityResults
-    )
-    control = results.figures[0].measures
-    assert control[JUDGED].mean == pytest.approx(control[NATS].mean, abs=0.02)  # it is a copy
-    assert results.setup.files["judge"].name == "judge.gguf"
-    page = (tmp_path / "out" / "README.md").read_text()
-    assert f"{JUDGED}, 2 questions" in page
-    assert "under judge.gguf, by its own tokens" in page
-    itself = call(tiny_ascii, tmp_path, *wanted, "--judge", str(tiny_ascii))
-    assert (itself.returncode, "the target itself" in itself.stderr) == (2, True)
-    without = call(tiny_ascii, tmp_path, *wanted)
-    assert (without.returncode, "another setup" in without.stderr) == (1, True)

@@ -16,7 +16,7 @@ from measure.bounds import (
     try_rule,
 )
 from measure.chance import sample_size
-from measure.quality import DISTINCT, JUDGED, LOOPS, NATS
+from measure.quality import DISTINCT, LOOPS, NATS
 from measure.variants import parse_variants
 
 from pyspec.profiling.questions import Question
@@ -26,7 +26,7 @@ QUESTIONS = [Question(q, "qa", ["a"], [{"kind": "json"}]) for q in range(400)]
 
 
 def answers(
-    who, *, nats=0.0, repeats=0, rounds=12, checks=1.0, judged=None, questions=QUESTIONS
+    who, *, nats=0.0, repeats=0, rounds=12, checks=1.0, questions=QUESTIONS
 ):  # fmt: skip
     """An answer a question: so many nats more a token on average, and so many tokens that are said again."""
     rng = random.Random(who)  # noqa: S311 - reproducible
@@ -36,7 +36,6 @@ def answers(
             who, q.question_id,
             turn(
                 tokens, nats=[0.5 + rng.gauss(nats, 0.05)] * 24, check=rng.random() < checks,
-                judged=None if judged is None else rng.gauss(judged, 0.05),
                 speculation={"rounds": rounds, "relaxed": 0, "open": 0},
             ),
         )
@@ -105,15 +104,6 @@ def test_checks_of_all_kinds_are_one_figure():
     """So few questions of a kind there are that each alone says nothing."""
     found = judged(answers(CONTROL), answers(GOOD, rounds=10))
     assert set(found.confirmed.losses) == {NATS, DISTINCT, LOOPS, CHECKS} <= set(BOUNDS)
-
-
-def test_another_models_nats_have_a_bound_of_their_own():
-    """Where a judge read both answers; a rule that loses there alone is not chosen."""
-    found = judged(answers(CONTROL, judged=0.5), answers(GOOD, rounds=10, judged=0.5))
-    assert found.passed
-    assert JUDGED in found.confirmed.losses
-    worse = judged(answers(CONTROL, judged=0.5), answers(GOOD, rounds=10, judged=0.6))
-    assert (worse.chosen, worse.tried[0].losses[JUDGED].holds) == (None, False)
 
 
 def test_a_half_that_was_not_asked_confirms_nothing():
