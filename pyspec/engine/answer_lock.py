@@ -22,7 +22,7 @@ OWN_WAIT_S = 5.0
 _FIRST_LOOK_S = 0.05
 """How long another answer may pause before the garbage collector checks whether anybody can still read it."""
 
-_HINT = "finish or close the answer in flight, call cancel(), or use one object per thread (wait=True waits)"
+_HINT = "finish or close the answer in flight, call cancel(), or use one object per thread"
 
 
 class _Here(threading.local):

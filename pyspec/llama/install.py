@@ -32,8 +32,7 @@ def install(**defaults: Any) -> None:
     Existing objects and other subclasses stay as they are. Calling it again replaces the defaults.
 
     Args:
-        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`. `wait`
-            is True unless given, since libraries call from several threads.
+        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
 
     Raises:
         OptionError: `SpeculativeLlama` has no such argument.
@@ -44,7 +43,7 @@ def install(**defaults: Any) -> None:
             raise OptionError(
                 f"SpeculativeLlama has no argument {name!r}", "see help(SpeculativeLlama)"
             )
-    _defaults = {"wait": True, **defaults}
+    _defaults = defaults
     llama_cpp.Llama.__new__ = _make
 
 

@@ -94,7 +94,7 @@ class Mirror(TargetLlama):
 
     input_ids: npt.NDArray[np.intc]
 
-    def __init__(self, model_path: str, *, wait: bool | float = False, **kwargs: Any) -> None:
+    def __init__(self, model_path: str, *, wait: bool | float = True, **kwargs: Any) -> None:
         self._rows: ScoreRows | None = None
         self._buffer: Any = None
         self._all_logits = self._plain = False

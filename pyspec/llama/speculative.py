@@ -63,9 +63,9 @@ class SpeculativeLlama(Generation):
             `draft_devices` is the same for draft and companion; None follows the target.
         n_cpu_moe: Of a mixture, the first layers whose experts stay in main memory; -1 for all. `draft_n_cpu_moe` is the draft's.
         override_tensor: Where tensors of some names lie: "PATTERN=CPU" or a dict. `draft_override_tensor` is the draft's.
-        wait: For objects that several threads use: True waits for the answer in flight, a number waits at most that many seconds,
-            False refuses with EngineBusy. A stream keeps others waiting until it is read to its end, closed, or cancelled with
-            `cancel()`, so one thread must not interleave two streams.
+        wait: What a call does while another answer is in flight: True waits for it, as threads that share the object expect, a
+            number waits at most that many seconds, and False refuses with EngineBusy. A stream keeps others waiting until it is
+            read to its end, closed, or cancelled with `cancel()`, so one thread must not interleave two streams.
         memory: Whether lookup drafts from all earlier texts of this process, not only from the current one; a folder keeps them
             for later processes.
         trust: Skip the trial load of files not seen before.
@@ -144,7 +144,7 @@ class SpeculativeLlama(Generation):
         override_tensor: Overrides | None = None,
         draft_n_cpu_moe: int = 0,
         draft_override_tensor: Overrides | None = None,
-        wait: bool | float = False,
+        wait: bool | float = True,
         memory: MemoryChoice = False,
         trust: bool = False,
         extra_buffers: str = "auto",

@@ -249,7 +249,7 @@ def test_empty_prompt_is_refused(open_llama, tiny_target):
 
 def test_a_newcomer_is_refused_and_nothing_else_happens(open_llama, tiny_target, reference):
     """The answer that is suspended goes on as if nobody had come, whatever the newcomer asked for."""
-    llm = open_llama(tiny_target, draft=tiny_target)
+    llm = open_llama(tiny_target, draft=tiny_target, wait=False)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
     steps = [next(first), next(first)]
     saved = open_llama(tiny_target).save_state()
@@ -286,7 +286,7 @@ def test_a_suspended_answer_is_given_up_by_cancel(open_llama, tiny_target, refer
 def test_a_thread_does_not_wait_for_itself_for_ever(open_llama, tiny_target, monkeypatch):
     """A stream that it holds itself, and does not read, is not waited for without end."""
     monkeypatch.setattr(answer_lock, "OWN_WAIT_S", 0.05)
-    llm = open_llama(tiny_target, wait=True)
+    llm = open_llama(tiny_target)
     first = llm.steps(PROMPT, GREEDY, max_tokens=40)
     next(first)
     with pytest.raises(EngineBusy):
@@ -295,7 +295,7 @@ def test_a_thread_does_not_wait_for_itself_for_ever(open_llama, tiny_target, mon
 
 def test_two_threads_get_a_right_answer_or_engine_busy(open_llama, tiny_target):
     """Threads that share one object: each answer is the right one, or EngineBusy is raised. Never a mixture."""
-    llm = open_llama(tiny_target, draft=tiny_target)
+    llm = open_llama(tiny_target, draft=tiny_target, wait=False)
     prompts = [[3 + i, 9, 5] for i in range(4)]
     wanted = [ask(llm, prompt, 60).ids for prompt in prompts]
 

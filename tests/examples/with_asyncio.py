@@ -1,4 +1,4 @@
-"""Generate answers in an event loop: decodes run in threads, and `wait=True` makes them take turns.
+"""Generate answers in an event loop: decodes run in threads, which take turns.
 
     python with_asyncio.py [MODEL]
 
@@ -22,7 +22,7 @@ async def ask(llm, question):
 
 async def main():
     """Two questions, answered one after the other, and a clock that goes on meanwhile."""
-    with SpeculativeLlama(model, n_ctx=1024, wait=True) as llm:
+    with SpeculativeLlama(model, n_ctx=1024) as llm:
         answers = asyncio.gather(ask(llm, "What is a cat?"), ask(llm, "What is a dog?"))
         ticks = 0
         while not answers.done():

@@ -91,7 +91,7 @@ def test_a_call_is_refused_and_changes_nothing(
     place: str, call: str, open_llama: Callable[..., SpeculativeLlama], tiny_ascii: Path
 ) -> None:
     """Later answers are what they were."""
-    llm = open_llama(tiny_ascii)
+    llm = open_llama(tiny_ascii, wait=False)
     wanted = stable(llm.create_completion(PROMPT, **GREEDY))
     with pytest.raises(EngineBusy):
         PLACES[place](llm, lambda: CALLS[call](llm))

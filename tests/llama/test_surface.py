@@ -191,7 +191,7 @@ def test_names_are_targets(monkeypatch, tiny_ascii):
 
 def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
     """Who waits for a stream that is closed begins when it has been put away, also where something still holds it."""
-    llm = open_llama(tiny_ascii, wait=True)
+    llm = open_llama(tiny_ascii)
     in_flight = []
 
     @contextmanager
@@ -219,8 +219,8 @@ def test_a_turn_ends_after_its_answer(open_llama, tiny_ascii, monkeypatch):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_threads_wait_their_turn(open_llama, tiny_ascii, stream):
-    """With wait=True four threads get the answers that they would get alone, seeds and all."""
-    llm = open_llama(tiny_ascii, draft=tiny_ascii, wait=True, n_ctx=512)
+    """Four threads get the answers that they would get alone, seeds and all."""
+    llm = open_llama(tiny_ascii, draft=tiny_ascii, n_ctx=512)
     calls = [({"seed": i, "max_tokens": 40}, PROMPT + "abcd"[i]) for i in range(4)]
     wanted = [llm.create_completion(p, **o)["choices"][0]["text"] for o, p in calls]
 
