@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits
 
 from pyspec.errors import InputError
+from pyspec.grammar.closing import closed
 from pyspec.grammar.languages import OWN_BYTES, Language, literal
-from pyspec.grammar.references import DEFINED, pointed, with_parts
-from pyspec.grammar.rewrites import rewritten
+from pyspec.grammar.parts import DEFINED, places, pointed, with_parts
 from pyspec.vocab.deep_stack import call_with_stack
 
 log = logging.getLogger("pyspec")
@@ -47,25 +47,20 @@ _FORMATS = {
 }  # fmt: skip
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 _TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
-_OUTSIDE = {"$ref", *DEFINED}
-"""Keywords that cannot be tried by themselves."""
-
-_NO_SCHEMA = (RecursionError, TypeError, AttributeError, LookupError, ValueError, ArithmeticError)
-"""What a part raises that is not what the standard says."""
 _SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
 """Patterns that look around and are in use, without that: pydantic's of decimal numbers."""
 
-_CONDITIONS = {"not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties"}
-"""Keywords whose schemas are about what others allow."""
-
-_MAX_PARTS = 1000
 _NANOSECONDS = r"^[^.]*(\.\d{1,9}([^\d][^.]*)?)?$"
-
-Change = Callable[[dict[str, Any]], dict[str, Any]]
+_MAX_ITEMS = 10_000  # llguidance makes as many parts of a grammar, before it counts these
+_MAX_TRIES = 16
+_UNIMPLEMENTED = "Unimplemented keys: "
+_VALUED = {"pattern", "$ref", "type", "$schema"}
+_NAMING = (r'"([^"]+)"', r"'([^']+)'", r"/(\S+)/", r"^\s*(\S.*)$", r"^(\S+)", r": (\S+)")
+"""How refusals name keywords and values: quoted, by themselves, or first."""
 
 
 def of_schema(schema: Any) -> Language:
-    """The JSON texts that are valid under a schema. Raises InputError for one that cannot be held, with what cannot."""
+    """The JSON texts that are valid under a schema, whose objects are closed. Raises InputError for one that cannot be held."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -77,29 +72,30 @@ def of_schema(schema: Any) -> Language:
 @lru_cache(maxsize=64)
 def _strict(schema: str) -> str:
     """A schema as llguidance takes it. Raises InputError."""
-    plain = _rebuilt(json.loads(schema), _plain)
-    if isinstance(draft := plain.get("$schema"), str):
-        plain["$schema"] = draft.replace(
-            "http://json-schema.org/draft/20", "https://json-schema.org/draft/20"
-        )
-    if not (why := _problem(plain)):
-        return _written(plain)
-    try:
-        return _written(_otherwise(plain))
-    except InputError as error:
-        why = f"{why}: {error}"
-        raise InputError(f"the JSON schema cannot be used: {why}", "leave that out") from None
+    whole = json.loads(schema)
+    made = closed(_plain(whole))
+    if not (why := _problem(made)):
+        return _written(made)
+    at, key = next(_blamed(whole, why), ("", ""))
+    if why.startswith(_UNIMPLEMENTED):
+        said = f"{key} at {at} cannot be followed"
+    else:
+        said = " ".join(line.strip() for line in why.splitlines()[:4])[:200]
+        said = f"{key} at {at}: {said}" if key else said
+    raise InputError(f"the JSON schema cannot be used: {said}", "leave that out")
 
 
-def _otherwise(schema: dict[str, Any], left_out: list[str] | None = None) -> dict[str, Any]:
-    """Return a schema without the keywords that llguidance lacks, as `rewritten` does. Raises InputError if there is none."""
-    try:
-        made: dict[str, Any] = rewritten(schema, left_out)
-    except _NO_SCHEMA as error:
-        raise InputError(f"{type(error).__name__}, {error}") from None
-    if why := _problem(made, lenient=left_out is not None):
-        raise InputError(why)
-    return made
+def _blamed(schema: Any, why: str) -> Iterator[tuple[str, str]]:
+    """The keywords of a schema that a refusal of llguidance names, itself or by a value, with their places."""
+    words = {word for form in _NAMING for word in re.findall(form, why, re.MULTILINE)}
+    if "min/maxProperties" in words:
+        words = {"minProperties", "maxProperties"}
+    for at, part in places(schema):
+        for key, value in part.items():
+            values = [value, value[1:]] if key in _VALUED and isinstance(value, str) else ()
+            names = value if key == "patternProperties" and isinstance(value, dict) else values
+            if key in words or not words.isdisjoint(names):
+                yield at, key
 
 
 def held(schema: Any) -> str:
@@ -128,9 +124,14 @@ def _takes_spaces() -> bool:
 
 def _written(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
     """Write a schema with our options; `lenient` has llguidance leave out keywords that it lacks."""
-    options = {"whitespace_pattern": _SPACE, "lenient": lenient}
+    options: dict[str, Any] = {
+        "whitespace_pattern": _SPACE,
+        "lenient": lenient,
+        "coerce_one_of": True,
+    }
     if not _takes_spaces():
-        options = {"whitespace_flexible": False, "lenient": lenient}
+        options.pop("whitespace_pattern")
+        options["whitespace_flexible"] = False
     text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
     literal(text)  # which refuses what is not Unicode
     return text
@@ -155,23 +156,18 @@ def _read(text: str) -> tuple[str, list[str]]:
         failed, messages = True, [str(error)]
     if not failed:
         return "", messages
-    return " ".join(line.strip() for line in messages[-1].splitlines()[:4])[:200], []
+    return messages[-1], []
 
 
-def _rebuilt(schema: Any, change: Change) -> Any:
-    """Change a schema's parts, and then itself."""
+def _plain(schema: Any, whole: Any = None) -> Any:
+    """Leave out what demands nothing and llguidance does not take, and say what clients write in keywords that it takes.
+
+    Seconds have at most nine digits behind their point: small models write zeros for ever.
+    """
     if not isinstance(schema, dict):
         return schema
-    return change(with_parts(schema, lambda part: _rebuilt(part, change)))
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what demands nothing and llguidance does not take: formats that it does not know, and `uniqueItems` false.
-
-    A count such as 2.0 becomes 2. Some patterns that look around are written without that. Seconds have at most nine digits
-    behind their point: small models write zeros for ever.
-    """
-    made = dict(schema)
+    whole = schema if whole is None else whole
+    made = with_parts(schema, lambda part: _plain(part, whole))
     if isinstance(form := made.get("format"), str) and form not in _FORMATS:
         del made["format"]
     if made.get("format") in ("time", "date-time"):
@@ -180,10 +176,36 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
         del made["uniqueItems"]
     if isinstance(pattern := made.get("pattern"), str):
         made["pattern"] = _SAME.get(pattern, pattern)
+    if isinstance(least := made.get("minItems"), (int, float)) and least > _MAX_ITEMS:
+        raise InputError(f"a list has at least {least} items", f"use {_MAX_ITEMS} at most")
     for key in _COUNTS & made.keys():
         if isinstance(made[key], float) and made[key].is_integer():
             made[key] = int(made[key])
-    return made
+    if isinstance(draft := made.get("$schema"), str):
+        made["$schema"] = draft.replace(
+            "http://json-schema.org/draft/20", "https://json-schema.org/draft/20"
+        )
+    return _names_as_patterns(made, whole)
+
+
+def _names_as_patterns(schema: dict[str, Any], whole: Any) -> dict[str, Any]:
+    """Write which names a dictionary's keys may have, as pydantic and zod say it, as patterns of them."""
+    names = schema.get("propertyNames")
+    found = pointed(whole, names["$ref"]) if isinstance(names, dict) and "$ref" in names else names
+    if not isinstance(found, dict) or schema.keys() & {"properties", "patternProperties"}:
+        return schema
+    made = {key: value for key, value in schema.items() if key != "propertyNames"}
+    demands = found.keys() - {"type", "title", "description"}
+    if not demands and found.get("type", "string") == "string":
+        return made
+    values = found.get("enum", [found["const"]] if "const" in found else ())
+    pattern = found.get("pattern") if demands == {"pattern"} else ""
+    if demands in ({"enum"}, {"const"}) and all(isinstance(each, str) for each in values):
+        pattern = f"^({'|'.join(map(re.escape, values))})$"
+    if not pattern:
+        return schema
+    value = made.pop("additionalProperties", True)
+    return {**made, "patternProperties": {pattern: value}, "additionalProperties": False}
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -209,52 +231,47 @@ def _tool_schema(text: str) -> dict[str, Any]:
 
 
 def _holdable(schema: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = _rebuilt(schema, _usual)
-    if (found := _referred(made, made.get("$ref"))) is not None:
+    made: dict[str, Any] = _usual(_plain(schema))
+    if isinstance(found := pointed(made, made.get("$ref")), dict):
         made = {**{key: value for key, value in made.items() if key != "$ref"}, **found}
-    if not _merges(made):
-        made = _rebuilt(made, _closed)
-    made = dict(made, type="object")
-    why, left_out = _read(_written(made, lenient=True))
-    if why or left_out:
-        with suppress(InputError):
-            dropped: list[str] = []
-            other = _otherwise(made, dropped)
-            # families that write arguments one by one need them at the root
-            if other.get("properties", {}).keys() == made.get("properties", {}).keys():
-                made = dict(other, type="object")
-                why, also = _read(_written(made, lenient=True))
-                left_out = dropped + also
-    if why:
-        made = _loosened(made)
-        _, left_out = _read(_written(made, lenient=True))
-    for keyword in left_out:
-        log.info("left out of a tool's schema: %s", keyword)
-    return made
+    made = {**closed(made), "type": "object"}
+    for _ in range(_MAX_TRIES):
+        why, left_out = _read(_written(made, lenient=True))
+        if not why:
+            for keyword in left_out:
+                log.info("left out of a tool's schema: %s", keyword)
+            return made
+        blamed = [*_blamed(made, why)]
+        if not blamed:
+            raise InputError(why)
+        for at, key in blamed:
+            log.info("left out of a tool's schema: %s at %s", key, at)
+        made = _without(made, blamed)
+    raise InputError("too much of a tool's schema cannot be followed")
+
+
+def _without(schema: dict[str, Any], blamed: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Leave out keywords at places."""
+    parts = dict(places(schema))
+    for at, key in blamed:
+        parts[at].pop(key, None)
+    return schema
 
 
 def part_of(whole: Mapping[str, Any], part: Any) -> dict[str, Any]:
     """Return an argument's schema by itself, with the definitions that it may refer to."""
     found = part if isinstance(part, dict) else {}
-    if (behind := _referred(whole, found.get("$ref"))) is not None:
+    if isinstance(behind := pointed(whole, found.get("$ref")), dict):
         found = {**behind, **{key: value for key, value in found.items() if key != "$ref"}}
     made = {**found, **{key: whole[key] for key in DEFINED if key in whole}}
-    return made if _holds(made) else {}
+    return {} if _problem(made, lenient=True) else made
 
 
-def _holds(schema: Mapping[str, Any]) -> bool:
-    return not _problem(schema, lenient=True)
-
-
-def _referred(whole: Mapping[str, Any], ref: Any) -> dict[str, Any] | None:
-    """What a reference points to; None if that is elsewhere, or nothing."""
-    found = pointed(whole, ref[1:]) if isinstance(ref, str) and ref[:1] == "#" else None
-    return dict(found) if isinstance(found, Mapping) else None
-
-
-def _usual(schema: dict[str, Any]) -> dict[str, Any]:
+def _usual(schema: Any) -> Any:
     """Write a schema as the standard has it: types in capitals and `nullable` are OpenAPI's."""
-    made = {key: value for key, value in _plain(schema).items() if key != "$id"}
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: value for key, value in with_parts(schema, _usual).items() if key != "$id"}
     named = made.get("type")
     types = named if isinstance(named, list) else [named]
     known = [str(kind).lower() for kind in types if str(kind).lower() in _TYPES]
@@ -267,55 +284,3 @@ def _usual(schema: dict[str, Any]) -> dict[str, Any]:
     else:
         made.pop("type", None)
     return made
-
-
-def _merges(schema: Any) -> bool:
-    """Whether a part is joined with others of its place: closing one would shut out the others' properties."""
-    found = []
-
-    def look(part: dict[str, Any]) -> dict[str, Any]:
-        joined = part.keys() & {"allOf", "$ref", "anyOf", "oneOf"}
-        sole = not part.get("properties") and len(joined) == 1 and len(part.get("allOf", [0])) == 1
-        found.append(bool(joined and not sole) or bool(part.keys() & _CONDITIONS))
-        return part
-
-    _rebuilt(schema, look)
-    return any(found)
-
-
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Allow no other properties beside those that are listed: a tool would not know what to do with them."""
-    if not isinstance(schema.get("properties"), dict) or "patternProperties" in schema:
-        return schema
-    return {"additionalProperties": False, **schema}
-
-
-def _loosened(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the keywords that cannot be held; any object if it cannot be held even so.
-
-    Each part is tried by itself, so there must not be too many.
-    """
-    if json.dumps(schema).count("{") > _MAX_PARTS:
-        return ANY_OBJECT
-    made = _rebuilt(schema, lambda part: _holding(part, schema))
-    return made if _holds(made) else ANY_OBJECT
-
-
-def _holding(part: dict[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep those keywords of a part, whose own parts can be held, that can be held each by itself."""
-    made = dict(part)
-    if "$ref" in part and _referred(whole, part["$ref"]) is None:
-        del made["$ref"]
-    alone = _rebuilt(made, _unreferring)
-    if _holds(alone):
-        return made
-    left = {
-        key: value for key, value in made.items() if key not in alone or _holds({key: alone[key]})
-    }
-    log.info("left out of a tool's schema: %s", sorted(part.keys() - left.keys()))
-    return left
-
-
-def _unreferring(schema: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what a part that is tried by itself cannot have."""
-    return {key: value for key, value in schema.items() if key not in _OUTSIDE}
