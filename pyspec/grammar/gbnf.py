@@ -1,7 +1,7 @@
 """llama.cpp's grammars (GBNF), translated rule by rule and character by character.
 
 llguidance reads words as long as possible before it looks at rules, and llama.cpp does not. Where every word is one character,
-both take the same texts; lexemes.py makes longer ones where that is the same.
+both take the same texts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from pyspec.errors import InputError
 from pyspec.grammar.languages import MAX_BYTES, MAX_RULES, Constraint, Language, literal, of_lark
-from pyspec.grammar.lexemes import with_words
 
 MAX_CHARACTERS = 50_000
 """Most characters and classes of all rules."""
@@ -82,8 +81,7 @@ class _Reader:
         for name in dict.fromkeys((root, *chain(*map(sorted, self._needs.values())))):
             if self._named(name) not in self._rules:
                 raise InputError(f"the grammar has no rule named {name[:80]!r}", "add it")
-        made = with_words(self._rules, self._named(root))
-        rules = "".join(f"{name}: {body}\n" for name, body in made.items())
+        rules = "".join(f"{name}: {body}\n" for name, body in self._rules.items())
         return Language(self._named(root), rules, source=self._text)
 
     def _rule(self) -> None:
