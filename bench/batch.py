@@ -156,7 +156,7 @@ def server(options: Namespace, texts: list[str]) -> Figures:
     """Answer with llama-server, 16 slots driven by 16 clients as in bench/serve.py."""
     from serve import PEER, measure  # noqa: PLC0415 - as above
 
-    asked = {**vars(options), "clients": CLIENTS, "requests": len(texts), "whole": True}
+    asked = {**vars(options), "clients": CLIENTS, "requests": len(texts)}
     found = measure(Namespace(**asked), PEER, texts)
     if found["errors"]:
         raise SystemExit("llama-server failed")

@@ -7,15 +7,11 @@ half of the answers, by logistic regressions fitted on the first half. Second, t
 or must, on the curves of grid.py, by the cost of a companion's row in rows of the target. Speeds are relative to `auto` without a
 companion, all without lookup. Several sequences are assumed to go in step, so a decode of k rows for each costs what the curve
 gives for that many times k rows.
-
-One more source of information is free: whether lookup proposes the same token, and with how long a match. On rounds that recorded
-it, two things are measured: log-loss where both drafters propose, and tokens per ms of `auto` with lookup, if the model's tokens
-are judged by its p and by lookup's proposal, relative to judging them by p alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,20 +24,14 @@ from msgspec.structs import replace
 from replay import ROUNDS, Always, play
 
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiling.simulate import Answer, Chain, Costs, Times
+from pyspec.profiling.simulate import Answer, Costs, Times
 
 FILES = ("bf16", "q4_k_m", "head")
-BESIDE = "head"
-"""Rounds that also recorded what lookup proposed."""
-
 CURVES = ("BF16", "Q4_K_M", "GPU", "7B on CPU")
 SEQUENCES = (1, 8, 32)
 COSTS = (0.0, 0.005, 0.02, 0.08)
 DRAFT_COST = 0.1
 """A draft's step, in steps of the target."""
-
-
-Rows = Callable[[Iterable[Answer]], tuple[np.ndarray, np.ndarray]]
 
 
 def _logit(p: float) -> float:
@@ -85,77 +75,14 @@ def log_loss(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     return float(-np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
 
 
-def beside(answer: Answer, chain: Chain) -> list[list[float]]:
-    """Features of the tokens of a model's chain where lookup also proposes, up to their first difference, the draft's first."""
-    look = answer.lookup(chain.t)
-    out = []
-    for i in range(min(chain.n, chain.shared + 1, look.n)):
-        own, same = _own(chain.p[i], i), float(i < chain.shared)
-        by = np.log(look.match_length)
-        more = [same, same * by, (1 - same) * by, float(look.choices > 1), same * own[1]]
-        out.append([*own, *more])
-    return out
-
-
-def beside_rows(answers: Iterable[Answer]) -> tuple[np.ndarray, np.ndarray]:
-    """The same as `rows_of`, for tokens where both propose."""
-    both = [
-        (row, i < chain.matched)
-        for answer in answers
-        for chain in answer.models.values()
-        for i, row in enumerate(beside(answer, chain)[: chain.seen])
-    ]
-    return np.array([row for row, _ in both]), np.array([hit for _, hit in both], dtype=float)
-
-
-def knowledge(name: str, answers: Sequence[Answer], rows: Rows = rows_of) -> list[str]:
+def knowledge(name: str, answers: Sequence[Answer]) -> list[str]:
     """One line: nats a token by what is known, on the answers not used for fitting."""
     half = len(answers) // 2
-    (x, y), (x_new, y_new) = rows(answers[:half]), rows(answers[half:])
+    (x, y), (x_new, y_new) = rows_of(answers[:half]), rows_of(answers[half:])
     rate = float(y.mean())
     base = float(-np.mean(y_new * np.log(rate) + (1 - y_new) * np.log(1 - rate)))
     known = [log_loss(fitted(x[:, :n], y), x_new[:, :n], y_new) for n in (4, x.shape[1])]
     return [name, str(len(y_new)), *(f"{nats:.3f}" for nats in (base, *known, 0.0))]
-
-
-def told(answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
-    """The answers with p refitted on their first half: by p alone, and also by lookup's proposal where there is one."""
-    first = answers[: len(answers) // 2]
-    plain = [(c, i) for a in first for c in a.models.values() for i in range(c.seen)]
-    x, y = np.array([_own(c.p[i], i) for c, i in plain]), [i < c.matched for c, i in plain]
-    alone, free = fitted(x, np.array(y, dtype=float)), fitted(*beside_rows(first))
-
-    def again(answer: Answer, chain: Chain, *, looks: bool) -> Chain:
-        own = chances(alone, [_own(p, i) for i, p in enumerate(chain.p)])
-        known = chances(free, beside(answer, chain)) if looks else []
-        return replace(chain, p=[*known, *own[len(known) :]])
-
-    return tuple(
-        [
-            replace(a, models={t: again(a, c, looks=looks) for t, c in a.models.items()})
-            for a in answers
-        ]
-        for looks in (False, True)
-    )
-
-
-def chances(w: np.ndarray, rows: list[list[float]]) -> list[float]:
-    """The probabilities that a regression predicts."""
-    return (1 / (1 + np.exp(-(np.array(rows) @ w)))).tolist() if rows else []
-
-
-def beside_speeds(answers: Sequence[Answer]) -> list[list[str]]:
-    """Lines: tokens per ms of `auto` that uses lookup's proposal, over one that does not, in the second half.
-
-    With lookup in front of the model, as it is, and with the model alone.
-    """
-    alone, free = told(answers)
-    out = []
-    for curve in CURVES:
-        costs = costs_for(curve, 1, 0.0)
-        ways = [play(free, costs, lookup=n) / play(alone, costs, lookup=n) for n in (True, False)]
-        out.append([curve, *(f"{ratio:.3f}" for ratio in ways)])
-    return out
 
 
 def costs_for(curve: str, sequences: int, companion: float) -> Costs:
@@ -205,26 +132,7 @@ def page() -> str:
         f"{table(['rounds', 'tokens', *heads], known)}\n\n"
         f"Tokens a ms over `auto` without a companion, a draft's step at {DRAFT_COST:g} of the target's; `informed` knows what "
         f"can be known of the model's drafts (grid.py). Sequences go in step:\n\n"
-        f"{table(['rounds', 'curve', 'sequences', 'asks it', *shares, 'informed'], fast)}\n\n{lookups_word(recorded[BESIDE])}"
-    )
-
-
-NOT_USED = (
-    " It is not used: where lookup has a match long enough to trust, it drafts and the head is not asked, so that what is known "
-    "of both is seldom known in time."
-)
-
-
-def lookups_word(answers: Sequence[Answer]) -> str:
-    """The section on the free information: lookup's proposal next to the model's."""
-    known, fast = knowledge(BESIDE, answers, beside_rows), beside_speeds(answers)
-    pays = all(float(row[1]) >= 1.005 for row in fast)
-    return (
-        "## Whether lookup proposes the same\n\n"
-        "Nats a token where both the head and lookup have a word, in the half that was not fitted on:\n\n"
-        f"{table(['rounds', 'tokens', 'nothing', 'p', 'p and the word of lookup', 'everything'], [known])}\n\n"
-        "Tokens a ms of `auto`, one sequence, where p is what the fit with the word of lookup says, over what the fit without it "
-        f"says.{'' if pays else NOT_USED}\n\n{table(['curve', 'lookup drafts too', 'the head alone'], fast)}\n"
+        f"{table(['rounds', 'curve', 'sequences', 'asks it', *shares, 'informed'], fast)}\n"
     )
 
 

@@ -163,11 +163,11 @@ def said(steps: Iterable[Step]) -> list[int]:
     return [token.id for step in steps for token in step.tokens]
 
 
-def open_pair(target: str, draft: str, threads: int, gpu_layers: int = 0) -> SpeculativeLlama:
+def open_pair(target: str, draft: str, threads: int) -> SpeculativeLlama:
     """A target with a draft and no companion."""
     return SpeculativeLlama(
         target, draft=draft, companion="none", n_ctx=2048, n_threads=threads, n_threads_batch=threads,
-        n_gpu_layers=gpu_layers, verbose=False,
+        verbose=False,
     )  # fmt: skip
 
 

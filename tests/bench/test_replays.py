@@ -102,19 +102,3 @@ def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, 
     assert ways == [["1", "may"], ["1", "has to"], ["8", "may"], ["8", "has to"]]
     (known,) = [row for row in rows if row[0] == "| q4_k_m" and len(row) == 6]
     assert float(known[2]) > float(known[3]) > float(known[4]) > 0.0
-
-
-def test_what_lookups_word_says_of_a_models_draft(script) -> None:
-    """By hand: two tokens shared, then they part; and on committed rounds more is known with it than by p alone."""
-    companion = script("companion")
-    look = companion.Chain(3, 4, 1, match_length=2)
-    chain = companion.Chain(3, 5, 2, p=[0.5] * 5, shared=2)
-    answer = companion.Answer(9, 4, {3: chain}, {3: look})
-    assert [row[4] for row in companion.beside(answer, chain)] == [1.0, 1.0, 0.0]
-    assert companion.beside(companion.Answer(9, 4, {3: chain}, {}), chain) == []
-    answers = companion.load_rounds(companion.ROUNDS / "head.gz")
-    known = companion.knowledge("head", answers, companion.beside_rows)
-    assert float(known[2]) > float(known[3]) > float(known[4]) > 0.0
-    alone, free = companion.told(answers[:4])
-    assert [a.models.keys() for a in alone] == [a.models.keys() for a in free]
-    assert alone != free
