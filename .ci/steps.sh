@@ -78,4 +78,6 @@ wheels() { # what is published: the code by way of its sdist, under 1 MB, and th
     local size
     size=$(stat -c %s "$work/dist"/pyspec_llama-*.whl)
     [ "$size" -lt 1000000 ] || { echo "the wheel of the code has $size bytes: something large lies in it"; return 1; }
+    ! python -m zipfile -l "$(echo "$work/dist"/pyspec_llama-*.whl)" | grep -E '^(pyspec/)?(bench|measure|models/(recipe|text))/' ||
+        { echo "the wheel of the code has what only a clone uses"; return 1; }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.making import record, turn
@@ -170,3 +171,32 @@ def test_a_gain_is_between_those_of_its_questions(script) -> None:
         ]
 
     assert confirm.gain_between(answers(2, 4), answers(4, 4)) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("contender", ["llama_cpp", "pyspec:none", "pyspec"])
+def test_each_way_to_answer_has_a_speed(script, tiny_ascii: Path, contender: str) -> None:
+    pool = script("pool")
+    llm = pool.opened(contender, SimpleNamespace(model=str(tiny_ascii), threads=1))
+    figures = pool.measure(llm, 4)
+    llm.close()
+    assert list(figures) == ["first", "pool", "stream"]
+    assert all(speed > 0.0 for speed in figures.values())
+
+
+def test_what_a_pool_keeps_is_its_speed_over_the_first_threads(script) -> None:
+    one = {"name": "pyspec", "first": 80.0, "pool": 40.0, "stream": 20.0}
+    assert script("pool").PoolResults.kept(one) == 0.5
+
+
+@pytest.mark.usefixtures("in_forks")
+def test_a_long_prompt_is_timed_beside_its_peer(script, tiny_ascii: Path, capsys) -> None:
+    """A row a contender; "auto" says which attention it chose."""
+    words = ["--contenders", "pyspec,llama_cpp", "--prompt", "40", "--tokens", "9", "--repeat", "1"]
+    script("long").main([str(tiny_ascii), *words])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[4]) for row in rows] == [
+        ("| pyspec", "flash |"),
+        ("| llama_cpp", "its own |"),
+    ]
+    assert rows[0][3] == "1.00"
+    assert float(rows[1][3]) > 0.0

@@ -16,18 +16,7 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     questions = tmp_path / "questions.jsonl"
     line = '{"question_id": %d, "category": "qa", "turns": ["%s", "more"]}\n'
     questions.write_text(line % (1, "abc") + line % (2, "hello"))
-    numbers = [
-        "--clients",
-        "2",
-        "--requests",
-        "12",
-        "--tokens",
-        "3",
-        "--ctx",
-        "512",
-        "--threads",
-        "1",
-    ]
+    numbers = ["--clients=2", "--requests=12", "--tokens=3", "--ctx=512", "--threads=1"]
     out = tmp_path / "results" / "tiny.json"
     script("serve").main([str(tiny_ascii), str(questions), *numbers, f"--out={out}"])
     cells = capsys.readouterr().out.splitlines()[2].split(" | ")
@@ -76,18 +65,12 @@ def test_conversations_come_back(script, tiny_ascii: Path, tmp_path: Path, capsy
     line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
     questions.write_text(line % (1, "abc" * 9) + line % (2, "hello" * 9))
     numbers = [
-        "--conversations",
-        "2",
-        "--slots",
-        "1",
-        "--tokens",
-        "3",
-        "--least",
-        "9",
-        "--ctx",
-        "512",
-        "--threads",
-        "1",
+        "--conversations=2",
+        "--slots=1",
+        "--tokens=3",
+        "--least=9",
+        "--ctx=512",
+        "--threads=1",
     ]
     words = [str(tiny_ascii), str(questions), *numbers, "--contenders", "pyspec", "--out"]
     script("returning").main([*words, str(tmp_path / "out")])
