@@ -83,6 +83,34 @@ def test_stop_ends_the_answer(serve, rounds, browser):
     )  # of this answer, not of the one before
 
 
+def test_a_stopped_answer_says_so_and_goes_on(serve, rounds, browser):
+    """By a button, from where it was; a new message takes its place."""
+    server = serve(draft="none", n_ctx=4096)
+    tab = browser(server.url)
+    rounds.allow(20)
+    say(tab, "hello")
+    tab.until("document.querySelectorAll('.assistant span[title]').length > 3")
+    tab.evaluate("document.getElementById('stop').click()")
+    tab.until(f"{DONE} === 1")
+    assert tab.evaluate("document.querySelector('.note').textContent") == "stopped"
+    before = tab.evaluate("turns[0].content")
+    tab.evaluate("$('most').value = 8")
+    rounds.allow(math.inf)
+    tab.evaluate(
+        "[...document.querySelectorAll('.act')].find(b => b.textContent === 'Continue').click()"
+    )
+    tab.until(f"!running && turns[0].content.length > {len(before)}")
+    assert tab.evaluate("turns[0].content").startswith(before)
+    assert tab.evaluate("turns.length") == 1
+
+
+def test_an_answer_is_as_long_as_fits_unless_a_limit_is_set(serve, browser):
+    tab = browser(serve().url)
+    assert tab.evaluate("'max_tokens' in JSON.parse(request([]))") is False
+    tab.evaluate("$('most').value = 8")
+    assert tab.evaluate("JSON.parse(request([])).max_tokens") == 8
+
+
 def test_one_of_several_models_is_chosen(serve, browser, tiny_ascii):
     """In a list that a single model needs none of; the answer is that model's, and the choice stays over a reload."""
     others = OtherModels(lambda: ["tiny", "second"], lambda _name: loaded(tiny_ascii), 2)

@@ -5,6 +5,7 @@
 const $ = (id) => document.getElementById(id);
 
 function title(token) {
+  if (token.source === "before") return "from before it was stopped";
   if (token.source === "target") return "the target's own";
   if (token.source === "accepted") return "drafted, and the target's choice too";
   const wanted = JSON.stringify(token.preferred ?? "");
@@ -110,7 +111,7 @@ function request(messages) {
     messages,
     stream: true,
     temperature: number("temperature", 0),
-    max_tokens: number("most", 1),
+    ...($("most").value ? { max_tokens: number("most", 1) } : {}),
     speculation: { tokens: true, verify: $("rule").value, enabled: $("drafts").checked },
   });
 }
@@ -140,7 +141,10 @@ async function receive(messages, turn, signal, shown) {
       shown();
     }
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (error.name === "AbortError") {
+      turn.stopped = true;
+      return;
+    }
     if (error instanceof Refusal) throw error;
     throw new Refusal("the server cannot be reached, or ended the answer; try again");
   }

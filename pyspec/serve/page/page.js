@@ -7,7 +7,9 @@ const SETTINGS = ["name", "system", "temperature", "most", "rule"];
 let turns = [];
 let running = null;
 
-const fresh = (question) => ({ question, content: "", reasoning: "", tokens: [], thoughts: [], cut: "", error: "" });
+const fresh = (question) => ({
+  question, content: "", reasoning: "", tokens: [], thoughts: [], cut: "", stopped: false, error: "",
+});
 const isAnswered = (turn) => Boolean(turn.content || turn.reasoning);
 
 // What the model is told: turns that failed, or were stopped before anything came, are none of it.
@@ -85,6 +87,7 @@ class TurnView {
     button(this.asks, "Edit", () => this.edit());
     this.copied = button(this.acts, "Copy", () => copy(this.turn.content, this.copied));
     this.anew = button(this.acts, "Regenerate", () => again(this.turn, this.turn.question));
+    this.onward = button(this.acts, "Continue", () => goOn(this.turn, this));
     this.answer.addEventListener("click", (event) => {
       if (event.target.className !== "copy") return;
       copy(event.target.parentElement.querySelector("pre").textContent, event.target);
@@ -120,7 +123,10 @@ class TurnView {
     this.copied.hidden = !turn.content;
     this.anew.textContent = turn.error ? "Try again" : "Regenerate";
     this.notes.replaceChildren();
+    // reasoning that was cut has no place in what is sent back
+    this.onward.hidden = !turn.content || !(turn.cut === " " || turn.stopped || turn.error) || turns.at(-1) !== turn;
     const where = turn.cut.trimEnd();
+    if (done && turn.stopped) node("p", this.notes, "note").textContent = "stopped";
     if (turn.cut) node("p", this.notes, "note").textContent = `cut${where}: the limit of tokens was reached`;
     if (turn.error) node("p", this.notes, "error").textContent = turn.error;
     if (done) this.answer.dataset.done = "yes";
@@ -143,8 +149,9 @@ class TurnView {
 
 function showAll() {
   $("talk").replaceChildren();
-  for (const turn of turns) new TurnView(turn);
+  const views = turns.map((turn) => new TurnView(turn));
   $("talk").scrollTop = $("talk").scrollHeight;
+  return views.at(-1);
 }
 
 // -- what is done -----------------------------------------------------------------------------------------------------
@@ -153,7 +160,19 @@ async function ask(question) {
   const turn = fresh(question);
   const messages = [...history(turns.length), { role: "user", content: question }];
   turns.push(turn);
-  const view = new TurnView(turn);
+  await fill(turn, messages, showAll());
+}
+
+// Go on with an answer that was cut or stopped: the server continues a last message of its own.
+async function goOn(turn, view) {
+  if (running) return;
+  Object.assign(turn, { cut: "", stopped: false, error: "" });
+  const said = turn.tokens.map((token) => token.text).join("");
+  if (said !== turn.content) turn.tokens = [{ text: turn.content, source: "before" }];
+  await fill(turn, history(turns.length), view);
+}
+
+async function fill(turn, messages, view) {
   delete view.answer.dataset.done;
   view.box.scrollIntoView({ block: "end" });
   busy((running = new AbortController()));
@@ -237,6 +256,5 @@ $("clear").addEventListener("click", (event) => {
 
 restore();
 showAll();
-$("more").open = matchMedia("(min-width: 40rem) and (min-height: 40rem)").matches;
 
 look();
