@@ -68,8 +68,8 @@ on_a_device() { # on_a_device PYTEST-ARGUMENT...: with such a device, and anothe
     "$work/rpc/bin/pytest" "$@"
 }
 
-elsewhere() { # elsewhere PROCESSOR...: the C tests there, by zig's compiler and qemu, and as programs of Windows, by wine
-    python -m pip install -q ziglang && WINEPREFIX=$work/wine CC="python -m ziglang cc" sh native/tests/cross.sh "$@"
+elsewhere() { # elsewhere PROCESSOR...: the C tests there, by zig's compiler and qemu
+    python -m pip install -q ziglang && CC="python -m ziglang cc" sh native/tests/cross.sh "$@"
 }
 
 wheels() { # what is published: the code by way of its sdist, under 1 MB, and the models that ship as a package of their own

@@ -1,14 +1,9 @@
 /* One llama_context: building rows, decoding them, rolling its KV back. */
-#ifndef _WIN32
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
-#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#ifdef _WIN32
-#include <windows.h>
-#endif
 
 #include "ps_internal.h"
 
@@ -84,16 +79,9 @@ ps_status ps_rows_add(ps_rows *rows, int32_t seq, int32_t pos, int32_t token, bo
 
 /* Time since some moment; changing the machine's clock does not affect it. */
 static int64_t now_us(void) {
-#ifdef _WIN32
-    LARGE_INTEGER ticks, a_second;
-    QueryPerformanceCounter(&ticks);
-    QueryPerformanceFrequency(&a_second);
-    return ticks.QuadPart / a_second.QuadPart * 1000000 + ticks.QuadPart % a_second.QuadPart * 1000000 / a_second.QuadPart;
-#else
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-#endif
 }
 
 /*

@@ -8,11 +8,7 @@
 
 #include "ps_noise.h"
 
-#if defined(_MSC_VER)
-#pragma fp_contract(off)
-#else
 #pragma STDC FP_CONTRACT OFF
-#endif
 
 /* The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014; constants: D. Stafford's variant 13). */
 static uint64_t mix(uint64_t x) {

@@ -126,18 +126,17 @@ _CPP_NAMES = {
     f"llama_{name}": (
         f"llama_{name}",
         f"_Z{len(name) + 6}llama_{name}{itanium}",
-        f"?llama_{name}pyspec.YA{msvc}@Z",
     )
-    for name, itanium, msvc in (
-        ("set_embeddings_layer_inp", "P13llama_contextjb", "XPEAUllama_contextpyspec.I_N"),
-        ("get_embeddings_layer_inp", "P13llama_contextj", "PEAMPEAUllama_contextpyspec.I"),
-        ("set_embeddings_nextn", "P13llama_contextbb", "XPEAUllama_contextpyspec._N1"),
-        ("get_embeddings_nextn", "P13llama_context", "PEAMPEAUllama_contextpyspec."),
-        ("get_embeddings_nextn_ith", "P13llama_contexti", "PEAMPEAUllama_contextpyspec.H"),
-        ("set_nextn_layer_offset", "P13llama_contexti", "XPEAUllama_contextpyspec.H"),
+    for name, itanium in (
+        ("set_embeddings_layer_inp", "P13llama_contextjb"),
+        ("get_embeddings_layer_inp", "P13llama_contextj"),
+        ("set_embeddings_nextn", "P13llama_contextbb"),
+        ("get_embeddings_nextn", "P13llama_context"),
+        ("get_embeddings_nextn_ith", "P13llama_contexti"),
+        ("set_nextn_layer_offset", "P13llama_contexti"),
     )
 }
-"""Functions that llama.cpp exports under C++ names, as the Itanium and Microsoft ABIs spell them; they may be missing."""
+"""Functions that llama.cpp exports under C++ names, as the Itanium ABI spells them; they may be missing."""
 
 
 def find_function(handle: ctypes.CDLL, name: str) -> Any:

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds and runs the C tests, or those named, under AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer, the lock's
 # under ThreadSanitizer. CC names another compiler. With PLAIN=1 there are no sanitizers and nothing is optimised, which takes
-# seconds. With TARGET, such as aarch64-linux-musl for zig's, the tests are built for another processor or for Windows, without
-# sanitizers, and run by RUN (cross.sh).
+# seconds. With TARGET, such as aarch64-linux-musl for zig's, the tests are built for another processor, without sanitizers,
+# and run by RUN (cross.sh).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mktemp -d)

@@ -15,11 +15,11 @@ interruption may differ at near-ties from those of an undisturbed run, since flo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
@@ -30,11 +30,6 @@ from pyspec.errors import BatchWriteError, ResumeMismatch
 from pyspec.store.files import parse
 from pyspec.text.result import RecordResult
 
-try:
-    _locks: Any = import_module("fcntl")
-except ImportError:  # Windows
-    _locks = import_module("msvcrt")
-
 FORMAT = 1
 SYNC_S = 1.0
 """Longest time until a record is synced to disk."""
@@ -42,11 +37,7 @@ SYNC_S = 1.0
 _MAGIC = b'{"pyspec_batch":'
 _LONGEST = 1 << 24
 # bytes of a header
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
-for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
-    _FLAGS |= getattr(os, _name, 0)
-_BEYOND = 1 << 40
-# offset of the byte that Windows locks, past the end, since others cannot read locked bytes
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _HASH = 64  # hex digits of a hash, which messages leave out
 RESUME = "run the same command again to resume"
 
@@ -107,11 +98,9 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file, once the output is in place."""
-        try:  # while it is locked, so that no other process continues it
-            self.path.unlink(missing_ok=True)
-        except PermissionError:  # Windows deletes no open file
-            self.close()
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(
+            missing_ok=True
+        )  # while it is locked, so that no other process continues it
         self.close()
 
     def close(self) -> None:
@@ -254,10 +243,6 @@ def _lock(fd: int, path: Path) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise BatchWriteError(f"{path} is not a regular file")
     try:
-        if hasattr(_locks, "flock"):
-            _locks.flock(fd, _locks.LOCK_EX | _locks.LOCK_NB)
-        else:
-            os.lseek(fd, _BEYOND, os.SEEK_SET)
-            _locks.locking(fd, _locks.LK_NBLCK, 1)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise BatchWriteError(f"another process is writing {path}", "wait for it to end") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -84,8 +83,6 @@ def _is_there(path: str) -> bool:
 
 def unquoted(argument: str) -> str:
     """Remove the quoting that a terminal adds to the path of a dropped file, unless a file with the quoted name exists."""
-    if os.name != "posix":
-        return argument.strip('"')
     with suppress(ValueError):  # the name itself has an apostrophe
         words = shlex.split(argument)
         if len(words) == 1 and not _is_there(argument):

@@ -81,7 +81,7 @@ class ServerOptions:
         show_default=False, help="End the reasoning after N tokens, for requests that set no budget; if not given, or -1, the "
         "model ends it.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
-        help="On SIGTERM (CTRL_BREAK on Windows), how long running answers may take to finish; new requests get 503.")
+        help="On SIGTERM, how long running answers may take to finish; new requests get 503.")
     idle: float | None = option("Server", "--idle", metavar="30m", type=_duration,
         help="End after so long without a request: seconds, or a number with s, m or h.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,

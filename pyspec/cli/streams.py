@@ -55,7 +55,7 @@ def _piped() -> bool:
 
 
 def _say_waiting(stream: Any) -> None:
-    """Wait for the first byte, and say so after a while. Not with `select`, which takes only sockets on Windows."""
+    """Wait for the first byte, and say so after a while."""
     sentence = "waiting for the rest of the prompt on stdin (use </dev/null if there is none)"
     timer = threading.Timer(_NOTICE_S, tell, (sentence,), {"err": True})
     timer.daemon = True
@@ -90,8 +90,8 @@ def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-BOTH = (signal.SIGINT, signal.SIGTERM, *([signal.SIGBREAK] if hasattr(signal, "SIGBREAK") else []))
-"""Signals that end an answer: Ctrl-C, a supervisor's SIGTERM, or on Windows its CTRL_BREAK."""
+BOTH = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end an answer: Ctrl-C, or a supervisor's SIGTERM."""
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[list[int]]:
     Python runs signal handlers only between bytecodes, and a decode may take seconds. Therefore the wakeup descriptor passes the
     signal's number to a thread, which can run because decodes release the GIL. Use it in the main thread only.
     """
-    reader, writer = socket.socketpair()  # Windows has no pipes that do not block
+    reader, writer = socket.socketpair()
     writer.setblocking(False)
     last, heard = [float("-inf")], [float("-inf")]
     seen: list[int] = []

@@ -36,8 +36,7 @@ def draft(target: str, draft_file: str, options: str) -> None:
     session = Session(Assembly(llm, choose_parts(llm, draft_file, "none")))
     prompt = [3 + i % (llm.n_vocab() - 3) for i in range(min(PROMPT, llm.n_ctx() // 2))]
     run = Run(0, prompt, Gate(Strict(), sampled=False), ANSWER, goes_on=True)
-    if hasattr(signal, "setitimer"):  # the system ends what would never end
-        signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)
+    signal.setitimer(signal.ITIMER_PROF, seconds * llm.n_threads)  # ends what would never end
     for _ in session.steps(run, FixedPolicy(DRAFTED)):
         pass
     if session.loop.failed:  # the answer went on without the draft, so the trial proved nothing

@@ -1,4 +1,4 @@
-"""Shutdown: on SIGTERM, or Windows' SIGBREAK, the server refuses new requests and finishes those that run."""
+"""Shutdown: on SIGTERM the server refuses new requests and finishes those that run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ AT_ONCE = 128
 """Connections to accept before reading from others: a flood must not evict a client that came before it."""
 
 
-DRAINS = {signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}
-"""Signals that start a shutdown. On Windows no program sends SIGTERM, but one may send CTRL_BREAK to another."""
-
-
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server. A signal of DRAINS gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
+    """uvicorn's server. SIGTERM gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
 
     Another SIGINT does not wait for readers either. uvicorn raises the signals again as soon as it has ended; here
     `repeat_signal` does so once everything is written.
@@ -83,7 +79,7 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
             return
         self.force_exit = self.force_exit or (self._cuts and sig == signal.SIGINT)
-        self._cuts = sig not in DRAINS or self._fleet.draining
+        self._cuts = sig != signal.SIGTERM or self._fleet.draining
         self._fleet.draining = True
         self._loop.call_soon_threadsafe(self._begin, 0.0 if self._cuts else self._seconds)
 

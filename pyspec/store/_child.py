@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,9 +66,7 @@ def say(line: str) -> None:
 
 def limit(**most: int) -> None:
     """Forbid core files and set limits in bytes by their system names: AS for address space, FSIZE for file size."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
-        import resource  # noqa: PLC0415 - absent on Windows
-
+    with contextlib.suppress(ValueError, OSError):
         for name, size in {"CORE": 0, **most}.items():
             kind = getattr(resource, f"RLIMIT_{name}")
             _, hard = resource.getrlimit(kind)
@@ -157,7 +156,7 @@ def overrides_of(lc: ModuleType, pairs: Sequence[tuple[str, Any]]) -> Any:
 
 
 def ggml_function(lc: ModuleType, name: str, restype: Any, *argtypes: Any) -> Any:
-    """Return a function of ggml. llama.cpp's own library may not export it: Windows searches only one file."""
+    """Return a function of ggml, which llama.cpp's own library may not export."""
     folder = Path(lc.__file__ or "").parent / "lib"
     load = import_module("llama_cpp._ctypes_extensions").load_shared_library
     for library in (lc._lib, *(partial(load, each, folder) for each in ("ggml", "ggml-base"))):  # noqa: SLF001
@@ -235,9 +234,6 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
     """Have the system end this process if the body takes more CPU time than this; 0 for no limit."""
-    if not hasattr(signal, "setitimer"):  # on Windows only the parent's time limit applies
-        yield
-        return
     signal.setitimer(signal.ITIMER_PROF, seconds)
     yield
     signal.setitimer(signal.ITIMER_PROF, 0)

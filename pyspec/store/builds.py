@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -28,10 +27,8 @@ _OTHER_BUS = re.compile(r"[0-9a-f]{4}:(?!00:)[0-9a-f]{2}:")
 # Intel's integrated graphics are on the first PCI bus; a device on another bus is a card
 
 
-def reinstall(device: str, system: str = sys.platform) -> str:
+def reinstall(device: str) -> str:
     """Return the command that replaces llama-cpp-python by a build for these devices."""
-    if system == "win32":
-        return f'$env:CMAKE_ARGS="{FLAGS[device]}"; {anew()}'
     return f'CMAKE_ARGS="{FLAGS[device]}" {anew()}'
 
 
@@ -48,9 +45,9 @@ def pinned() -> str:
     return f"llama-cpp-python=={LLAMA_CPP_VERSIONS[-1]}"
 
 
-def advice(maker: str, system: str = sys.platform) -> str:
+def advice(maker: str) -> str:
     """Say how to get a build for this maker's cards, with each command on a line of its own."""
-    lines = ["To build one that can:", reinstall(maker, system)]
+    lines = ["To build one that can:", reinstall(maker)]
     if page := _PAGES.get(maker):
         wheel = f"{anew()} --only-binary :all: --index-url {WHEELS}/{page}"
         lines += ["Or, without a compiler, if that index has a wheel for this system:", wheel]
@@ -66,8 +63,6 @@ def cards(
     """
     if system == "darwin":
         return ["Apple"] if machine == "arm64" else []
-    if system == "win32":
-        return ["NVIDIA"] if shutil.which("nvidia-smi") else []
     found = {_maker(device) for device in (root / "sys/class/drm").glob("card*/device")}
     if (root / "proc/driver/nvidia").is_dir() or (root / "dev/nvidia0").exists():
         found.add("NVIDIA")

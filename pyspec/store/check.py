@@ -43,9 +43,7 @@ _PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers t
 _NO_ROOM = (
     "Resource temporarily", "Cannot allocate", "bad_alloc", "allocat", "MemoryError", "ut of memory", "OutOfDeviceMemory",
 )  # fmt: skip
-_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE} | (
-    {signal.SIGBUS} if hasattr(signal, "SIGBUS") else set()
-)
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGBUS}
 
 
 _BEYOND = ("head", "type_k", "type_v", "overrides")

@@ -65,8 +65,7 @@ def open_named(path: Path) -> BinaryIO:
     The kind is checked before the file is opened, since opening a FIFO waits for a writer, and opening a device may act on it.
     """
     if stat.S_ISREG(path.stat().st_mode):
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        file = os.fdopen(os.open(path, flags), "rb")
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         file.close()  # replaced between stat and open

@@ -42,18 +42,6 @@ _NO_GPU = {  # for work on the CPU, starting a GPU only costs time
     "GGML_VK_VISIBLE_DEVICES": "",
 }
 
-_WINDOWS_ENDS = {
-    3: signal.SIGABRT,  # what abort() leaves there
-    0x40000015: signal.SIGABRT,
-    0xC0000005: signal.SIGSEGV,
-    0xC000001D: signal.SIGILL,
-    0xC0000094: signal.SIGFPE,
-    0xC00000FD: signal.SIGSEGV,  # the stack
-    0xC0000374: signal.SIGSEGV,  # the heap
-    0xC0000409: signal.SIGABRT,  # fast fail
-}
-"""Exit codes of crashes on Windows, which has no signals for them; our children never exit with these on their own."""
-
 
 @dataclass(frozen=True)
 class ChildExit:
@@ -74,7 +62,7 @@ class ChildExit:
         """The reason of a failure in a few words."""
         if self.timed_out:
             return "it did not finish in time"
-        if self.signal == getattr(signal, "SIGPROF", None) is not None:
+        if self.signal == signal.SIGPROF:
             return "llama.cpp did not finish"
         if self.signal is not None:
             return f"llama.cpp ended the process with {_signal_name(self.signal)}"
@@ -167,9 +155,8 @@ def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] |
 
 
 def _outcome(status: int, last: str, errors: bytes) -> ChildExit:
-    number = -status if status < 0 else _WINDOWS_ENDS.get(status)
-    if number is not None:
-        return ChildExit("", signal=number)
+    if status < 0:
+        return ChildExit("", signal=-status)
     with contextlib.suppress(ValueError, RecursionError):
         report = json.loads(last)
         if isinstance(report, dict) and status == 0:

@@ -214,10 +214,10 @@ def _deleted(name: str, paths: list[Path]) -> str:
     for path in paths:
         try:
             path.unlink()
-        except OSError as error:  # Windows keeps files that a process has mapped
+        except OSError as error:
             raise OptionError(
                 f"{path} cannot be removed: {error.strerror}",
-                "close the programs that use it, or make its folder writable",
+                "make its folder writable",
             ) from None
     return f"removed {name}, {freed / 1e6:.0f} MB"
 

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import platform
+import resource
 import subprocess
 import sys
 from functools import cache
@@ -105,12 +106,10 @@ def this_machine() -> Stamp:
 def address_space_left() -> float:
     """Return how many bytes this process may still map; infinity without a limit (`ulimit -v`)."""
     try:
-        import resource  # noqa: PLC0415 - absent on Windows
-
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         unlimited = limit == resource.RLIM_INFINITY
         return math.inf if unlimited else float(limit - psutil.Process().memory_info().vms)
-    except (ImportError, OSError, psutil.Error):
+    except (OSError, psutil.Error):
         return math.inf
 
 

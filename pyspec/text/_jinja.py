@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -145,9 +146,7 @@ class Renderings:
 
 def _limit(room: int) -> None:
     """Forbid core files and writing files, and limit memory to `room` bytes beyond what is in use."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no limits to set
-        import resource  # noqa: PLC0415 - absent on Windows
-
+    with contextlib.suppress(ValueError, OSError):
         most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
         with contextlib.suppress(OSError):  # other systems do not say what is in use
             pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
@@ -160,18 +159,16 @@ def _limit(room: int) -> None:
 
 @contextlib.contextmanager
 def _timed() -> Iterator[None]:
-    """Have the system end this process if the body takes too long; on Windows the parent does."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    """Have the system end this process if the body takes too long."""
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     yield
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def main(room: int) -> None:
     """Answer until the input ends."""
     # signals are for the parent, which may have answers to finish
-    for number in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)}:
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)

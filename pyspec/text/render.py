@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ MAX_SOURCE = 1 << 20
 ROOM = 256 << 20
 """Memory limit of the child for rendering, bytes."""
 
-TIMEOUT_S = 20.0 if hasattr(signal, "setitimer") else 5.0
+TIMEOUT_S = 20.0
 """How long to wait for a reply. The child limits its own CPU time, so this matters only on an overloaded machine."""
 
 

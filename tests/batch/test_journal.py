@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 
 import pytest
 from helpers.running import start
-from helpers.systems import full_device, limits
+from helpers.systems import full_device
 
 from pyspec.batch.journal import Journal
 from pyspec.errors import BatchWriteError, ResumeMismatch
@@ -126,7 +127,6 @@ def test_private(path):
 @pytest.fixture
 def file_limit():
     """Sets RLIMIT_FSIZE, and undoes it."""
-    resource = limits()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -142,7 +142,7 @@ def test_disk_full_keeps_whole_records(path, written, file_limit, into):
     with pytest.raises(BatchWriteError, match="3 records are kept"):
         journal.append(result(3))
     assert path.read_bytes() == written
-    file_limit(limits().RLIM_INFINITY)
+    file_limit(resource.RLIM_INFINITY)
     journal.append(result(3))
     assert journal.read(key(3)) == result(3)
     journal.close()

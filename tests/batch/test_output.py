@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import time
 
 import pytest
 from helpers.fake_batch import Fake, go
-from helpers.systems import limits, make_fifo
 
 from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, output_line
@@ -112,7 +112,7 @@ def test_odd_outputs_are_refused(go, lines, tmp_path, out):
     if out.startswith("link"):
         (tmp_path / out).symlink_to(tmp_path / "elsewhere")
     if out.startswith("pipe"):
-        make_fifo(tmp_path / out)
+        os.mkfifo(tmp_path / out)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.txt").write_text("x\n")
     with pytest.raises(InputError):
@@ -123,7 +123,6 @@ def test_odd_outputs_are_refused(go, lines, tmp_path, out):
 
 def test_disk_full_while_assembling_keeps_the_journal(go, lines, tmp_path):
     """The output is not there in part; with room again the same command only writes it."""
-    resource = limits()
     with pytest.raises(KeyboardInterrupt):
         go([lines], "out.jsonl", stop_after=5)
     size = (tmp_path / "out.jsonl.journal").stat().st_size

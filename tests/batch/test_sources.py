@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.systems import make_fifo
 
 from pyspec.batch.reading import Reading, find_sources, read_sources
 from pyspec.errors import InputError
@@ -65,7 +64,7 @@ def test_what_is_no_text_is_refused(tmp_path, name):
     """Missing files, patterns without a match, folders without text and pipes: one sentence each."""
     (tmp_path / "empty").mkdir()
     if name == "pipe":
-        make_fifo(tmp_path / name)
+        os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match=name.replace("*", ".")):
         find_sources([str(tmp_path / name)])
 

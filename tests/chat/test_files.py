@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from helpers.fake_chat import END, FakeModel
-from helpers.systems import make_fifo
 
 from pyspec.chat import files
 from pyspec.chat.dialogue import Conversation, Exchange
@@ -155,7 +154,7 @@ def test_what_is_no_saved_chat_is_refused(tmp_path: Path, data: bytes) -> None:
 def test_folders_and_devices_are_not_read(tmp_path: Path) -> None:
     """Nothing hangs on a FIFO or reads a device for ever."""
     fifo = tmp_path / "fifo"
-    make_fifo(fifo)
+    os.mkfifo(fifo)
     for path in (tmp_path, fifo, Path("/dev/zero")):
         with pytest.raises(InputError, match="not a regular file"):
             files.read_text(path)

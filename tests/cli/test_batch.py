@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import resource
 import signal
 import time
 from contextlib import ExitStack
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 from helpers.running import Done, Started, run, start
-from helpers.systems import limits
 from rich.console import Console
 
 from pyspec.batch import Batch
@@ -270,7 +270,6 @@ def test_second_process_is_refused(pyspec, many, halted):
 
 def test_disk_full_ends_with_a_sentence(pyspec, many, undisturbed, tmp_path):
     """RLIMIT_FSIZE in the middle of the journal: status 1, and the same command ends it once there is room."""
-    resource = limits()
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))

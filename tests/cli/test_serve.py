@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from helpers import running, tiny
 from helpers.running import port_of
-from helpers.systems import limits, linux
+from helpers.systems import linux
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
@@ -226,7 +227,6 @@ def test_a_name_that_a_proxy_passes_on(start):
 @linux  # which alone keeps to a limit of address space
 def test_a_context_that_does_not_fit_is_said_before_it_listens(refused):
     """It said ok, and answered each request with 500."""
-    resource = limits()
 
     def limit():
         pages = int(Path("/proc/self/statm").read_text().split()[0])

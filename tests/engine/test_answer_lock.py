@@ -130,7 +130,6 @@ def test_a_dropped_stream_that_is_closed_late_changes_nothing(
     assert llm.input_ids[: llm.n_tokens].tolist() == [9, 8, 7, *ids[:-1]]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_is_told(open_llama: Callable[..., Any], tiny_target: Path) -> None:
     """Its threads are not there: a decode would wait for them for ever. With one thread there is nothing to wait for.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,6 @@ from pyspec.batch.run import Batch
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
 from pyspec.store.heads import CHAINED_HEADS
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -25,8 +24,6 @@ from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.heads import NO_STATES
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 NAMES = ["llama", "qwen35", "gemma3", "deepseek2", "mamba2", "gpt-oss"]
 """One of each kind of memory: plain, hybrid with states that go back, sliding, latent, recurrent, sliding with sinks."""

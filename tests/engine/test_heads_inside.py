@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from helpers.forked import fork
 from pyspec.engine.selection import choose_parts
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]
 """One of each kind of memory: latent, hybrid with experts, hybrid."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from helpers.forked import fork
 from pyspec.engine.models import longest_draft
 from pyspec.engine.target import TargetLlama
 from pyspec.store.heads import NO_STATES
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 _KEPT = "lfm2 lfm2moe qwen35 qwen35moe qwen4exp nemotron_h nemotron_h_moe bailingmoe3 kimi-k3 deepseek4 glm5-next"
 NAMES = sorted({*_KEPT.split(), *NO_STATES} - tiny_archs.REFUSED - {"deepseek4"})

@@ -88,7 +88,6 @@ def test_measuring_leaves_none(left):
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_fork_does_not_wait_for_its_parents_workers(tiny_target):
     """Which it does not have: a model of one thread, loaded before, answers there."""
     plain = llama_cpp.Llama(str(tiny_target), n_threads=2, n_threads_batch=2, verbose=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from faults.cases import load
 from helpers import tiny
 from helpers.make_gguf import tiny_llama
 from helpers.running import run, start
-from helpers.systems import limits, linux
+from helpers.systems import linux
 from helpers.waiting import DEADLINE_S
 
 from pyspec.errors import InputError, OptionError
@@ -132,7 +133,6 @@ def test_23_ranges_of_a_call(option: str, tiny_ascii: Path) -> None:
 def test_27_little_memory(megabytes: int, smollm2: str) -> None:
     """Under a limit on address space it answers, or says one sentence."""
     import_module("pyspec.cli.generate")  # no import is what ends it
-    resource = limits()
 
     def limit() -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -167,7 +167,6 @@ DEFAULT = (("command", 200), ("class", 400))
 )  # fmt: skip
 def test_27_little_memory_from_the_start(megabytes: int, entry: str, smollm2: str) -> None:
     """The same for both in an interpreter that has to import everything first."""
-    resource = limits()
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import traceback
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="forks"),
     pytest.mark.usefixtures("own_cache"),
 ]
 

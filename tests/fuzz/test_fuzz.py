@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from fuzz.entries import FIRST, THEN
 from fuzz.mutate import CHANGES, KINDS
 from fuzz.seeds import NUMBERS, SEEDS
 from helpers.forked import run_child
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
-import pytest
 from helpers.forked import fork
 
 from pyspec.grammar import masks
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_a_fork_computes_masks_with_threads_of_its_own() -> None:
     """Those of the process that it was made from are not there: it would wait for them for ever."""
 

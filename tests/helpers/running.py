@@ -269,7 +269,7 @@ def start(
     before: what the process does first, such as limiting itself. begin: what it does then, in place of `pyspec`.
     halts: a method and the call of it before which the process stops itself, until SIGCONT comes.
     """
-    python = _python(begin) if new or not (hasattr(os, "fork") and forked.may_fork) else None
+    python = _python(begin) if new or not forked.may_fork else None
     if halts and python is None:
         before = partial(sitecustomize.halt, *halting(*halts)[sitecustomize.VARIABLE].split())
     elif halts:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,19 +15,7 @@ full_device = pytest.mark.skipif(
 )
 
 
-def limits() -> Any:
-    return pytest.importorskip("resource", reason="Windows has no limits of a process")
-
-
-def make_fifo(path: Path) -> None:
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("Windows has no pipes in folders")
-    os.mkfifo(path)
-
-
 def alive(pid: int) -> bool:
-    if os.name == "nt":
-        pytest.skip("Windows has no program that says so in a word")
     state = _state(pid)
     return bool(state) and not state.startswith("Z")
 

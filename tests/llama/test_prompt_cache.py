@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import llama_cpp
 import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, ask
-from helpers.systems import make_fifo
 
 from pyspec.errors import OptionError
 from pyspec.llama.prompt_cache import _NO_MATTER, PromptCache, settings_behind
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_written_is_named(
 
 def test_a_pipe_is_no_cache(open_llama: Open, tiny_target: Path, tmp_path: Path) -> None:
     """It would be waited for."""
-    make_fifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe")
     llm = open_llama(tiny_target, n_ctx=256)
     with pytest.raises(OptionError, match="not a regular file"):
         PromptCache(llm, tmp_path / "pipe").restore([5, 6])

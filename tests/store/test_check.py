@@ -112,7 +112,6 @@ def test_abort_of_llama_cpp_stays_in_the_child(
     assert caught.value.signal == signal.SIGABRT
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no such clock")
 def test_tokenizer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where our reader is bypassed, the system's clock ends the child before it has filled the memory."""
     made = tiny_llama()

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers.systems import make_fifo
 
 from pyspec.errors import InputEncoding, ModelNotFound
 from pyspec.store import files
@@ -74,7 +73,7 @@ def test_damage_is_said_once_and_written_anew(
     remember("colour", at, "red")
     (record,) = (own_cache / "facts").iterdir()
     record.unlink()
-    make_fifo(record) if there is None else record.write_bytes(there)
+    os.mkfifo(record) if there is None else record.write_bytes(there)
     assert [recall("colour", at) for _ in range(2)] == [None, None]
     (said,) = caplog.messages
     assert f"{record} is damaged" in said
@@ -165,7 +164,7 @@ def test_failure_leaves_the_old_file(tmp_path):
 
 def test_a_pipe_keeps_its_name(tmp_path):
     """As a device would: it is somebody's, and no file to be replaced."""
-    make_fifo(tmp_path / "out")
+    os.mkfifo(tmp_path / "out")
     with pytest.raises(OSError, match="not a regular file"):
         write_whole(tmp_path / "out", [b"new"])
     assert (tmp_path / "out").is_fifo()

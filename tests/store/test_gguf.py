@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from helpers.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
-from helpers.systems import make_fifo
 from helpers.waiting import DEADLINE_S
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -261,7 +260,7 @@ def test_unreadable_file(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fifo_is_refused_at_once(tmp_path: Path) -> None:
     """A FIFO without a writer is refused, where opening it would wait for ever."""
     path = tmp_path / "fifo.gguf"
-    make_fifo(path)
+    os.mkfifo(path)
     caught: list[BaseException] = []
 
     def read() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.systems import make_fifo
 from measure.rounds import load_rounds
 
 from pyspec.cli.server_options import _keys_in
@@ -31,12 +30,11 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_is_refused(reader: str, tmp_path: Path) -> None:
     """It would be waited for without end."""
-    make_fifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PyspecError, match="regular file"):
         READERS[reader](tmp_path / "pipe")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such device")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_device_is_refused(reader: str) -> None:
     with pytest.raises(PyspecError, match="regular file"):
