@@ -67,7 +67,7 @@ class Words(dict[str, int]):
     def pattern(self) -> re.Pattern[str]:
         """A pattern that matches any of the words."""
         groups: dict[str, list[str]] = {}
-        for word in sorted(self):
+        for word in sorted(self, key=len, reverse=True):
             groups.setdefault(word[:2], []).append(word)
         # grouped by their first characters: a flat alternation of thousands is slow at every possible start
         return re.compile("|".join(map(_any_of, groups.values())) or r"(?!)")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from llama_cpp import Llama
 
 from pyspec.chat.settings import ChatSettings, number_settings
 from pyspec.cli.command import command
@@ -82,6 +83,13 @@ def test_what_is_usual_is_allowed() -> None:
         low, high = each.usual
         assert each.allowed.low <= low <= each.default <= high <= each.allowed.high
         check_numbers({each.name: low, "beside": object()})
+
+
+def test_defaults_are_those_of_llama_cpp_python() -> None:
+    theirs = inspect.signature(Llama.create_completion).parameters
+    shared = {name: each.default for name, each in NUMBERS.items() if name in theirs}
+    assert len(shared) >= 11
+    assert shared == {name: theirs[name].default for name in shared}
 
 
 def test_a_number_out_of_range_is_named() -> None:
