@@ -141,7 +141,10 @@ class Renderings:
             self._templates[name] = self._environment.from_string(request["source"], variables)
             return ""
         self._now = request["now"]
-        return str(self._templates[name].render(request["arguments"]))
+        given = {"date_string": self._date("%d %b %Y"), **request["arguments"]}
+        return str(
+            self._templates[name].render(given)
+        )  # Llama 3.1 and 3.3 have an old date otherwise
 
 
 def _limit(room: int) -> None:

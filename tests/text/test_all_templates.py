@@ -6,6 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +112,8 @@ def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **how: Any) 
     """What `transformers` renders."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    asked = {"add_generation_prompt": True, **SPECIAL, **how}
+    today = datetime.now().astimezone().strftime("%d %b %Y")  # Llama's, as llama-server gives it
+    asked = {"add_generation_prompt": True, "date_string": today, **SPECIAL, **how}
     texts, _ = render_jinja_template(
         conversations=[messages], tools=tools, chat_template=source, **asked
     )
