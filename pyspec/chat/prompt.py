@@ -17,6 +17,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 
 from pyspec.chat import TWICE_S, state_path
 from pyspec.chat.ahead import TypeAhead
@@ -181,12 +182,27 @@ class TerminalReader:
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
+    pasted = Condition(_more_keys)
+
+    @keys.add("enter", filter=pasted, eager=True)
+    @keys.add("c-j", filter=pasted, eager=True)
+    def _newline(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("tab", filter=pasted, eager=True)
+    def _tab(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\t")
 
     @keys.add("c-g")
     def _edit(event: KeyPressEvent) -> None:
         event.current_buffer.open_in_editor()
 
     return keys
+
+
+def _more_keys() -> bool:
+    """Whether more came in the same read: a terminal without bracketed paste pastes, and nobody types so fast."""
+    return any(each.key != Keys.CPRResponse for each in get_app().key_processor.input_queue)
 
 
 def _history() -> History:

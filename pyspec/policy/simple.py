@@ -60,7 +60,6 @@ class ChoiceStats(msgspec.Struct):
     tokens_accepted: int = 0
     tokens_relaxed: int = 0
     tokens_verified: int = 0
-    tokens_emitted: int = 0
     ms_draft: float = 0.0
     ms_companion: float = 0.0
     ms_target: float = 0.0
@@ -77,7 +76,6 @@ class ChoiceStats(msgspec.Struct):
             self.tokens_accepted += seq.n_accepted * rounds
             self.tokens_relaxed += seq.n_relaxed * rounds
             self.tokens_verified += seq.n_verified * rounds
-            self.tokens_emitted += (seq.n_accepted + 1) * rounds
         self.ms_draft += outcome.t_draft * rounds
         self.ms_companion += outcome.t_companion * rounds
         self.ms_target += outcome.t_verify * rounds

@@ -172,6 +172,12 @@ def test_pasted_lines_are_one_entry(keys: PipeInput) -> None:
     assert TerminalReader().read() == TypedText("one\ntwo")
 
 
+def test_a_paste_without_brackets_is_one_entry(keys: PipeInput) -> None:
+    """From a terminal that marks no paste: lines and tabs stay, and the last newline sends it."""
+    keys.send_text("def f():\r\treturn 1\r\n/exit\r")
+    assert TerminalReader().read() == TypedText("def f():\n\treturn 1\n\n/exit")
+
+
 def test_control_c_and_d(keys: PipeInput) -> None:
     """One gives the line up, the other ends the input."""
     reader = TerminalReader()
