@@ -7,8 +7,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import platformdirs
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,6 +25,14 @@ _untimed = settings(deadline=None, suppress_health_check=_checks)
 settings.register_profile("anew", _untimed)
 settings.register_profile("settled", _untimed, derandomize=True)
 settings.load_profile("settled")
+
+# Facts about files, times and profiles are kept apart from the user's own; the fetched model is shared. Workers inherit this.
+if "PYSPEC_CACHE" not in os.environ:
+    models = platformdirs.user_cache_path("pyspec", appauthor=False) / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    _kept = TemporaryDirectory(prefix="pyspec-tests-")  # removed when this process ends
+    (Path(_kept.name) / "models").symlink_to(models)
+    os.environ["PYSPEC_CACHE"] = _kept.name
 
 # A shell has what it starts in the background ignore Ctrl-C, and what that starts would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
