@@ -42,7 +42,8 @@ def conversation_of(
         return Conversation(dialogue.system), None
     if raw:
         raise InputError(
-            "without a chat template there is no conversation to continue", "leave out -c or --raw"
+            "without a chat template there is no conversation to continue",
+            "leave out --continue or --raw",
         )
     from pyspec.chat.files import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
 

@@ -39,7 +39,7 @@ from pyspec.screen.words import STATS_HELP
 EXAMPLES = [
     ("pyspec chat", "The default model"),
     ("pyspec chat -m llama3.1:8b --draft llama3.2:1b", "Models from ollama"),
-    ("pyspec chat -c", "Continue the last chat"),
+    ("pyspec chat --continue", "Continue the last chat"),
     ("git diff | pyspec chat -s 'Review this.'", "One message from a pipe, answered on stdout"),
 ]
 
@@ -130,7 +130,7 @@ def chat(
         code = run(talk, entries, interactive=on_terminal, away=away)
         if on_terminal and talk.kept:
             talk.screen.note(
-                "this chat is saved; `pyspec chat -c` continues it, /chats lists others"
+                "this chat is saved; `pyspec chat --continue` continues it, /chats lists others"
             )
     model.close()
     return code

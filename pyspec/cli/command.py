@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 import re
 import sys
@@ -20,9 +19,6 @@ from pyspec.errors import InputEncoding
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-_ATTACHED = re.compile(r"-[A-Za-z]-?[0-9.]+")
-"""A one-letter option with a number attached, such as -n64."""
 
 _RANGE = re.compile(r" *\[[-\d.<=]*x[-\d.<>=]*\]|; [-\d.<=]*x[-\d.<>=]*(?=\])")
 """The allowed range that click appends to an option's help; it is removed, since errors state it."""
@@ -44,10 +40,7 @@ ENVIRONMENT = (
 
 
 class Option(click.Option):
-    """An option of a group. aliases: names from other programs, which work but are not listed.
-
-    words: the possible values, for an option whose value may be left out; a following word not among them is not its value.
-    """
+    """An option of a group. aliases: names from other programs, which work but are not listed."""
 
     def __init__(
         self,
@@ -55,7 +48,6 @@ class Option(click.Option):
         names: Sequence[str],
         group: str,
         aliases: Sequence[str] = (),
-        words: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         settings.setdefault("show_default", settings.get("default") not in (None, ""))
@@ -64,7 +56,6 @@ class Option(click.Option):
             self.metavar = "N" if isinstance(self.type, type(click.INT)) else "X"
         self.group = group
         self.aliases = frozenset(aliases)
-        self.words = tuple(words)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the listed names and the help text."""
@@ -133,7 +124,7 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 class Subcommand(click.Command):
-    """A subcommand with groups and examples in `--help`, and strict parsing of short options.
+    """A subcommand with groups and examples in `--help`.
 
     first: the most needed options, separated by blanks: `--help` lists these, `--help-all` all. Without it `--help` lists
     all.
@@ -163,33 +154,14 @@ class Subcommand(click.Command):
             if each.name in self.first or "--help" in each.opts or "--help-all" in each.opts
         ]
 
-    def make_parser(self, ctx: click.Context) -> Any:
-        """Return a parser that takes a word such as -md as one option, not as `-m d` like click's."""
-        parser: Any = super().make_parser(ctx)
-        match_short, match_long = parser._match_short_opt, parser._match_long_opt  # noqa: SLF001 - no public seam
-        by_name = {name: each for each in self.params for name in each.opts}
-
-        def short(arg: str, state: Any) -> None:
-            if arg == "-c" and "--continue" in by_name and not _number_follows(state.rargs):
-                match_long("--continue", None, state)
-            elif len(arg) == 2 or _ATTACHED.fullmatch(arg):
-                match_short(arg, state)
-            else:
-                raise click.NoSuchOption(arg, possibilities=_near(arg, by_name), ctx=ctx)
-
-        def long(name: str, value: str | None, state: Any) -> None:
-            words = getattr(by_name.get(name), "words", ())
-            if words and value is None and not (state.rargs and state.rargs[0] in words):
-                state.rargs.insert(0, words[0])
-            try:
-                match_long(name, value, state)
-            except click.NoSuchOption:
-                raise click.NoSuchOption(
-                    name, possibilities=_near(name, by_name)[:1], ctx=ctx
-                ) from None
-
-        parser._match_short_opt, parser._match_long_opt = short, long  # noqa: SLF001
-        return parser
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; say what -c takes where nothing follows it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadOptionUsage as error:
+            if error.option_name != "-c":
+                raise
+            raise click.UsageError(_of_context(ctx), ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group, in order of first appearance."""
@@ -234,17 +206,6 @@ def _help_all(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-def _number_follows(rest: Sequence[str]) -> bool:
-    return bool(rest) and rest[0].lstrip("-").isdigit()
-
-
-def _near(arg: str, known: Any) -> list[str]:
-    letters = arg.lstrip("-").partition("=")[0]
-    by_letters = {name.lstrip("-"): name for name in known}  # dashes are alike in all of them
-    near = difflib.get_close_matches(letters, by_letters, n=3, cutoff=0.7)
-    return [by_letters[found] for found in near]
-
-
 class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
     """Text of the command line, which must be UTF-8."""
 
@@ -268,6 +229,31 @@ class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generi
 TEXT = _Text()
 
 
+_MIN_CTX = 16
+
+
+class Context(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
+    """The size of a context in tokens; 0 for the model's own."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return the number. Refuses text, which other programs take behind -c to go on."""
+        if not str(value).isdecimal():
+            raise click.UsageError(_of_context(ctx), ctx)
+        if 0 < int(value) < _MIN_CTX:
+            raise click.UsageError(
+                f"a context of {value} tokens is too small; {_of_context(ctx)}", ctx
+            )
+        return int(value)
+
+
+def _of_context(ctx: click.Context | None) -> str:
+    goes_on = ctx is not None and any("--continue" in each.opts for each in ctx.command.params)
+    rest = "; --continue goes on with the last answer" if goes_on else ""
+    return f"-c takes the size of the context, a number of at least {_MIN_CTX}, or 0{rest}"
+
+
 class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on
     """How many layers go to devices: `auto`, `all` or a number."""
 
@@ -286,6 +272,7 @@ class Layers(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
         return number
 
 
+CONTEXT = Context()
 LAYERS = Layers()
 
 

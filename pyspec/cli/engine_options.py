@@ -72,7 +72,7 @@ class EngineOptions:
         help="Largest part that it computes at once, tokens.")
     n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
         type=click.IntRange(1, 4096), help="Threads for reading prompts; if not given, as -t.")
-    flash_attn: bool | str | None = option("Engine", "-fa", "--flash-attn", metavar="[on|off|auto]", words=list(_ON_OFF),
+    flash_attn: bool | str | None = option("Engine", "-fa", "--flash-attn", metavar="on|off|auto",
         type=CodedChoice(_ON_OFF), help="Flash attention; if not given, auto: what is measured to be faster here.")
     type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
         help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")

@@ -60,7 +60,7 @@ EXAMPLES = [
     ('pyspec generate "Name three rivers."', "The default model"),
     ('cat report.txt | pyspec generate "Summarize:"', "The prompt, followed by piped text"),
     ('pyspec generate -m llama3.1:8b --draft llama3.2:1b "Why?"', "Models from ollama"),
-    ('pyspec generate -c "And shorter?"', "Continue from the last answer"),
+    ('pyspec generate --continue "And shorter?"', "Continue from the last answer"),
     ('pyspec generate --json-schema schema.json "Name a city."', "JSON that follows a schema"),
 ]
 

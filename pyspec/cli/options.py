@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspec.cli.command import LAYERS, TEXT, model_names, option
+from pyspec.cli.command import CONTEXT, LAYERS, TEXT, model_names, option
 from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
 from pyspec.sampling.limits import MAX_TOKENS
@@ -57,7 +57,7 @@ class ModelOptions:
         type=_template_arg, help="A variable of the template, such as enable_thinking=false; may be repeated.")
     trust_model: bool = option("Models", "--trust-model", is_flag=True,
         help="Skip the trial load of a model file seen for the first time.")
-    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=click.IntRange(min=0),
+    ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=CONTEXT,
         default=4096, help="Context size in tokens, for prompt and answer together; 0 for the model's training length, or what "
         "memory holds.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
@@ -201,8 +201,8 @@ class DialogueOptions(SystemOptions):
 
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
-        help="Continue the last answer or chat; -c without a number does the same.")
-    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation for -c.")
+        help="Continue the last answer or chat.")
+    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation for --continue.")
     # fmt: on
 
 

@@ -56,7 +56,7 @@ def test_a_chat_stands_on_lines_that_fit(folder: Path) -> None:
 
 
 def test_an_earlier_chat_is_opened_and_goes_on_in_its_own_file(folder: Path) -> None:
-    """As after `pyspec chat -c`."""
+    """As after `pyspec chat --continue`."""
     older, _ = keep("first"), keep("second")
     chat, _ = talk(FakeModel(["more"]), QUIET)
     chat.log = files.new_path()

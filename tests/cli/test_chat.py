@@ -275,7 +275,7 @@ def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
     first = chat(stdin=b"Say one.")
     assert first.returncode == 0, first.stderr
     (path,) = tmp_path.iterdir()
-    again = chat("-c", stdin=b"Say two.")
+    again = chat("--continue", stdin=b"Say two.")
     assert ">>> Say one." in again.stderr
     more = [
         "generate",

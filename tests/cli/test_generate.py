@@ -69,7 +69,7 @@ def test_another_model_that_goes_on_is_named(
     assert run("-m", gone, *common, PYSPEC_CHATS=chats).returncode == 0
     gone.unlink()
     stand_in(monkeypatch, stays)
-    done = run("-c", *common, PYSPEC_CHATS=chats)
+    done = run("--continue", *common, PYSPEC_CHATS=chats)
     assert "this conversation was held with gone, not with scripted" in done.stderr
 
 

@@ -53,11 +53,7 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
         (["--ctx-size", "512"], "ctx", 512),
         (["-c512"], "ctx", 512),
         (["-c", "0"], "ctx", 0),
-        (["-c"], "going_on", True),
-        (["-c", "And shorter?"], "going_on", True),
-        (["-c", "And shorter?"], "prompt", ("And shorter?",)),
-        (["-fa"], "flash_attn", True),
-        (["-fa", "the prompt"], "prompt", ("the prompt",)),
+        (["--continue", "And shorter?"], "going_on", True),
         (["-fa", "off", "the prompt"], "flash_attn", False),
         (["-ctk", "q8_0"], "type_k", 8),
         (["-r", "END"], "stop", ("END",)),
@@ -82,37 +78,6 @@ def parsed(*words: str, command: click.Command = generate) -> dict[str, object]:
 )
 def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) -> None:
     assert parsed(*words)[name] == value
-
-
-@pytest.mark.parametrize("word", ["-mx", "-np", "-temp", "-model", "-cnv"])
-@pytest.mark.parametrize("command", [generate, chat, profile, draft, serve])
-def test_words_that_are_none_are_refused_by_name(word: str, command: click.Command) -> None:
-    """-mx is not `-m x`: a misread option would load the wrong model."""
-    with pytest.raises(click.NoSuchOption, match=f"'?{word}"):
-        parsed(word, "value", command=command)
-
-
-def test_one_dash_too_few_is_explained() -> None:
-    """-temp is met with --temp."""
-    with pytest.raises(click.NoSuchOption) as caught:
-        parsed("-temp", "1")
-    assert "--temp" in (caught.value.possibilities or [])
-
-
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("--tmp", ["--temp"]),
-        ("--lengt", ["--length"]),
-        ("--max-token", ["--max-tokens"]),
-        ("--foo", []),
-    ],
-)
-def test_a_misspelt_option_is_met_with_the_nearest_alone(word: str, meant: list[str]) -> None:
-    """Not with whatever else has the same letters, by the alphabet; dashes make nothing near."""
-    with pytest.raises(click.NoSuchOption) as caught:
-        parsed(word, "1")
-    assert (caught.value.possibilities or []) == meant
 
 
 @pytest.mark.parametrize(
@@ -379,3 +344,17 @@ def test_an_option_that_is_gone_is_refused_by_what_to_use(
             main(["generate", *words])
         assert left.value.code == 2
         assert f"there is no option {name}; {GONE[name]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["-c"], ["-c", "And shorter?"], ["-c", "5", "hi"], ["hi", "-c"]])
+def test_the_context_is_no_continuation(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other programs go on by -c: a sentence says what does so here, where it does."""
+    for command, goes_on in (("generate", True), ("serve", False)):
+        with pytest.raises(SystemExit) as left:
+            main([command, *words])
+        assert left.value.code == 2
+        said = capsys.readouterr().err
+        assert "-c takes the size of the context" in said or not goes_on
+        assert ("--continue" in said) is goes_on
