@@ -354,7 +354,7 @@ class Generation(Mirror):
             names = session.assembly.draft, session.assembly.companion
             report = statistics.report(policy)
             block = options.block(statistics.tally, report, names, self.verification)
-            self.last_speculation = SpeculationBlock(block, statistics.tokens, self)
+            self.last_speculation = SpeculationBlock(block)
             self._note(session.assembly.hint())
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -382,9 +381,6 @@ class SpeculativeLlama(Generation):
 
     def __repr__(self) -> str:
         return model_line(self)
-
-    def _repr_html_(self) -> str:
-        return f"<code>{escape(model_line(self))}</code>"
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

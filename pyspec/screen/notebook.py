@@ -1,23 +1,13 @@
-"""How objects appear at a Python prompt and in a notebook: a sentence, and an answer's tokens in colours."""
+"""How objects appear at a Python prompt and in a notebook: a sentence, and an answer as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
-from pyspec.screen.token_view import TokenPaint
 from pyspec.screen.words import speed_sentence
-from pyspec.text.tokens import Source, Token
 
-_COLOURS = {"green": "color:#2e8b57", "bold yellow": "color:#b8860b;font-weight:bold", "": ""}
-_LEGEND = (
-    (Source.ACCEPTED, "drafted and right", "green"),
-    (Source.RELAXED, "drafted and close", "bold yellow"),
-)
 _SHOWN = 60
 
 
@@ -32,17 +22,7 @@ class _PlainDict(dict[str, Any]):
 
 
 class SpeculationBlock(_PlainDict):
-    """The `speculation` block of a result: a dict with a sentence about what drafts did.
-
-    tokens: of the answer; model: the object that answered, for the tokens' text while it is open. Copies are plain dicts.
-    """
-
-    def __init__(
-        self, block: Mapping[str, Any], tokens: Sequence[Token] = (), model: Any = None
-    ) -> None:
-        super().__init__(block)
-        self._tokens = tuple(tokens)
-        self._model = (lambda: None) if model is None else ref(model)
+    """The `speculation` block of a result: a dict with a sentence about what drafts did. Copies are plain dicts."""
 
     @property
     def sentence(self) -> str:
@@ -57,23 +37,6 @@ class SpeculationBlock(_PlainDict):
         return (
             f"<speculation: {'; '.join([self.sentence, *([', '.join(counts)] if counts else [])])}>"
         )
-
-    def _repr_html_(self) -> str:
-        return f"<div>{self._painted()}<small>{escape(self.sentence)}</small></div>"
-
-    def _painted(self) -> str:
-        """The tokens in the colours of their sources, and a legend; empty once the model is closed."""
-        model = self._model()
-        if model is None or not self._tokens or not model.is_open:
-            return ""
-        paint = TokenPaint(model.piece, colour=True)
-        paint.take(self._tokens)
-        text = b"".join(model.piece(token.id) for token in self._tokens).decode("utf-8", "replace")
-        parts = [_span(part, style) for part, style in paint(text)]
-        shown = '<pre style="white-space:pre-wrap">{}</pre>'.format("".join(parts))
-        sources = {token.source for token in self._tokens}
-        marks = [_span(words, style) for source, words, style in _LEGEND if source in sources]
-        return shown + (f"<small>{', '.join(marks)}. </small>" if marks else "")
 
 
 _COUNTS = ("drafted", "verified", "accepted", "relaxed")
@@ -93,16 +56,10 @@ class ResultView(_PlainDict):
         block = self.get("speculation")
         return f"<answer {text!r}; {block.sentence if isinstance(block, SpeculationBlock) else 'decoded plainly'}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_markdown_(self) -> str:
         block = self.get("speculation")
-        if isinstance(block, SpeculationBlock) and (html := block._painted()):  # noqa: SLF001 - of this module
-            return f"<div>{html}<small>{escape(block.sentence)}</small></div>"
-        return f'<pre style="white-space:pre-wrap">{escape(self._content)}</pre>'
-
-
-def _span(text: str, style: str) -> str:
-    shown = escape(text)
-    return f'<span style="{_COLOURS[style]}">{shown}</span>' if style else shown
+        note = f"\n\n*{block.sentence}*" if isinstance(block, SpeculationBlock) else ""
+        return self._content + note
 
 
 def shown_as(result: Any) -> Any:

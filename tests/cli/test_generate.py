@@ -181,8 +181,6 @@ def test_no_tokens_at_all(smollm2: str) -> None:
         (["b\udcff"], 2, "UTF-8"),
         (["x", "-s", "b\udcff"], 2, "--system-prompt is not UTF-8"),
         (["x", "--stop", "b\udcff"], 2, "not UTF-8"),
-        (["x", "-mx"], 2, "-mx"),
-        (["x", "-zz"], 2, "-zz"),
         (["x", "--tempp", "1"], 2, "--temp"),
         (["x", "-p", "y"], 2, "twice"),
         (["x", "-ngl", "some"], 2, "all"),
