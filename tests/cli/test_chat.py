@@ -270,7 +270,7 @@ def test_a_terminal_without_a_screen_is_told_what_is_waited_for(
 
 
 def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
-    """A chat is in the log without being saved; -c goes on with it, here and in generate."""
+    """A chat is in the log without being saved; --continue goes on with it, here and in generate."""
     chat = partial(run, *words(smollm2, "-n", "4"), PYSPEC_CHATS=str(tmp_path))
     first = chat(stdin=b"Say one.")
     assert first.returncode == 0, first.stderr
@@ -289,7 +289,7 @@ def test_chats_are_kept_and_go_on(smollm2: str, tmp_path: Path) -> None:
         "512",
         "--temp",
         "0",
-        "-c",
+        "--continue",
         "Say three.",
     ]
     done = run(*more, PYSPEC_CHATS=str(tmp_path))
