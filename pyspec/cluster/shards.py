@@ -1,8 +1,4 @@
-"""Journals of many writers in one folder, so that no worker repeats what another has finished.
-
-Ray gives a dataset's rows to any process in any order, so an index does not identify a record; its id and the hash of its
-request do. Each process writes its own journal, and reads those of the others.
-"""
+"""Journals of many workers in one folder, so that none repeats what another has finished."""
 
 from __future__ import annotations
 
@@ -10,48 +6,32 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from pyspec.batch.journal import Journal, finished
+from pyspec.batch.journal import Journal, Key, finished
 from pyspec.errors import BatchWriteError
 from pyspec.requests.records import Record
 from pyspec.text.result import RecordResult
 
 
 class JournalFolder:
-    """The finished records of a folder, and this process's journal in it. run: identity of the models and options.
+    """The answered records of a folder when it was opened, and this process's journal in it. run: identity of the batch.
 
-    Failed records do not count as finished. Raises BatchWriteError, and ResumeMismatch if the folder belongs to other models
-    or options.
+    Raises BatchWriteError, and ResumeMismatch if the folder belongs to other models or options.
     """
 
     def __init__(self, folder: Path, run: dict[str, Any]) -> None:
-        self._places: dict[tuple[str, str], tuple[Path, int, int]] = {}
+        self._known: dict[Key, RecordResult] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.journal")):
                 with path.open("rb") as stream:
-                    for result, offset, size in finished(stream, path, run):
+                    for result, *_ in finished(stream, path, run):
                         if result.error is None:
-                            self._places[result.id, result.prompt_sha256] = path, offset, size
+                            self._known[result.id, result.prompt_sha256] = result
         except OSError as error:
             raise BatchWriteError(f"{folder} cannot be used: {error.strerror}") from None
         self._own = Journal(folder / f"{uuid.uuid4().hex}.journal", run)
+        self.append, self.close = self._own.append, self._own.close
 
-    def find(self, index: int, record: Record) -> RecordResult | None:
-        """The result of a finished record, renumbered to this index; None for an unfinished one."""
-        place = self._places.get((record.id, record.sha256))
-        if place is None:
-            return None
-        path, offset, size = place
-        with path.open("rb") as stream:
-            stream.seek(offset)
-            return replace(msgspec.json.decode(stream.read(size), type=RecordResult), index=index)
-
-    def append(self, result: RecordResult) -> None:
-        """Add a finished record. Raises BatchWriteError."""
-        self._own.append(result)
-
-    def close(self) -> None:
-        self._own.close()
+    def find(self, record: Record) -> RecordResult | None:
+        """The result of an answered record; None for another one."""
+        return self._known.get((record.id, record.sha256))

@@ -14,16 +14,11 @@ from helpers.rays import OF_RAY  # noqa: E402
 
 from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.cluster.attempts import Attempts  # noqa: E402
-from pyspec.cluster.batch import RayBatch, _Actor, _blocks, answer, cut, largest_share  # noqa: E402
+from pyspec.cluster.batch import RayBatch, _Rows, answer, largest_share  # noqa: E402
+from pyspec.errors import EngineError, OptionError, ResumeMismatch  # noqa: E402
 from pyspec.requests.records import Record  # noqa: E402
 
 pytestmark = [*OF_RAY, pytest.mark.usefixtures("cluster")]
-
-
-def begun():
-    """What tells workers apart from what kills them."""
-    return ray.remote(num_cpus=0)(Attempts).remote()
 
 
 PROMPTS = ["abc", "hello", "once upon a time", "the end"] * 3
@@ -68,44 +63,13 @@ def test_threads_are_the_clusters_share(arguments, tiny_target):
     assert {given: largest_share(*given) for given in shares} == shares
     none = {**arguments, "n_threads": None, "n_threads_batch": None}
     with RayBatch(str(tiny_target), workers=1, **none) as batch:
-        assert len(list(batch.run_indexed([(0, Record(id="a", prompt="a"))]))) == 1
-        assert batch._arguments["n_threads"] == 3
-
-
-def test_both_workers_have_work(arguments, tiny_target):
-    """40 alike over two workers are blocks of 5, both have one, and results come one by one, before all are done."""
-    records = [Record(id=str(i), prompt=f"{'abcdefgh'[i % 8]} word") for i in range(40)]
-    with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
-        found = []
-        for result in batch.run_indexed(list(enumerate(records))):
-            found.append(result.index)
-            if len(found) == 1:
-                given = [index for _, block in batch._blocks.values() for index in block]
-            if len(found) == 10:
-                early = batch.stats()["tokens"]
-        stats = batch.stats()
-    assert sorted(found) == list(range(40))
-    assert (early, stats["tokens"]) == (120, 480)
-    assert stats["seconds"] > 0
-    assert stats["tokens_per_second"] == pytest.approx(480 / stats["seconds"], rel=0.01)
-    assert sorted([*given, found[0]]) == list(range(10))
-
-
-def test_blocks_have_about_as_many_tokens():
-    """A long prompt is a block of its own, short ones are many in one; none is left out, in their order."""
-    settings = Settings(max_tokens=0)
-    sizes = [1, 1, 300, 1, 1, 1, 1, 300, 1]
-    records = [(i, Record(id=str(i), prompt="x" * 30 * n)) for i, n in enumerate(sizes)]
-    blocks = cut(records, settings, 300)
-    found = [[index for index, _ in block] for block in blocks]
-    assert found == [[0, 1], [2], [3, 4, 5, 6], [7], [8]]
-    assert len(cut(records[:1] * 2000, settings, 10**9)) == 2
+        assert batch._share() == {"num_cpus": 3, "num_gpus": 0}
 
 
 def _actors():
     """Process ids of this machine's actors, by the title that Ray gives them."""
     lines = Path("/proc").glob("[0-9]*/cmdline")
-    return [int(line.parent.name) for line in lines if b"ray::_Actor" in _read(line)]
+    return [int(line.parent.name) for line in lines if b"ray::MapWorker" in _read(line)]
 
 
 def _read(path):
@@ -147,17 +111,16 @@ def test_what_a_journal_has_is_not_computed_again(arguments, tiny_target, tmp_pa
     pyarrow = pytest.importorskip("pyarrow")
 
     def answers(**columns):
-        table = pyarrow.table({"id": ["a", "b", "c"], "prompt": ["abc", "hello", "x"], **columns})
-        (block,) = _blocks(table, arguments["settings"], 10**6)["records"]
-        actor = _Actor(str(tiny_target), arguments, str(tmp_path / "done"), begun())
-        run, computed = actor._batch.run_indexed, []
+        worker = _Rows(str(tiny_target), arguments, str(tmp_path / "done"))
+        run, computed = worker._batch.run_indexed, []
 
         def noted(records):
             computed.extend(record.id for _, record in records)
             return run(records)
 
-        monkeypatch.setattr(actor._batch, "run_indexed", noted)
-        found = actor(pyarrow.table({"records": [block]}))
+        monkeypatch.setattr(worker._batch, "run_indexed", noted)
+        table = {"id": ["a", "b", "c"], "prompt": ["abc", "hello", "x"], **columns}
+        found = worker(pyarrow.table(table))
         return computed, dict(zip(found["id"], found["text"], strict=True))
 
     first = answers(max_tokens=[None, None, -1])
@@ -171,12 +134,10 @@ def test_what_a_journal_has_is_not_computed_again(arguments, tiny_target, tmp_pa
 
 def test_a_journal_of_other_options_is_refused(arguments, tiny_target, tmp_path):
     """And rows that have no id cannot be found in one."""
-    from pyspec.errors import OptionError, ResumeMismatch
-
-    _Actor(str(tiny_target), arguments, str(tmp_path))
+    _Rows(str(tiny_target), arguments, str(tmp_path))
     other = {**arguments, "settings": Settings(max_tokens=5, raw=True)}
     with pytest.raises(ResumeMismatch, match="max_tokens"):
-        _Actor(str(tiny_target), other, str(tmp_path))
+        _Rows(str(tiny_target), other, str(tmp_path))
     rows = ray.data.from_items([{"prompt": "abc"}])
     with pytest.raises(OptionError, match="id"):
         answer(rows, str(tiny_target), journal=tmp_path, **arguments)
@@ -205,9 +166,8 @@ def test_a_dataset_goes_on_where_it_stopped(arguments, tiny_target, tmp_path):
 def test_a_row_that_cannot_be_read_is_its_own_error(arguments, tiny_target):
     """Beside good ones, which are answered."""
     pyarrow = pytest.importorskip("pyarrow")
-    block = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
-    packed = pyarrow.table(_blocks(block, arguments["settings"], 10**6))
-    found = _Actor(str(tiny_target), arguments, begun=begun())(packed)
+    rows = pyarrow.table({"id": ["a", "b"], "prompt": ["abc"] * 2, "max_tokens": [None, "many"]})
+    found = _Rows(str(tiny_target), arguments)(rows)
     errors = dict(zip(found["id"], found["error"], strict=True))
     assert not errors["a"]
     assert "cannot be read" in errors["b"]
@@ -217,16 +177,13 @@ def test_ids_are_numbers_or_texts_and_other_columns_are_let_be(arguments, tiny_t
     """A dataset has columns of its own, which may be called as a record's place or as what a former run wrote."""
     pyarrow = pytest.importorskip("pyarrow")
     own = {"index": ["x", "x"], "error": ["", "it failed"], "source": [1, 2], "line": ["a", "b"]}
-    block = pyarrow.table({"id": [7, 8], "prompt": ["abc", "hello"], **own})
-    packed = pyarrow.table(_blocks(block, arguments["settings"], 10**6))
-    found = _Actor(str(tiny_target), arguments, begun=begun())(packed)
+    rows = pyarrow.table({"id": [7, 8], "prompt": ["abc", "hello"], **own})
+    found = _Rows(str(tiny_target), arguments)(rows)
     assert sorted(zip(found["id"], found["error"])) == [("7", ""), ("8", "")]
 
 
 def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
     """Ray would wait for such a machine for ever, without a word."""
-    from pyspec.errors import OptionError
-
     many = {**arguments, "n_threads": 4}
     with (
         RayBatch(str(tiny_target), workers=1, **many) as batch,
@@ -235,42 +192,20 @@ def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
         list(batch.run_indexed([(0, Record(id="a", prompt="a"))]))
 
 
-@pytest.fixture
-def deaths(monkeypatch, tmp_path):
-    """A folder with a file for each worker that the prompt "poison" ended."""
+def test_a_record_that_ends_every_worker_ends_the_batch(arguments, tiny_target, monkeypatch):
+    """After as many attempts as Ray makes; the rest is answered by the same command without it."""
     import pyspec.cluster.batch as module
 
-    class Mortal(module._Actor):
+    class Mortal(module._Records):
         def answer(self, records):
-            for index, record in records:
-                if record.prompt == "poison":
-                    (tmp_path / f"{os.getpid()}").touch()
-                    os._exit(1)
-                yield from super().answer([(index, record)])
+            if any(record.prompt == "poison" for record in records):
+                os._exit(1)
+            return super().answer(records)
 
-    monkeypatch.setattr(module, "_Actor", Mortal)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("deaths")
-def test_a_record_that_ends_its_worker_fails_alone(arguments, tiny_target):
-    """The others are answered, however many workers it costs."""
-    records = [Record(id=str(i), prompt="poison" if i == 3 else "ab" * (i + 1)) for i in range(8)]
-    with RayBatch(str(tiny_target), workers=1, **arguments) as batch:
-        found = {result.index: result for result in batch.run_indexed(list(enumerate(records)))}
-    assert sorted(found) == list(range(8))
-    assert [i for i, result in found.items() if result.error] == [3]
-    assert "died 3 times" in found[3].error.message
-
-
-def test_a_row_that_ends_its_worker_is_its_own_error(arguments, tiny_target, deaths):
-    """Of a dataset, too: Ray would try its block for ever. Two in a block cost three workers each, and one before."""
-    rows = [{"id": i, "prompt": "poison" if i in (1, 3) else "ab" * (i + 1)} for i in range(5)]
-    data = ray.data.from_items(rows)
-    found = answer(data, str(tiny_target), workers=1, block_tokens=10**6, **arguments).take_all()
-    assert {row["id"]: bool(row["text"]) for row in found} == {
-        str(i): i not in (1, 3) for i in range(5)
-    }
-    errors = [row["error"] for row in found if row["error"]]
-    assert ["died 3 times" in error for error in errors] == [True, True]
-    assert len(list(deaths.iterdir())) == 7
+    monkeypatch.setattr(module, "_Records", Mortal)
+    records = [Record(id=str(i), prompt="poison" if i == 3 else "ab") for i in range(8)]
+    with (
+        RayBatch(str(tiny_target), workers=1, **arguments) as batch,
+        pytest.raises(EngineError, match="worker"),
+    ):
+        list(batch.run_indexed(list(enumerate(records))))

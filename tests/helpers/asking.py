@@ -9,11 +9,6 @@ from http.client import HTTPConnection
 
 from helpers.waiting import DEADLINE_S
 
-POSTED = {"type": "http", "method": "POST", "path": "/v1/completions", "raw_path": b"/v1/completions",
-          "headers": [(b"content-type", b"application/json")], "query_string": b"", "http_version": "1.1",
-          "scheme": "http", "root_path": "", "client": None, "server": None}  # fmt: skip
-"""A request as it comes to an application."""
-
 
 def body(text="hello", **options):
     messages = [{"role": "user", "content": text}]
