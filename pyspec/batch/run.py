@@ -21,10 +21,10 @@ from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import Role
+from pyspec.engine.learned import PairMemory
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
-from pyspec.engine.profiles import policies_of
 from pyspec.engine.selection import MemoryChoice
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
@@ -134,7 +134,9 @@ class Batch:
         self._scheduler: Scheduler | None = None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
         rule, draw = settings.rule, settings.sampling.draw
-        self._policies = policies_of(models.target, sides, policy, rule=rule, draw=draw)
+        self._pair = PairMemory(models.target, sides)
+        self._pair.kept_by(self)
+        self._policies = self._pair.begin(models.target, sides, policy, rule=rule, draw=draw)
         self.parallel = parallel or self._at_once(self._policies.curve)
         self._fixed = parallel is not None or exact  # texts of `exact` depend on it
         self._needs = [n_ctx] * self.parallel if interactive else []
@@ -265,6 +267,8 @@ class Batch:
                 ended = scheduler.round()
                 if after is not None:
                     after()
+                if ended:
+                    self._pair.keep_now_and_then()
                 yield from ended
                 if scheduler.outgrown:
                     self._outgrow(scheduler.waiting.jobs)
@@ -310,7 +314,7 @@ class Batch:
             most=None if self._fixed else self._room, pass_ms=self._policies.curve.target.table()[1],
             must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
-        self.parallel, made.engine.temper = made.n_slots, self._policies.temper
+        self.parallel, made.engine.temper = made.n_slots, self._pair.temper
         self.on_placed(self.placed)
         for note in (*made.assembly.notes, made.assembly.hint()):
             if note and note not in self._noted:
@@ -340,6 +344,7 @@ class Batch:
 
     def _close_contexts(self) -> None:
         if self._contexts is not None:
+            self._pair.temper = self._contexts.engine.temper
             self._decode_us = self._decoding()
             if self._prompt_cache is not None and self._scheduler is not None:
                 self._scheduler.prefixes.save(PromptFile(self.target, Path(self._prompt_cache)))
@@ -374,6 +379,7 @@ class Batch:
     def close(self) -> None:
         """Free the models. Further calls do nothing."""
         self._close_contexts()
+        self._pair.keep()
         self._models.close()
 
     def __del__(self) -> None:

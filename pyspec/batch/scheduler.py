@@ -206,8 +206,8 @@ class Scheduler:
 
     def _forget(self, seq: int) -> None:
         """Reset the policies' and the drafter's state of a sequence for its new text."""
-        self._policies.begin_sequence(seq, self.active[seq].job.options.sampling.draw)
         drafter, job = self._contexts.drafter, self.active[seq].job
+        self._policies.begin_sequence(seq, job.options.rule(), job.options.sampling.draw)
         if drafter is not None:
             drafter.begin(seq, job.owner)
             if job.predicted:

@@ -16,7 +16,6 @@ from pyspec.engine.handle import Role
 from pyspec.engine.models import can_roll_back
 from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
 from pyspec.engine.pictures import Picture, Projector, places_of
-from pyspec.engine.profiles import keep_learned, keep_seen
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions
@@ -148,21 +147,19 @@ class LlamaChat:
         """Free the models, and keep what was learned for the next process."""
         if self.stats is not None and self.llm.is_open:
             self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
-            keep_learned(self.llm, self.llm.assembly.sides, self.llm.taught())
-            self._keep_times()
+            self._time_unseen()
         if self._projector is not None:
             self._projector.close()
         self.llm.close()
 
-    def _keep_times(self) -> None:
-        """Keep decode times, after measuring those that no round has shown; not if other programs used the machine."""
+    def _time_unseen(self) -> None:
+        """Measure decode times that no round has shown; not if other programs used the machine."""
         threads = self.llm.assembly.loop.threads
         if threads is not None and not threads.steady:
             return
         if not self._watch.busy(int(self.llm.n_threads)):
             with suppress(PyspecError):
                 time_unseen(self.llm, self.llm.curve)
-        keep_seen(self.llm, self.llm.assembly.sides, self.llm.curve, self._watch)
 
     def use(self, confirm: Confirm | None = None, **other: str) -> None:
         """Reopen with another model, draft or companion; the context is read again. On an error, reopen the former ones.

@@ -12,7 +12,6 @@ import logging
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -25,14 +24,11 @@ from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve, CurveState
-from pyspec.policy.lengths import Length
-from pyspec.policy.policies import Policies
 from pyspec.store.attention_times import VERIFIED
 from pyspec.store.devices import layer_devices
-from pyspec.store.files import cache_dir, file_sha256, recall_as, remember_json, stamp, write_whole
+from pyspec.store.files import cache_dir, file_sha256, write_whole
 from pyspec.store.shipped import came_with
-from pyspec.store.timed import forget_times, how, keep_times, kept_times
-from pyspec.store.watch import Watch
+from pyspec.store.timed import forget_times
 
 log = logging.getLogger("pyspec")
 
@@ -82,15 +78,6 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
             raise ProfileError("the draft's prior belongs to another draft", "install both again")
         judged = self.judged if self.companion == companion else Logistic()
         return Acceptance(self.calibration, judged, coupled=self.coupled)
-
-
-class _Taught(msgspec.Struct):
-    """The stored form of what answers taught about a draft; fields as in `Acceptance`."""
-
-    greedy: Calibration
-    coupled: Calibration
-    temper: int = 0
-    block: Calibration = msgspec.field(default_factory=Calibration)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -174,13 +161,13 @@ def profile_key(llm: Any, sides: Sequence[SideFile]) -> ProfileKey:
         target=file_sha256(llm.model_path),
         draft=draft,
         companion=companion,
-        backend=f"{platform.node()}, {platform.machine()}, {_where(llm)}",
+        backend=f"{platform.node()}, {platform.machine()}, {placed(llm)}",
         threads=int(llm.n_threads),
         version=f"{__version__} on {llama_cpp.__version__}",
     )
 
 
-def _where(llm: Any) -> str:
+def placed(llm: Any) -> str:
     """Say how many layers are on devices, and on which."""
     offloaded = gpu_layers(llm)
     if not offloaded:
@@ -214,73 +201,6 @@ def load_profile(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Accept
         log.warning("no profile is used: %s", error)
         return None
     return (CostCurve.restore(profile.curve), profile.learned) if profile is not None else None
-
-
-def beginnings(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptance]:
-    """Return a new curve and acceptance for a policy of these models: from their profile, or from priors.
-
-    The prior curve is corrected by times that decodes took here before. If no prior of acceptance came with the draft, what an
-    earlier process stored takes its place.
-    """
-    if (profile := load_profile(llm, sides)) is not None:
-        return profile
-    run = _run(llm)
-    target, draft = kept_times(Path(llm.model_path), run), {}
-    if sides:
-        draft = kept_times(sides[0].path, run)
-    curve = prior_curve(llm, sides, target.get(1, 0.0))
-    curve.begin_with(target, draft)
-    return curve, kept_learned(llm, sides) or prior_learned(sides)
-
-
-def policies_of(llm: Any, sides: Sequence[SideFile], length: Length, **defaults: Any) -> Policies:
-    """Make the policies for loaded models, with what is known of these. defaults: rule and draw of `Policies`."""
-    curve, learned = beginnings(llm, sides)
-    return Policies(length, curve, learned, companion=len(sides) > 1, **defaults)
-
-
-def keep_seen(llm: Any, sides: Sequence[SideFile], curve: CostCurve, watch: Watch) -> None:
-    """Store decode times for the next process, unless other programs used the machine meanwhile.
-
-    watch: covers the time of these decodes.
-    """
-    if watch.busy(int(llm.n_threads)):
-        return
-    run, target = _run(llm), curve.target.seen()
-    kept = target and keep_times(Path(llm.model_path), run, target)
-    if kept and sides and (steps := curve.draft.seen()):
-        keep_times(sides[0].path, run, steps)
-
-
-def keep_learned(llm: Any, sides: Sequence[SideFile], learned: Acceptance | None) -> None:
-    """Store what answers taught about a draft's acceptance for the next process, unless a prior came with the draft.
-
-    A prior was learned from many texts, and a few more add nothing to it. For a draft without a prior, what the last process
-    learned is worth as much as one.
-    """
-    with suppress(PyspecError):
-        if learned is not None and sides and read_prior(sides[0].path) is None:
-            own = learned.calibration, learned.coupled, learned.temper, learned.block
-            remember_json(_pair(sides), stamp(Path(llm.model_path)), _Taught(*own))
-
-
-def kept_learned(llm: Any, sides: Sequence[SideFile]) -> Acceptance | None:
-    """Return what an earlier process stored about a draft's acceptance with this target, None if nothing."""
-    with suppress(PyspecError):
-        found = recall_as(_pair(sides), stamp(Path(llm.model_path)), _Taught) if sides else None
-        if found is not None and read_prior(sides[0].path) is None:
-            return Acceptance(
-                found.greedy, coupled=found.coupled, block=found.block, temper=found.temper
-            )
-    return None
-
-
-def _pair(sides: Sequence[SideFile]) -> str:
-    return f"acceptance of {stamp(sides[0].path)}"
-
-
-def _run(llm: Any) -> str:
-    return how(int(llm.n_threads), _where(llm) if gpu_layers(llm) else "")
 
 
 def forget(target: Path, drafts: Iterable[Path] = ()) -> int:

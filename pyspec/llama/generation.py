@@ -15,8 +15,8 @@ import numpy as np
 from llama_cpp import LogitsProcessorList
 
 from pyspec.engine.assembly import Assembly
+from pyspec.engine.learned import PairMemory
 from pyspec.engine.models import SideOptions
-from pyspec.engine.profiles import policies_of
 from pyspec.engine.runs import Run
 from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_head
 from pyspec.engine.session import Session
@@ -32,7 +32,6 @@ from pyspec.llama.options import (
     Speculation,
     ThreadOptions,
 )
-from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.chain import Sampling, in_force
@@ -89,6 +88,7 @@ class Generation(Mirror):
         self._length = parse_length(length)
         self._in_force = ThreadOptions()
         self._session: Session | None = None
+        self.pair_memory: PairMemory | None = None
         self._noted: set[str] = set()
         kwargs.setdefault("snapshots", 0 if draft == "none" else SNAPSHOTS)
         kwargs.setdefault("head", may_use_head(draft))
@@ -110,8 +110,10 @@ class Generation(Mirror):
         self._parts = parts
         assembly = Assembly(self, parts, side_options)
         self._session = Session(assembly)
-        self._policies = policies_of(self, assembly.sides, self._length)
-        self.curve, assembly.engine.temper = self._policies.curve, self._policies.temper
+        self.pair_memory = kept = PairMemory(self, assembly.sides)
+        kept.kept_by(self)
+        self._policies = kept.begin(self, assembly.sides, self._length)
+        self.curve, assembly.engine.temper = self._policies.curve, kept.temper
         for note in assembly.notes:
             self._note(note)
 
@@ -357,10 +359,9 @@ class Generation(Mirror):
             self.last_speculation = SpeculationBlock(block)
             self._note(session.assembly.hint())
             self.last_timings = {"load_ms": round(self.load_ms, 2), **block["timings"]}
-
-    def taught(self) -> Acceptance | None:
-        """What this object's answers taught about its draft's acceptance; None if nothing."""
-        return None if self._plain else self._policies.taught(self.assembly.engine.temper)
+        if self.pair_memory is not None:
+            self.pair_memory.temper = session.engine.temper
+            self.pair_memory.keep_now_and_then()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
@@ -383,6 +384,8 @@ class Generation(Mirror):
         with lock:
             self._session = None
             if session is not None:
+                if self.pair_memory is not None:
+                    self.pair_memory.keep()
                 session.close()
                 self._parts.close()
             if hasattr(self, "_stack"):

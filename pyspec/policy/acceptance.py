@@ -160,6 +160,25 @@ class Calibration(msgspec.Struct, dict=True):
         self._line = np.array(self.assumed)
         self._fit(_FIRST_STEPS)
 
+    def aged(self, weight: float) -> Calibration:
+        """The same, counting for `weight` of its observations."""
+        hits, seen = ([weight * n for n in counts] for counts in (self.hits, self.seen))
+        return msgspec.structs.replace(self, hits=hits, seen=seen)
+
+    def mixed(self, other: Calibration) -> Calibration:
+        """Half of this and half of another."""
+
+        def half(own: list[float], others: list[float]) -> list[float]:
+            return [0.5 * (a + b) for a, b in zip(own, others)]
+
+        return Calibration(
+            half(self.hits, other.hits),
+            half(self.seen, other.seen),
+            half(self.first, other.first),
+            half(self.later, other.later),
+            self.assumed,
+        )
+
     def update(self, position: int, k: int, accepted: bool) -> None:
         """Learn from one observed position whose draft probability fell into bin k."""
         if self.seen[k] >= _MEMORY:
@@ -283,6 +302,13 @@ class Acceptance(msgspec.Struct, dict=True):
             self.calibration, self.coupled = known.calibration, self.calibration
         else:
             self.coupled = known.coupled
+
+    def taught(self, calibration: Calibration, lookup: LookupEstimator | None) -> None:
+        """Go on from what an earlier process was taught; the prior line stays."""
+        assumed = self.calibration.assumed
+        self.calibration = msgspec.structs.replace(calibration, assumed=assumed)
+        if lookup is not None:
+            self.lookup = deepcopy(lookup)
 
     @property
     def companion_helps(self) -> bool:

@@ -8,8 +8,12 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from pyspec.policy.acceptance import Acceptance
+import msgspec
+
+from pyspec.errors import OptionError
+from pyspec.policy.acceptance import Acceptance, Calibration
 from pyspec.policy.cost import LONG_LAG, CostCurve
+from pyspec.policy.matches import LookupEstimator
 from pyspec.policy.row_times import RowTimes
 from pyspec.policy.simple import Aside, LengthPolicy, PlainRounds, clean_times
 from pyspec.policy.stopping import (
@@ -21,7 +25,7 @@ from pyspec.policy.stopping import (
     learn,
     survivals,
 )
-from pyspec.policy.switch import UseSwitch
+from pyspec.policy.switch import SwitchState, UseSwitch
 from pyspec.policy.texts import RunningText
 from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
 
@@ -53,6 +57,35 @@ class _Tables(NamedTuple):
     floors: list[float]
     gain: float
     lookup_min: int
+
+
+class Experience(msgspec.Struct):
+    """What answers under one rule, drawn in one way, have taught a `GoodputPolicy`."""
+
+    calibration: Calibration
+    lookup: LookupEstimator
+    switches: dict[int, SwitchState]  # by `bit_length` of the number of sequences
+    usual: float  # tokens of an answer
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.usual < 1e9 and len(self.switches) <= 64):
+            raise OptionError("what a policy was taught contradicts itself")
+
+    def aged(self, weight: float) -> Experience:
+        """The same, counting for `weight` of its observations."""
+        calibration = self.calibration.aged(weight)
+        switches = {size: seen.aged(weight) for size, seen in self.switches.items()}
+        return Experience(calibration, self.lookup, switches, self.usual)
+
+    def mixed(self, other: Experience) -> Experience:
+        """Half of this and half of another process's: both began with the same, which must not count twice."""
+        switches = {
+            size: seen.mixed(other.switches[size]) if size in other.switches else seen
+            for size, seen in self.switches.items()
+        }
+        calibration = self.calibration.mixed(other.calibration)
+        usual = 0.5 * (self.usual + other.usual)
+        return Experience(calibration, self.lookup, {**other.switches, **switches}, usual)
 
 
 class GoodputPolicy(LengthPolicy):
@@ -377,6 +410,18 @@ class GoodputPolicy(LengthPolicy):
             self._usual += 0.2 * (self._texts.pop(seq).emitted + 1 - self._usual)
         for switch in self._drafting.values():
             switch.begin(seq)
+
+    def experience(self) -> Experience:
+        """What the answers so far have taught, for a later process."""
+        self._catch_up()
+        switches = {size: switch.state for size, switch in self._drafting.items()}
+        return Experience(self.learned.calibration, self.learned.lookup, switches, self._usual)
+
+    def begin_with(self, seen: Experience) -> None:
+        """Start from what earlier processes were taught; acceptance comes with `learned`."""
+        for size, state in seen.switches.items():
+            self._drafting[size].begin_with(state)
+        self._usual = seen.usual
 
     def stats(self) -> dict[str, Any]:
         """The counts of this answer, and the mean log-losses of the estimators in this process."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from copy import deepcopy
 from functools import partial
+from types import MappingProxyType
 
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
+from pyspec.policy.goodput import Experience, GoodputPolicy
 from pyspec.policy.lengths import Length, make_policy, parse_length
 from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.noise import Draw
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 _STRICT = Strict()
+
+Kind = tuple[Verification, Draw]
+"""How a sequence's tokens are verified and drawn: what a draft is worth depends on both."""
 
 _CHEAP, _ROWS = 0.15, 5  # of a decode, for each row beyond the first; of a decode of so many rows
 
@@ -26,8 +30,8 @@ class Policies:
     """Policies that share the cost curve, which belongs to the machine, and learn acceptance separately.
 
     length, rule, draw: defaults for calls that name none. learned: what each policy begins with. companion: whether there is one
-    to use. Where many sequences share a round, the policy of the majority chooses for all, and each sequence teaches the policy
-    of its own kind.
+    to use. taught: what earlier processes were taught, by the name of its kind. Where many sequences share a
+    round, the policy of the majority's kind chooses for all, and each sequence teaches the policy of its own kind.
     """
 
     def __init__(
@@ -39,19 +43,27 @@ class Policies:
         companion: bool,
         rule: Verification = _STRICT,
         draw: Draw = "greedy",
+        taught: Mapping[str, Experience] = MappingProxyType({}),
     ) -> None:
         self.curve, self._learned = curve, learned
         self._length, self._rule, self._draw = length, rule, draw
         self._companion = companion
+        self._taught = taught
         self._made: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
-        self._draws: dict[int, Draw] = {}
+        self._kinds: dict[int, Kind] = {}
 
     def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
         """A policy that has learned nothing yet. Raises OptionError for an invalid length."""
         named = parse_length(length) if length else self._length
         learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
+        seen = self._taught.get(_name(rule, draw))
+        if seen is not None:
+            learned.taught(seen.calibration, seen.lookup if draw != "greedy" else None)
         whole = draw == "block"
-        return make_policy(named, self.curve, learned, companion=self._companion, whole=whole)
+        policy = make_policy(named, self.curve, learned, companion=self._companion, whole=whole)
+        if seen is not None and isinstance(policy, GoodputPolicy):
+            policy.begin_with(seen)
+        return policy
 
     def of(
         self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
@@ -64,31 +76,29 @@ class Policies:
             if len(self._made) == MAX_POLICIES:
                 self._made.pop(next(iter(self._made)))
             policy = self.new(length, *rule_and_draw)
-            policy.others = partial(self._learned_of, length, *rule_and_draw)
+            policy.others = partial(self._learned_of, length, rule_and_draw)
         self._made[key] = policy
         return policy
 
     def shared(self, lengths: Mapping[int, str | None]) -> dict[LengthPolicy, list[int]]:
         """Which policy chooses for which sequences, in a round of sequences that name these lengths.
 
-        One policy chooses for all that name the same length. What pays depends on how tokens are drawn, so it is the policy of
-        the most common way.
+        One policy chooses for all that name the same length. What pays depends on how tokens are verified and drawn, so it is the
+        policy of the most common kind.
         """
         groups: dict[Length, list[int]] = {}
         for seq, named in lengths.items():
             groups.setdefault(parse_length(named) if named else self._length, []).append(seq)
         found: dict[LengthPolicy, list[int]] = {}
         for seqs in groups.values():
-            draws = Counter(self._draws.get(seq, self._draw) for seq in seqs)
-            found[self.of(lengths[seqs[0]], draw=draws.most_common(1)[0][0])] = seqs
+            kinds = Counter(self._kinds.get(seq, (self._rule, self._draw)) for seq in seqs)
+            found[self.of(lengths[seqs[0]], *kinds.most_common(1)[0][0])] = seqs
         return found
 
-    def _learned_of(
-        self, length: str | None, rule: Verification, own: Draw, seq: int
-    ) -> Acceptance | None:
-        """What was learned of sequences drawn the way this one is; None where that is the policy's own way."""
-        draw = self._draws.get(seq, own)
-        return None if draw == own else self.of(length, rule, draw).learned
+    def _learned_of(self, length: str | None, own: Kind, seq: int) -> Acceptance | None:
+        """What was learned of sequences of this one's kind; None where that is the policy's own."""
+        kind = self._kinds.get(seq, own)
+        return None if kind == own else self.of(length, *kind).learned
 
     @property
     def rows_are_cheap(self) -> bool:
@@ -99,27 +109,21 @@ class Policies:
         """
         return self.curve.target.further(_ROWS) <= _CHEAP
 
-    @property
-    def temper(self) -> int:
-        """The draft's temperature as it was known at the start; see `Acceptance`."""
-        return self._learned.temper
+    def taught(self) -> dict[str, Experience]:
+        """What answers have taught so far, by the name of their kind."""
+        return {
+            _name(rule, draw): policy.experience()
+            for (_, rule, draw), policy in self._made.items()
+            if isinstance(policy, GoodputPolicy)
+        }
 
-    def taught(self, temper: int = 0) -> Acceptance | None:
-        """What strict answers taught about a model's drafts since this was made, added to what was known; None if nothing.
-
-        temper: of the engine, as `Acceptance` has it.
-        """
-        known, found = self._learned, deepcopy(self._learned)
-        found.temper = temper
-        tables = {"greedy": "calibration", "coupled": "coupled", "block": "block"}
-        for (_, rule, draw), policy in self._made.items():
-            name, own = tables.get(draw), policy.learned.calibration
-            if name and isinstance(rule, Strict) and own.seen != getattr(known, name).seen:
-                setattr(found, name, deepcopy(own))
-        return None if found == known else found
-
-    def begin_sequence(self, seq: int, draw: Draw) -> None:
-        """Tell all policies that another sequence takes this number, and how it is drawn."""
-        self._draws[seq] = draw
+    def begin_sequence(self, seq: int, rule: Verification, draw: Draw) -> None:
+        """Tell all policies that another sequence takes this number, and how it is verified and drawn."""
+        self._kinds[seq] = rule, draw
         for policy in self._made.values():
             policy.begin_sequence(seq)
+
+
+def _name(rule: Verification, draw: Draw) -> str:
+    """The name of a kind, under which what was taught is kept."""
+    return f"{rule.name} {draw}"

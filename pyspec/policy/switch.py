@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+from msgspec.structs import astuple
+
+from pyspec.errors import OptionError
+
 _MEMORY = 256.0  # rounds that the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
@@ -12,6 +17,32 @@ _CREDIT = 16.0  # most tokens that a trial may lose
 _SHARE_LEFT = 0.125  # most of the remaining tokens that a trial may lose; earlier tokens have paid
 _OWN = 0.55  # share of rounds that a lookup leaves to the model, as in recorded everyday answers
 _OWN_WEIGHT = 32.0  # rounds that this counts for
+_KEPT = 32.0  # most rounds that what an earlier process saw counts for: other texts may suit the model better
+
+
+class SwitchState(msgspec.Struct, frozen=True):
+    """What a `UseSwitch` saw, for a later process. Raises OptionError for impossible numbers."""
+
+    count: float  # rounds with the model
+    mean: float  # their mean gain
+    tokens: float  # their mean tokens
+    own: float  # rounds that a lookup left to the model
+    shared: float  # rounds in which both could draft
+
+    def __post_init__(self) -> None:
+        counts = self.count, self.tokens, self.own, self.shared
+        if not (all(0.0 <= n < 1e9 for n in counts) and abs(self.mean) < 1e3):
+            raise OptionError("what a switch saw contradicts itself")
+
+    def aged(self, weight: float) -> SwitchState:
+        """The same, counting for `weight` of its rounds."""
+        return SwitchState(
+            weight * self.count, self.mean, self.tokens, weight * self.own, weight * self.shared
+        )
+
+    def mixed(self, other: SwitchState) -> SwitchState:
+        """Half of this and half of another."""
+        return SwitchState(*(0.5 * (a + b) for a, b in zip(astuple(self), astuple(other))))
 
 
 class UseSwitch:
@@ -31,6 +62,18 @@ class UseSwitch:
         # rounds left of each sequence's trial, 0 where it was used without one, and tokens that its rounds won
         self._trial: dict[int, int] = {}
         self._won: dict[int, float] = {}
+
+    @property
+    def state(self) -> SwitchState:
+        """What was seen; `begin_with` takes it."""
+        return SwitchState(self._count, self._mean, self._tokens, self._own, self._shared)
+
+    def begin_with(self, seen: SwitchState) -> None:
+        """Start from what earlier processes saw, which counts for `_KEPT` rounds at most."""
+        self._count = min(seen.count, _KEPT)
+        self._mean, self._tokens = seen.mean, seen.tokens
+        self._shared = min(seen.shared, _KEPT)
+        self._own = self._shared * (seen.own / seen.shared if seen.shared else 0.0)
 
     def gain(self, expected: float) -> float:
         """Gain per round to count on: the observed mean combined with the `expected` gain."""

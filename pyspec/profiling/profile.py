@@ -19,9 +19,9 @@ from rich.console import Console
 
 from pyspec.engine.profiles import (
     Profile,
-    beginnings,
     disagreement,
     load_profile,
+    prior_learned,
     profile_key,
     profiles_dir,
     save_profile,
@@ -107,7 +107,7 @@ def measure(
         answer = record_answer(llm, prompt, drawn, max_tokens=max_tokens, kmax=kmax, until=until)
         answers.append(answer)
     found = evaluate(costs, answers, kmax, perf_counter() - start)
-    _, known = beginnings(llm, llm.assembly.sides)
+    known = prior_learned(llm.assembly.sides)
     found.learned.join(known, coupled=temperature > 0.0)
     return found
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
-from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable
+from pyspec.errors import FetchError, InputEncoding, ModelNotFound, ModelUnreadable, OptionError
 
 log = logging.getLogger("pyspec")
 
@@ -229,10 +229,10 @@ MAX_JSON = 64 << 20
 
 
 def parse(data: bytes | str, kind: type[T]) -> T:
-    """Decode JSON. Raises ValueError, whatever is wrong with it: encoding, syntax, types or depth."""
+    """Decode JSON. Raises ValueError, whatever is wrong with it: encoding, syntax, types, depth or ranges."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, OptionError) as error:
         raise ValueError(str(error)) from None
 
 

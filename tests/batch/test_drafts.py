@@ -18,6 +18,7 @@ from pyspec.errors import DraftMismatch
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.chain import Sampling
+from pyspec.sampling.verification import Strict
 from pyspec.store.header import facts_of
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
@@ -187,7 +188,7 @@ def test_answers_teach_those_that_are_drawn_as_they_are(open_batch, tiny_draft, 
     begun = batch._policies.of(None)
     list(batch.run([structs.replace(one, temperature=0.0) for one in MANY]))
     assert sum(begun.learned.calibration.seen) == 0.0
-    batch._policies._draws[9] = "greedy"
+    batch._policies._kinds[9] = Strict(), "greedy"
     greedy = begun.learned_of([9])
     assert sum(greedy.calibration.seen) > 0.0
     seen = list(greedy.calibration.seen)

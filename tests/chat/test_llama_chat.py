@@ -12,10 +12,10 @@ import pytest
 from helpers import scripted
 from helpers.answers import counters
 
-from pyspec.chat import conversation as conversation_module
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
 from pyspec.engine.handle import Engine
+from pyspec.engine.learned import PairMemory
 from pyspec.errors import ModelNotFound, OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.pieces import stream_text
@@ -176,20 +176,18 @@ def test_what_was_learned_is_kept_where_a_model_is_changed(
 ) -> None:
     """As where the chat ends: once for each model that answered."""
     kept: list[str] = []
-    monkeypatch.setattr(
-        conversation_module, "keep_learned", lambda llm, *_: kept.append(llm.draft_asked)
-    )
+    monkeypatch.setattr(PairMemory, "keep", lambda self: kept.append(self.draft_asked))
 
     def opened(draft: str = "lookup") -> Any:
         llm = open_llama(tiny_ascii, draft=draft)
-        llm.draft_asked = draft
+        llm.pair_memory.draft_asked = draft
         return llm
 
     with closing(LlamaChat(opened)) as model:
         list(model.answer(model.llm.tokenize(b"abc"), AnswerOptions(GREEDY, max_tokens=4)))
         model.use(draft="none")
         assert model.stats is None
-    assert kept == ["lookup"]
+        assert kept == ["lookup"]
 
 
 def test_a_draft_to_fetch_is_named_before_anything_is_closed(

@@ -6,7 +6,6 @@ import json
 import logging
 from pathlib import Path
 
-import llama_cpp
 import msgspec
 import pytest
 
@@ -15,25 +14,18 @@ from pyspec.engine.profiles import (
     Profile,
     ProfileKey,
     SideFile,
-    beginnings,
     disagreement,
-    forget,
-    keep_learned,
-    keep_seen,
-    kept_learned,
     prior_learned,
     prior_path,
-    profile_key,
     profile_path,
     read_prior,
     read_profile,
     save_prior,
     save_profile,
 )
-from pyspec.errors import EngineError, ProfileError
-from pyspec.policy.acceptance import TEMPERS, Acceptance
+from pyspec.errors import ProfileError
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
-from pyspec.store.files import cache_dir
 
 KEY = ProfileKey("t" * 64, "d" * 64, "", "cpu", 2, "0.1")
 
@@ -228,138 +220,6 @@ def test_without_a_draft_there_is_nothing_to_write_a_prior_for() -> None:
     """Lookup has no file to lie beside."""
     with pytest.raises(ProfileError, match="no draft model"):
         save_prior(loaded(), seen())
-
-
-# -- what answers taught of the machine --------------------------------------------------------------------------------
-
-
-class Quiet:
-    """A machine that nobody else uses."""
-
-    def busy(self, _threads: int) -> bool:
-        return False
-
-
-class Crowded(Quiet):
-    """One that others use."""
-
-    def busy(self, _threads: int) -> bool:
-        return True
-
-
-@pytest.fixture
-def opened(tiny_target, open_llama, tmp_path, monkeypatch):
-    """A tiny target in a cache of its own."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-    return open_llama(tiny_target)
-
-
-@pytest.mark.parametrize(("watch", "kept"), [(Quiet(), True), (Crowded(), False)])
-def test_the_next_process_begins_with_what_this_one_saw(opened, watch, kept: bool) -> None:
-    """Unless others used the machine meanwhile."""
-    curve, _ = beginnings(opened, [])
-    for _ in range(3):
-        curve.target.observe(1, 3.0)
-        curve.target.observe(3, 5.0)
-    keep_seen(opened, [], curve, watch)
-    again, _ = beginnings(opened, [])
-    assert (again.target.time(3) == pytest.approx(5.0, rel=0.05)) is kept
-    assert bool(again.target.seen()) is kept
-
-
-def test_what_context_adds_is_known_from_the_measurement(opened, monkeypatch) -> None:
-    """In each layer, for one row and for eight, once the machine's own time of a row is known."""
-    curve, layers = beginnings(opened, [])[0], llama_cpp.llama_model_n_layer(opened.model)
-    for _ in range(3):
-        curve.target.observe(1, 3.0)
-    keep_seen(opened, [], curve, Quiet())
-    monkeypatch.setattr(opened, "deeper", (0.001, 0.004))
-    target = beginnings(opened, [])[0].target
-    target.hope = 1.0
-    shallow = list(target.table(0)[:9])
-    deep = list(target.table(1024)[:9])
-    for rows, adds in ((1, 1.024), (8, 4.096)):
-        assert deep[rows] - shallow[rows] == pytest.approx(layers * adds)
-
-
-def test_the_next_process_begins_with_what_a_draft_without_a_prior_taught(opened, draft) -> None:
-    """Of this pair alone, in this state of both files; nothing is kept where nothing was learned."""
-    sides = loaded(draft)
-    keep_learned(opened, sides, None)
-    assert kept_learned(opened, sides) is None
-    keep_learned(opened, sides, seen())
-    assert beginnings(opened, sides)[1] == seen()
-    assert beginnings(opened, [])[1] == Acceptance()
-    draft.write_bytes(b"other weights")
-    assert beginnings(opened, sides)[1] == Acceptance()
-
-
-def test_a_prior_is_worth_more_than_the_last_texts(opened, draft) -> None:
-    """It was learned of many: neither is anything kept beside it, nor is what was kept before it came used."""
-    sides = loaded(draft)
-    keep_learned(opened, sides, seen())
-    save_prior(sides, Acceptance())
-    assert beginnings(opened, sides)[1] == Acceptance()
-    prior_path(draft).unlink()
-    forget(Path(opened.model_path))
-    save_prior(sides, Acceptance())
-    keep_learned(opened, sides, seen())
-    prior_path(draft).unlink()
-    assert kept_learned(opened, sides) is None
-
-
-def test_the_next_process_draws_at_the_temperature_that_a_draft_learned(
-    opened, open_llama, tiny_target, tiny_draft
-) -> None:
-    """It is kept with the tables, also where they learned nothing, and the next engine begins with it."""
-    llm = open_llama(tiny_target, draft=tiny_draft)
-    assert (llm.assembly.engine.temper, llm.taught()) == (0, None)
-    with pytest.raises(EngineError, match="temperature"):
-        llm.assembly.engine.temper = TEMPERS
-    llm.assembly.engine.temper = 2
-    keep_learned(llm, llm.assembly.sides, llm.taught())
-    assert open_llama(tiny_target, draft=tiny_draft).assembly.engine.temper == 2
-
-
-@pytest.mark.parametrize(
-    "fact",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"greedy": {}}',
-        '{"greedy": {"seen": [1]}, "coupled": {}}',
-        '{"greedy": {}, "coupled": {}, "temper": 4}',
-    ],
-)
-def test_what_was_kept_and_is_damaged_is_nothing(opened, draft, fact: str) -> None:
-    sides = loaded(draft)
-    keep_learned(opened, sides, seen())
-    (record,) = [
-        path for path in (cache_dir() / "facts").glob("*.json") if "greedy" in path.read_text()
-    ]
-    record.write_text(json.dumps({**json.loads(record.read_text()), "fact": fact}))
-    assert beginnings(opened, sides)[1] == Acceptance()
-
-
-def test_forgetting_removes_what_was_measured_of_a_target(opened, draft, tmp_path) -> None:
-    """Its profiles and times, what its drafts taught, and what their steps took; those of other targets stay."""
-    curve, learned = beginnings(opened, [])
-    curve.target.begin_with({1: 3.0})
-    keep_seen(opened, [], curve, Quiet())
-    keep_learned(opened, loaded(draft), seen())
-    curve.draft.begin_with({1: 2.0})
-    keep_seen(opened, loaded(draft), curve, Quiet())
-    assert beginnings(opened, loaded(draft))[0].draft.seen()
-    folder = tmp_path / "cache" / "profiles"
-    save_profile(Profile(profile_key(opened, []), curve.state(), learned), folder)
-    save_profile(Profile(KEY, curve.state(), learned), folder)
-    assert forget(Path(opened.model_path), [draft]) == 1
-    assert beginnings(opened, loaded(draft))[0].draft.seen() == {}
-    assert [path.name for path in folder.iterdir()] == [profile_path(folder, KEY).name]
-    assert beginnings(opened, [])[0].target.seen() == {}
-    assert kept_learned(opened, loaded(draft)) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import parse_length
 from pyspec.policy.policies import MAX_POLICIES, Policies
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
-from pyspec.sampling.verification import Margin
+from pyspec.sampling.verification import Margin, Strict
 
 
 def made_of(curve: CostCurve) -> Policies:
@@ -37,13 +37,13 @@ def test_a_policy_asks_how_a_text_is_drawn_when_it_needs_to_know() -> None:
     made = Policies(
         parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
     )
-    made.begin_sequence(3, "greedy")
+    made.begin_sequence(3, Strict(), "greedy")
     policy = made.of(None)
     assert policy.learned_of([3]) is not policy.learned
     assert policy.learned_of([3]) is policy.learned_of([3])
     assert policy.learned_of([5]) is policy.learned
     assert made.of(None, draw="greedy").learned_of([3]) is made.of(None, draw="greedy").learned
-    made.begin_sequence(3, "coupled")
+    made.begin_sequence(3, Strict(), "coupled")
     assert policy.learned_of([3]) is policy.learned
 
 
@@ -53,8 +53,8 @@ def test_a_round_is_planned_by_the_policy_of_how_its_texts_are_drawn() -> None:
         parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False, draw="coupled"
     )
     for seq in (3, 4):
-        made.begin_sequence(seq, "greedy")
-    made.begin_sequence(5, "coupled")
+        made.begin_sequence(seq, Strict(), "greedy")
+    made.begin_sequence(5, Strict(), "coupled")
     greedy = made.of(None, draw="greedy")
     assert made.shared({3: None}) == {greedy: [3]}
     assert made.shared({5: None}) == {made.of(None): [5]}
@@ -80,32 +80,17 @@ def test_a_policy_in_use_outlives_many_others() -> None:
     assert len(made._made) == MAX_POLICIES
 
 
-def test_what_strict_answers_taught_is_told_by_how_they_were_drawn() -> None:
-    """Of other rules and draws nothing; what was known stays where nobody learned."""
-    known = Acceptance()
-    made = Policies(parse_length("auto"), CostCurve.prior(), known, companion=False)
-    made.of(None)
-    assert made.taught() is None
-    made.of(None, rule=Margin()).learned.calibration.update(0, 3, True)
-    made.of(None, draw="apart").learned.calibration.update(0, 4, True)
-    assert made.taught() is None
-    made.of(None, draw="coupled").learned.calibration.update(0, 5, True)
-    told = made.taught()
-    assert told is not None
-    assert told.coupled.seen[5] == 1.0
-    assert (told.calibration, told.block) == (known.calibration, known.block)
-    made.of(None, draw="block").learned.calibration.update(0, 7, True)
-    told = made.taught()
-    assert told is not None
-    assert told.block.seen[7] == 1.0
+def test_what_answers_taught_is_told_by_rule_and_draw() -> None:
+    """A policy of fixed length learns nothing that others could begin with."""
+    made = Policies(parse_length("auto"), CostCurve.prior(), Acceptance(), companion=False)
+    assert made.taught() == {}
+    made.of("fixed:2")
     made.of(None).learned.calibration.update(0, 6, False)
+    made.of(None, rule=Margin(), draw="coupled").learned.calibration.update(0, 3, True)
     told = made.taught()
-    assert told is not None
-    assert (told.calibration.seen[6], told.calibration.hits[6]) == (1.0, 0.0)
-    assert sum(told.calibration.seen) == sum(told.coupled.seen) == 1.0
-    made.of(None).learned.calibration.update(0, 6, False)
-    assert told.calibration.seen[6] == 1.0  # a copy
-    assert sum(known.calibration.seen) == 0.0
+    assert set(told) == {"strict greedy", "margin coupled"}
+    assert told["strict greedy"].calibration.seen[6] == 1.0
+    assert told["margin coupled"].calibration.hits[3] == 1.0
 
 
 @pytest.mark.parametrize(("share", "cheap"), [(0.05, True), (0.3, False)])

@@ -1,0 +1,243 @@
+"""What rounds taught about a pair is kept by whoever answers, and is where the next process begins."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+
+import llama_cpp
+import msgspec
+import pytest
+
+from pyspec.engine.learned import MAX_CHANGE, PairFacts, PairMemory
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.goodput import Experience
+from pyspec.policy.lengths import Auto
+from pyspec.policy.switch import SwitchState
+from pyspec.requests.records import Record, SpeculationBody
+from pyspec.sampling.verification import Margin, Strict
+from pyspec.store.files import cache_dir
+
+PROMPT = "ab" * 12
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Nobody else uses the machine; the list's item says otherwise."""
+    busy = [False]
+    monkeypatch.setattr("pyspec.engine.learned.Watch.busy", lambda *_: busy[0])
+    return busy
+
+
+@pytest.fixture
+def pair(open_llama, tiny_target, tiny_draft, quiet):
+    """Opens the pair; each object is another process's, as far as the cache is concerned."""
+    return lambda **more: open_llama(tiny_target, draft=tiny_draft, length="auto", **more)
+
+
+def began(llm, rule=Strict(), draw="greedy"):  # noqa: B008 - frozen
+    """What a policy of this kind begins with: its switch for one sequence, and acceptance."""
+    policy = llm._policies.new(None, rule, draw)
+    return policy._drafting[1].state, policy.learned
+
+
+def facts():
+    """The files' contents."""
+    found = (json.loads(path.read_text())["fact"] for path in (cache_dir() / "facts").glob("*"))
+    return [json.loads(fact) for fact in found if '"kinds"' in fact]
+
+
+def teach(llm, rule=Strict(), draw="greedy", gain=-0.5):  # noqa: B008 - frozen
+    """Ten rounds in which a draft lost, and tokens of one bin that were refused."""
+    policy = llm._policies.of(None, rule, draw)
+    for _ in range(10):
+        policy._drafting[1].used(gain, 1.0)
+        policy.learned.calibration.update(0, 20, False)
+
+
+def test_the_class_keeps_what_an_answer_taught(pair):
+    llm = pair()
+    llm.create_completion(PROMPT, max_tokens=20, temperature=0.0)
+    llm.close()
+    assert [set(each["kinds"]) for each in facts()] == [{"strict greedy"}]
+
+
+def test_an_object_that_is_dropped_keeps_it(tiny_target, tiny_draft, quiet):
+    from pyspec import SpeculativeLlama
+
+    llm = SpeculativeLlama(str(tiny_target), draft=str(tiny_draft), n_ctx=256, trust=True)
+    llm.create_completion(PROMPT, max_tokens=20, temperature=0.0)
+    del llm
+    gc.collect()
+    assert len(facts()) == 1
+
+
+@pytest.fixture
+def open_batch(tiny_target, tiny_draft, quiet):
+    """Makes batches of the pair."""
+    from pyspec import Batch
+
+    same = {"draft": str(tiny_draft), "n_ctx": 128, "max_tokens": 12, "trust": True}
+    return lambda **more: Batch(str(tiny_target), **same, **more)
+
+
+def test_a_batch_keeps_it(open_batch):
+    batch = open_batch()
+    list(batch.run(["ab" * 8]))
+    batch.close()
+    assert [set(each["kinds"]) for each in facts()] == [{"strict greedy"}]
+
+
+def test_the_next_process_begins_there(pair):
+    """By kind: what drawn answers or another rule taught says nothing about greedy ones."""
+    llm = pair()
+    teach(llm)
+    teach(llm, Margin(), gain=0.25)
+    llm.close()
+    again = pair()
+    switch, learned = began(again)
+    assert (switch.count, switch.mean) == pytest.approx((10.0, -0.5), rel=1e-3)
+    assert learned.calibration.seen[20] == pytest.approx(10.0, rel=1e-3)
+    assert began(again, Margin())[0].mean == 0.25
+    assert began(again, draw="coupled") == (
+        SwitchState(0, 0, 0, 0, 0),
+        Acceptance().under("coupled", relaxing=False),
+    )
+
+
+def test_lookup_is_kept_where_tokens_are_drawn(pair):
+    """One kind of greedy text teaches what harms with others."""
+    llm = pair()
+    for draw in ("greedy", "coupled"):
+        llm._policies.of(None, Strict(), draw).learned.lookup.update(3, [False] * 4)
+    llm.close()
+    again = pair()
+    fresh = Acceptance().lookup
+    assert began(again)[1].lookup == fresh
+    assert began(again, draw="coupled")[1].lookup != fresh
+
+
+def test_a_margin_answer_on_a_strict_batch_teaches_the_margins_table(open_batch):
+    batch = open_batch(parallel=2)
+    loose = SpeculationBody(verify="margin", length="companion")
+    list(batch.run([Record(id="a", prompt="ab" * 8, max_tokens=20, speculation=loose)]))
+    seen = {
+        rule.name: sum(batch._policies.of("companion", rule, "greedy").learned.calibration.seen)
+        for rule in (Strict(), Margin())
+    }
+    assert (seen["strict"], seen["margin"] > 0.0) == (0.0, True)
+
+
+@pytest.mark.parametrize(("crowded", "kept"), [(False, True), (True, False)])
+def test_times_are_kept_unless_others_used_the_machine(pair, quiet, crowded, kept):
+    llm = pair()
+    teach(llm)
+    for _ in range(3):
+        llm.curve.target.observe(1, 3.0)
+        llm.curve.target.observe(3, 5.0)
+    quiet[0] = crowded
+    llm.close()
+    again = pair().curve.target
+    assert (again.time(3) == pytest.approx(5.0, rel=0.05)) is kept
+    assert bool(again.seen()) is kept
+
+
+def test_what_context_adds_is_known_from_the_measurement(pair):
+    """In each layer, for one row and for eight, once the machine's own time of a row is known."""
+    llm = pair()
+    teach(llm)
+    for _ in range(3):
+        llm.curve.target.observe(1, 3.0)
+    llm.close()
+    again = pair()
+    again.deeper = (0.001, 0.004)
+    sides = again.assembly.sides
+    target = PairMemory(again, sides).begin(again, sides, Auto()).curve.target
+    target.hope = 1.0
+    shallow, deep = list(target.table(0)[:9]), list(target.table(1024)[:9])
+    layers = llama_cpp.llama_model_n_layer(again.model)
+    for rows, adds in ((1, 1.024), (8, 4.096)):
+        assert deep[rows] - shallow[rows] == pytest.approx(layers * adds)
+
+
+def test_other_files_or_threads_have_their_own(pair, open_llama, tiny_target, tiny_draft):
+    llm = pair()
+    teach(llm)
+    llm.close()
+    assert began(pair(n_threads=2))[0].count == 0.0
+    tiny_draft.write_bytes(tiny_draft.read_bytes())
+    assert began(pair())[0].count == 0.0
+
+
+def test_two_processes_at_once_add_to_each_other(pair):
+    """What only one of them was taught stays; of what both were taught each counts half."""
+    first, second = pair(), pair()
+    teach(first, gain=0.5)
+    teach(first, Margin())
+    teach(second, gain=-0.5)
+    first.close()
+    second.close()
+    again = pair()
+    assert (began(again)[0].mean, began(again)[0].count) == pytest.approx((0.0, 10.0), rel=1e-3)
+    assert began(again, Margin())[0].mean == -0.5
+
+
+def test_what_is_old_counts_less(pair, monkeypatch):
+    llm = pair()
+    teach(llm)
+    llm.close()
+    now = time.time()
+    monkeypatch.setattr("pyspec.engine.learned.time.time", lambda: now + 30 * 86400)
+    assert began(pair())[0].count == pytest.approx(5.0, rel=1e-3)
+
+
+def test_the_draft_draws_as_it_learned_to(pair):
+    llm = pair()
+    teach(llm)
+    llm.assembly.engine.temper = 2
+    llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)
+    llm.close()
+    assert pair().assembly.engine.temper == 2
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "", "{", "[]", "{}", "[" * 5000, '{"kinds": {"strict greedy": {}}}', '{"temper": 9}',
+        '{"target": {"1": -1.0}}', '{"draft": {"0": 1.0}}', '{"day": 1e300}', '{"kinds": 5}',
+    ],
+)  # fmt: skip
+def test_what_is_damaged_is_nothing(pair, fact):
+    llm = pair()
+    teach(llm)
+    llm.close()
+    (record,) = [p for p in (cache_dir() / "facts").glob("*") if "kinds" in p.read_text()]
+    record.write_text(json.dumps({**json.loads(record.read_text()), "fact": fact, "sum": None}))
+    assert began(pair())[0].count == 0.0
+
+
+def test_a_machine_that_was_slow_changes_no_times():
+    """A row that takes more than three times as long as before was disturbed; the rest is kept."""
+    before = PairFacts(target={1: 10.0, 2: 15.0}, draft={1: 2.0})
+    slow = PairFacts(target={1: 10.0 * MAX_CHANGE + 1.0}, draft={1: 9.0}, temper=1)
+    assert slow.seen_before(before) == msgspec.structs.replace(before, temper=1)
+    fast = PairFacts(target={1: 2.0})
+    assert fast.seen_before(before).target == {1: 2.0, 2: 15.0}
+
+
+def test_halves_of_two_experiences():
+    """Counts and means are halved together, so the shares stay within what both saw."""
+    own, other = (
+        Experience(
+            Acceptance().calibration, Acceptance().lookup, {1: SwitchState(n, m, 1.0, 0.0, 0.0)}, u
+        )
+        for n, m, u in ((10.0, 0.2, 30.0), (20.0, -0.2, 50.0))
+    )
+    mixed = own.mixed(other)
+    assert (mixed.switches[1].count, mixed.switches[1].mean, mixed.usual) == (15.0, 0.0, 40.0)
