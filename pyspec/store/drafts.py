@@ -124,8 +124,8 @@ def drafts_here(target: Path) -> Iterator[LocalModel]:
     end = monotonic() + TIMEOUT_S
     near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
     tried = [*near, *_known_here(facts), *_fitting(target, facts, largest, end)]
-    for found, _ in _once([pair for pair in tried if _is_quick(pair[1], facts)][:MAX_TRIED]):
-        yield found
+    quick = [found for found, other in _once(tried) if _is_quick(other, facts)]
+    yield from quick[:MAX_TRIED]
 
 
 def _is_quick(other: Facts, target: Facts) -> bool:
@@ -143,9 +143,9 @@ def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
 
 
 def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts]]:
-    return list({each.path.resolve(): (each, facts) for each, facts in reversed(found)}.values())[
-        ::-1
-    ]
+    """Return each file once, where it comes first."""
+    places = [each.path.resolve() for each, _ in found]
+    return [pair for i, pair in enumerate(found) if places[i] not in places[:i]]
 
 
 def facts_if_same_tokens(target: Path, path: Path) -> Facts | None:

@@ -82,6 +82,21 @@ def test_a_draft_of_the_same_repository(
     assert [each.path.read_bytes() == draft for each in found] == [True]
 
 
+def test_a_draft_beside_its_model_goes_before_smaller_ones(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it fits as any model here does, and then it is tried once."""
+    target = put(home / "mine/toy.gguf", tiny.write(home / "t.gguf", n_layer=40).read_bytes())
+    add(
+        put(home / "mine/toy-draft.gguf", tiny.write(home / "d.gguf", n_layer=2).read_bytes()),
+        "near",
+    )
+    add(tiny.write(home / "smaller.gguf", n_layer=1))
+    add(tiny.write(home / "larger.gguf", n_layer=3))
+    monkeypatch.setattr("pyspec.store.drafts.MAX_TRIED", 3)
+    assert [found.name for found in drafts_here(target)] == ["near", "smaller", "larger"]
+
+
 @pytest.mark.parametrize("added", [("target",), ("draft",), ("target", "draft")])
 def test_an_added_draft_beside_its_model(home: Path, added: tuple[str, ...]) -> None:
     """A name for it hides neither the head nor whose it is."""
