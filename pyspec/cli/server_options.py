@@ -67,8 +67,7 @@ class ServerOptions:
         help="Another web origin whose pages may use the server; * for any.")
     alias: str | None = option("Server", "--alias", help="The model's name for clients; if not given, the file's name.")
     embed: tuple[str, ...] = option("Server", "--embed", metavar="NAME|FILE", multiple=True, shell_complete=model_names,
-        help="A model that makes embeddings (/v1/embeddings) or ranks texts (/v1/rerank), beside the one that answers; may be "
-        "repeated.")
+        help="A model that makes embeddings (/v1/embeddings), beside the one that answers; may be repeated.")
     parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MAX_SEQUENCES),
         help="Answers at once, each with its own context; if not given, chosen from profile and memory.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,

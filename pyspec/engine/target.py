@@ -110,10 +110,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         overrides = check_overrides(kwargs.get("kv_overrides"))
         if not vocab_only:
             refuse_other_kinds(Path(model_path), embedding=embedding, overrides=dict(overrides))
-        self.adapts_threads = _settle(kwargs, embedding=embedding)
+        self.adapts_threads = _settle(kwargs)
         self.has_head = head and has_head(Path(model_path))
         self._most_positions = most_positions(Path(model_path))
-        kwargs["n_ctx"] = self.capped(kwargs.get("n_ctx", 512), file_name_of(Path(model_path)))
+        kwargs |= self._sizes(Path(model_path), kwargs)
         self.trust, self._snapshots = trust, snapshots
         self.devices = parse_devices(devices)
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
@@ -155,6 +155,10 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             renderer.close()  # the exception's traceback keeps it
             raise
         self._stack.callback(renderer.close)
+        if (
+            self.loading.embedding
+        ):  # longer texts are cut; the positions that rounding added are not in the model
+            self.n_batch = min(kwargs["n_batch"], self.n_ctx())
         return renderer
 
     def _flash(self, path: Path, kwargs: Mapping[str, Any]) -> bool:
@@ -211,6 +215,25 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             Path(model_path), params, context, self.devices, self.places
         )
         return layers
+
+    def _sizes(self, path: Path, kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """Sizes of the context, and with `embedding` of the batches.
+
+        llama.cpp aborts on a text in several batches where attention is not causal, and on batches that it cannot share among all
+        sequences, of which llama-cpp-python asks for as many as there may be.
+        """
+        n_ctx = self.capped(kwargs.get("n_ctx", 512), file_name_of(path))
+        if not kwargs.get("embedding"):
+            return {"n_ctx": n_ctx}
+        trained = read_header(path).of_arch("context_length")
+        n_ctx = n_ctx or (trained if type(trained) is int and trained > 0 else 512)
+        rows, sequences = (
+            min(kwargs.get("n_batch", 512), n_ctx),
+            llama_cpp.llama_max_parallel_sequences(),
+        )
+        if rows > sequences:
+            rows += -rows % sequences
+        return {"n_ctx": max(n_ctx, rows), "n_batch": rows, "n_ubatch": rows}
 
     def capped(self, n_ctx: int, name: str = "") -> int:
         """Limit a context to the positions that the model has learned, with a warning."""
@@ -340,13 +363,11 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
             self.chat_format = f"chat_template.{DEFAULT}"
 
 
-def _settle(kwargs: dict[str, Any], *, embedding: bool) -> bool:
-    """Set threads if none are named, and batches as embeddings need; returns whether no threads were named."""
+def _settle(kwargs: dict[str, Any]) -> bool:
+    """Set threads if none are named; returns whether none were."""
     unnamed = not (kwargs.get("n_threads") or kwargs.get("n_threads_batch"))
     kwargs["n_threads"] = kwargs.get("n_threads") or default_threads()
     kwargs["n_threads_batch"] = kwargs.get("n_threads_batch") or kwargs["n_threads"]
-    if embedding:  # with non-causal attention, llama.cpp aborts on a text in several batches
-        kwargs["n_ubatch"] = kwargs.get("n_batch", 512)
     return unnamed
 
 

@@ -29,6 +29,13 @@ RANGES = {
     "n_ctx": Range(0, 1 << 24, True, "0 (as trained) to 16777216 tokens"),
     "n_batch": Range(1, 1 << 20, True, "1 to 1048576"),
     "n_ubatch": Range(1, 1 << 20, True, "1 to 1048576"),
+    "pooling_type": Range(
+        -1, 4, True, "-1 (the file's), 0 (none), 1 (mean), 2 (first), 3 (last) or 4 (rank)"
+    ),
+    "rope_scaling_type": Range(
+        -1, 3, True, "-1 (the file's), 0 (none), 1 (linear), 2 (YaRN) or 3 (LongRoPE)"
+    ),
+    "attention_type": Range(-1, 1, True, "-1 (the file's), 0 (causal) or 1 (not causal)"),
     "n_threads": Range(0, 512, True, "1 to 512"),
     "n_threads_batch": Range(0, 512, True, "1 to 512"),
     "n_gpu_layers": Range(-1, (1 << 31) - 1, True, "0 or more, or -1 for all"),

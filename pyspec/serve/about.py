@@ -1,4 +1,4 @@
-"""Descriptions of the served models for clients of ollama and llama-server."""
+"""Descriptions of the served models for clients of ollama."""
 
 from __future__ import annotations
 
@@ -98,13 +98,3 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text[:1000]
-
-
-def slots(batch: Batch) -> list[dict[str, Any]]:
-    """The batch's sequences, as llama-server's slots."""
-    running, facts = batch.load[0], batch.facts
-    drafts = facts["draft"] != "none"
-    return [
-        {"id": i, "n_ctx": facts["n_ctx"], "speculative": drafts, "is_processing": i < running}
-        for i in range(batch.parallel)
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from pyspec.errors import (
     AnswerFailed,
     DraftMismatch,
     ModelError,
+    ModelNotFound,
     NoMemory,
     PyspecError,
     TemplateError,
     UnsupportedModel,
 )
-from pyspec.requests.bodies import Body
+from pyspec.requests.bodies import Body, decoded
 from pyspec.serve import about, tokenizing
 from pyspec.serve.access import REQUEST, AccessLog, Activity, Spans
 from pyspec.serve.apis.interface import (
@@ -39,7 +40,7 @@ from pyspec.serve.apis.interface import (
     openai_refusal,
 )
 from pyspec.serve.apis.messages import MESSAGES
-from pyspec.serve.embedding import Embedder, EmbeddingHandlers
+from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.guard import HostCheck
 from pyspec.serve.keys import Keys
@@ -117,7 +118,8 @@ class Handlers:
     def routes(self) -> list[Route]:
         posted = dict.fromkeys(INTERFACES, self.complete)
         posted |= dict.fromkeys(TOKEN_COUNTS, self.count_tokens)
-        posted |= dict.fromkeys(("/tokenize", "/detokenize", "/apply-template"), self.tokenize)
+        posted |= dict.fromkeys(tokenizing.WORK, self.tokenize)
+        posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
         posted["/api/show"] = self.show
         posted |= {path: posted[f"/v1{path}"] for path in SHORT}
         got = {
@@ -129,15 +131,12 @@ class Handlers:
             "/health/ready": self.health,
             "/health/live": self.live,
             "/metrics": self.metrics,
-            "/props": self._about(lambda service: tokenizing.props(service.batch, service.serving)),
-            "/slots": self._about(lambda service: about.slots(service.batch)),
             "/api/version": self.version,
             "/api/tags": self.tags,
             "/api/ps": self.tags,
-            "/tokenizer_info": self._about(lambda one: tokenizing.tokenizer_info(one.batch)),
+            "/tokenizer_info": self.tokenizer,
         }
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
-        routes += EmbeddingHandlers(self._embedders, self._data).routes()
         return [*routes, *(Route(path, answer) for path, answer in got.items())]
 
     async def complete(self, request: Request) -> Any:
@@ -185,22 +184,51 @@ class Handlers:
             return json_response({**beside, "input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
-        """Tokenize or detokenize a text, or apply the chat template."""
+        """Tokenize or detokenize a text."""
         data, _ = await self._data(request)
         work = tokenizing.WORK[request.url.path]
         # one at a time: the processor belongs to the answers
         async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
             return json_response(await asyncio.to_thread(work, service.batch, data))
 
+    async def embed(self, request: Request) -> Response:
+        """Answer with vectors in OpenAI's or ollama's format. A single embedder answers requests for any name."""
+        data, _ = await self._data(request)
+        if not self._embedders:
+            raise HTTPException(501, "this server makes no embeddings; start it with --embed NAME")
+        body, models = decoded(EmbeddingBody, data), {each.name: each for each in self._embedders}
+        found = next(iter(models.values())) if len(models) == 1 else models.get(body.model or "")
+        if found is None:
+            name = str(body.model)[:80]
+            raise ModelNotFound(
+                f"no model {name!r} makes embeddings here", f"use {', '.join(models)}"
+            )
+        ollamas = request.url.path == "/api/embed"
+        if ollamas and body.truncate is None:
+            body.truncate = True
+        made = await found.answer(body)
+        if ollamas:
+            vectors = [each["embedding"] for each in made["data"]]
+            counts = {"prompt_eval_count": made["usage"]["prompt_tokens"]}
+            made = {"model": found.name, "embeddings": vectors, **counts}
+        return json_response(made)
+
+    async def _names(self) -> list[str]:
+        return [*await self._fleet.names(), *(each.name for each in self._embedders)]
+
+    async def tokenizer(self, request: Request) -> Response:
+        self._keys.holder(request.headers)
+        async with self._fleet.using(request.query_params.get("model")) as service:
+            return json_response(tokenizing.tokenizer_info(service.batch))
+
     async def models(self, request: Request) -> Response:
         self._keys.holder(request.headers)
-        names = [*await self._fleet.names(), *(each.name for each in self._embedders)]
-        entries = [self._entry(name) for name in names]
+        entries = [self._entry(name) for name in await self._names()]
         return json_response({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         self._keys.holder(request.headers)
-        names, name = await self._fleet.names(), request.path_params["name"]
+        names, name = await self._names(), request.path_params["name"]
         if name not in names:
             raise HTTPException(404, f"the model here is {', '.join(names)}")
         return json_response(self._entry(name))
@@ -211,18 +239,6 @@ class Handlers:
         batch = next(loaded, None)
         about = {"id": name, "object": "model", "created": 0, "owned_by": "pyspec"}
         return {**about, "meta": None if batch is None else batch.facts}
-
-    def _about(
-        self, describe: Callable[[Service], Any]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Make a handler that describes the service of the model in the query."""
-
-        async def answer(request: Request) -> Response:
-            self._keys.holder(request.headers)
-            async with self._fleet.using(request.query_params.get("model")) as service:
-                return json_response(describe(service))
-
-        return answer
 
     async def version(self, _request: Request) -> Response:
         return json_response(about.version())

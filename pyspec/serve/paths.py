@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspec.serve.apis.completions import CHATS, TEXTS
 from pyspec.serve.apis.interface import Interface
-from pyspec.serve.apis.llama_server import COMPLETIONS, INFILL
+from pyspec.serve.apis.llama_server import INFILL
 from pyspec.serve.apis.messages import COUNTS, MESSAGES
 from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
 from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
@@ -16,7 +16,6 @@ INTERFACES = {
     "/v1/completions": TEXTS,
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
-    "/completion": COMPLETIONS,
     "/infill": INFILL,
     "/api/chat": OLLAMA_CHATS,
     "/api/generate": OLLAMA_TEXTS,
@@ -37,7 +36,7 @@ SERVED = (
         f"POST {path}"
         for path in (*INTERFACES, *TOKEN_COUNTS, "/tokenize", "/detokenize", "/v1/embeddings")
     ),
-    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/props", "/api/tags")),
+    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/api/tags")),
 )
 """Paths that a 404 lists."""
 

@@ -1,4 +1,4 @@
-"""A model's tokens, template and limits, in the formats of llama-server and vLLM."""
+"""A model's tokens, in the formats of llama-server and vLLM."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 import msgspec
 
-from pyspec._version import __version__
 from pyspec.batch.run import Batch
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of
-from pyspec.serve.settings import ServerSettings
 from pyspec.text.template import ChatTemplate
 
 
@@ -83,12 +81,7 @@ def detokenize(batch: Batch, data: bytes) -> dict[str, str]:
     return {"content": text, "prompt": text}
 
 
-def apply_template(batch: Batch, data: bytes) -> dict[str, str]:
-    """The template's prompt for messages, in llama-server's format. Raises InputError."""
-    return {"prompt": _text(batch, _tokens(batch, decoded(TokenizeBody, data)))}
-
-
-WORK = {"/tokenize": tokenize, "/detokenize": detokenize, "/apply-template": apply_template}
+WORK = {"/tokenize": tokenize, "/detokenize": detokenize}
 """The function of each path."""
 
 
@@ -105,18 +98,3 @@ def tokenizer_info(batch: Batch) -> dict[str, Any]:
         token = getattr(target, f"token_{name}")()
         info[f"{name}_token"] = _text(batch, [token]) if token >= 0 else None
     return {**info, "chat_template": sources.get("default") or next(iter(sources.values()), None)}
-
-
-def props(batch: Batch, serving: ServerSettings) -> dict[str, Any]:
-    """A server's properties in llama-server's format, with the name of the model's file."""
-    about, facts, path = tokenizer_info(batch), batch.facts, batch.target.model_path
-    names = ("chat_template", "bos_token", "eos_token")
-    return {
-        "default_generation_settings": {"n_ctx": facts["n_ctx"], "params": {}},
-        "total_slots": batch.parallel,
-        "model_alias": serving.model,
-        "model_path": path.replace("\\", "/").rpartition("/")[2],
-        "modalities": {"vision": batch.sees, "audio": False},
-        "build_info": f"pyspec {__version__}",
-        **{name: about[name] for name in names},
-    }

@@ -194,7 +194,7 @@ def test_the_models_own_context_is_all_an_answers(start, refused, tmp_path):
     """`-c 0` is what it was trained for, and an answer without a limit goes on to its end."""
     small = tiny.write(tmp_path / "small.gguf", tokens=tiny.ASCII, n_ctx=640)
     url = url_of(start("--port", "0", "-c", "0", "--draft", "none", model=small))
-    assert asked(f"{url}/props")["default_generation_settings"]["n_ctx"] == 640
+    assert asked(f"{url}/v1/models")["data"][0]["meta"]["n_ctx"] == 640
     answer = asked(f"{url}/v1/completions", prompt="a", logit_bias={"2": -100})
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["total_tokens"] > 600
@@ -277,7 +277,6 @@ def test_an_alias_is_what_clients_read(start, refused, tiny_ascii):
     url = url_of(process)
     assert "gpt-5 on http://" in process.stderr
     assert [entry["id"] for entry in asked(f"{url}/v1/models")["data"]] == ["gpt-5"]
-    assert asked(f"{url}/props")["model_alias"] == "gpt-5"
     of_all = {"model": "any", "max_tokens": 2}
     assert asked(f"{url}/v1/completions", prompt="a", **of_all)["model"] == "gpt-5"
     messages = [{"role": "user", "content": "a"}]

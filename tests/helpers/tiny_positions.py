@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import gguf
-import llama_cpp
-import numpy as np
-
 from helpers.make_gguf import BOOL, F32, U32, Gguf, Tensor, floats, tiny_llama
 
 WIDTH = 32
@@ -48,8 +42,8 @@ def gpt2(positions: int) -> Gguf:
     return _fill(_of_arch(whole, "gpt2", positions), shapes)
 
 
-def bert(positions: int, *, ranks: bool = False) -> Gguf:
-    """One layer; it turns texts of so many tokens into embeddings. ranks: with a head that turns those into a score."""
+def bert(positions: int) -> Gguf:
+    """One layer; it turns texts of so many tokens into embeddings."""
     whole = tiny_llama(width=WIDTH)
     n_vocab = whole.tensor("token_embd.weight").shape[1]
     made = _of_arch(whole, "bert", positions)
@@ -65,26 +59,4 @@ def bert(positions: int, *, ranks: bool = False) -> Gguf:
         shapes |= _both(name, VECTOR)
     for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"):
         shapes |= _both(f"blk.0.{name}", SQUARE)
-    if ranks:
-        shapes |= _both("cls", SQUARE) | _both("cls.output", (WIDTH, 1))
     return _fill(made, shapes)
-
-
-def rank_of(path: Path, query: str, document: str) -> float:
-    """What a ranking model has to say: its head, by numpy, on the state of the first token, which llama_cpp computes."""
-    llm = llama_cpp.Llama(
-        str(path), embedding=True, pooling_type=2, n_ctx=64, n_batch=64, n_threads=1, verbose=False
-    )
-    texts = [llm.tokenize(text.encode(), add_bos=False) for text in (query, document)]
-    llm._batch.reset()
-    llm._batch.add_sequence([llm.token_bos(), *texts[0], *texts[1]], 0, True)
-    llm._ctx.decode(llm._batch)
-    found = llama_cpp.llama_get_embeddings_seq(llm._ctx.ctx, 0)
-    state = np.ctypeslib.as_array(found, (WIDTH,)).copy()
-    llm.close()
-    tensors = gguf.GGUFReader(path).tensors
-    head = {each.name: np.array(each.data) for each in tensors if each.name.startswith("cls")}
-    hidden = np.tanh(head["cls.weight"].reshape(SQUARE) @ state + head["cls.bias"])
-    return float(
-        (head["cls.output.weight"].reshape(1, WIDTH) @ hidden + head["cls.output.bias"])[0]
-    )

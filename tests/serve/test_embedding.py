@@ -1,4 +1,4 @@
-"""Embeddings and rankings beside a model that answers: the reference is llama_cpp alone, and numpy."""
+"""Embeddings beside a model that answers: the reference is llama_cpp alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from helpers.asking import ask
 from helpers.make_gguf import U32
 from helpers.server_here import opening
 
-from pyspec.serve.embedding import Embedder
+from pyspec.errors import InputError, OptionError
+from pyspec.serve.embedding import Embedder, EmbeddingBody
 
 TEXTS = ["abc", "a", "the cat", "abc"]
 POOLS = {"mean": 1, "cls": 2, "last": 3}
@@ -24,7 +25,7 @@ POOLS = {"mean": 1, "cls": 2, "last": 3}
 def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("embedders")
     for name, kind in {**POOLS, "rank": 4}.items():
-        made = tiny_positions.bert(64, ranks=kind == 4)
+        made = tiny_positions.bert(64)
         made.kv["bert.pooling_type"] = (U32, kind)
         (where / f"{name}.gguf").write_bytes(made.build())
     return where
@@ -46,7 +47,7 @@ def make_embedder(path, name):
 
 @pytest.fixture(scope="module")
 def embedders(folder):
-    made = {name: make_embedder(folder / f"{name}.gguf", name) for name in (*POOLS, "rank")}
+    made = {name: make_embedder(folder / f"{name}.gguf", name) for name in POOLS}
     yield made
     for each in made.values():
         each.close()
@@ -55,23 +56,21 @@ def embedders(folder):
 @pytest.fixture(scope="module")
 def server(tiny_ascii, embedders):
     with opening(tiny_ascii) as start:
-        yield start(embedders=[embedders["mean"], embedders["rank"]])
+        yield start(embedders=[embedders["mean"]])
+
+
+def vectors(model, texts):
+    made = asyncio.run(model.answer(EmbeddingBody(texts)))
+    return np.array([each["embedding"] for each in made["data"]]), made["usage"]["total_tokens"]
 
 
 @pytest.mark.parametrize("name", POOLS)
 def test_vectors_are_llama_cpps(folder, embedders, name):
     """Several texts in one decode, whatever the pooling."""
-    found, tokens = asyncio.run(embedders[name].vectors(TEXTS))
+    found, tokens = vectors(embedders[name], TEXTS)
     expected, count = reference(folder / f"{name}.gguf", TEXTS)
     assert np.allclose(found, expected, atol=1e-5)
     assert tokens == count
-
-
-def test_more_than_a_decode_takes_is_several(embedders):
-    model = embedders["mean"]
-    many, _ = asyncio.run(model.vectors(TEXTS * 20))
-    few, _ = asyncio.run(model.vectors(TEXTS))
-    assert np.allclose(many, np.tile(few, (20, 1)), atol=1e-5)
 
 
 def test_openais_fields(server):
@@ -92,60 +91,56 @@ def test_openais_client_reads_them(server):
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
         made = client.embeddings.create(model="mean", input=TEXTS)
         names = [model.id for model in client.models.list()]
+        assert client.models.retrieve("mean").id == "mean"
     assert len(made.data[3].embedding) == tiny_positions.WIDTH
-    assert names == ["tiny", "mean", "rank"]
+    assert names == ["tiny", "mean"]
 
 
 def test_ollamas_forms(server):
     vectors = ask(server, "/api/embed", model="mean", input=["abc", "a"])["embeddings"]
-    older = ask(server, "/api/embeddings", model="mean", prompt="abc")["embedding"]
+    plain = ask(server, "/v1/embeddings", model="mean", input="abc")["data"][0]["embedding"]
     assert len(vectors) == 2
-    assert np.allclose(vectors[0], older, atol=1e-5)
+    assert np.allclose(vectors[0], plain, atol=1e-5)
     long = ask(server, "/api/embed", input="a" * 100)["embeddings"]
     assert len(long[0]) == tiny_positions.WIDTH
     assert "64" in ask(server, "/api/embed", 400, input="a" * 100, truncate=False)["error"]
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking"])
-def test_documents_are_ranked(server, folder, path):
-    """As numpy ranks them by the head's weights on the first token's state."""
-    told = ask(
-        server,
-        path,
-        query="a cat",
-        documents=["dog", "the cat sat", {"text": "z"}],
-        return_documents=True,
-    )
-    scores = {each["index"]: each["relevance_score"] for each in told["results"]}
-    expected = [
-        tiny_positions.rank_of(folder / "rank.gguf", "a cat", text)
-        for text in ("dog", "the cat sat", "z")
-    ]
-    assert np.allclose([scores[i] for i in range(3)], expected, atol=1e-4)
-    assert [each["index"] for each in told["results"]] == list(np.argsort(expected)[::-1])
-    assert told["results"][0]["document"]["text"] in ("dog", "the cat sat", "z")
-    assert len(ask(server, path, query="a", documents=["b", "c"], top_n=1)["results"]) == 1
-
-
 @pytest.mark.parametrize(
-    ("path", "body", "says"),
+    ("body", "says"),
     [
-        ("/v1/embeddings", {"input": []}, "there are 0 texts"),
-        ("/v1/embeddings", {"input": {"a": 1}}, "neither text nor token ids"),
-        ("/v1/embeddings", {"input": [[10**6]]}, "1000000"),
-        ("/v1/embeddings", {"input": "a" * 100}, "64"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 99}, "dimensions is 99"),
-        ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format is 'int8'"),
-        ("/v1/rerank", {"query": "a", "documents": [1]}, "a document is no text"),
+        ({"input": []}, "input has 0 texts"),
+        ({"input": {"a": 1}}, "input"),
+        ({"input": [[10**6]]}, "input"),
+        ({"input": "a" * 100}, "-b"),
+        ({"input": "a", "dimensions": 99}, "dimensions is 99"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format is 'int8'"),
     ],
 )
-def test_what_cannot_be_is_refused(server, path, body, says):
-    assert says in ask(server, path, 400, **body)["error"]["message"]
+def test_what_cannot_be_is_refused(server, body, says):
+    assert says in ask(server, "/v1/embeddings", 400, **body)["error"]["message"]
+
+
+@pytest.mark.parametrize("rows", [300, 400])
+@pytest.mark.parametrize("positions", [300, 4096])
+def test_any_number_of_rows(tmp_path, positions, rows):
+    """llama.cpp aborts on some; in a model of fewer positions a longer text is refused."""
+    (tmp_path / "any.gguf").write_bytes(tiny_positions.bert(positions).build())
+    model = Embedder("any", tmp_path / "any.gguf", trust=True, n_threads=1, n_batch=rows)
+    assert len(vectors(model, ["a" * 250, "b" * 250, "c"])[0]) == 3
+    with pytest.raises(InputError, match="raise -b"):
+        vectors(model, ["a" * 600])
+    model.close()
+
+
+def test_a_model_that_ranks_is_refused(folder):
+    with pytest.raises(OptionError, match="ranks"):
+        make_embedder(folder / "rank.gguf", "rank")
 
 
 def test_a_chat_model_gives_the_mean_of_its_states(tiny_ascii):
     model = make_embedder(tiny_ascii, "chat")
-    found, _ = asyncio.run(model.vectors(["abc", "x"]))
+    found, _ = vectors(model, ["abc", "x"])
     model.close()
     llm = llama_cpp.Llama(
         str(tiny_ascii),
@@ -161,12 +156,6 @@ def test_a_chat_model_gives_the_mean_of_its_states(tiny_ascii):
     assert np.allclose(found, expected, atol=1e-5)
 
 
-def test_a_server_without_such_a_model_says_how(tiny_ascii, embedders):
-    """501 for none; a sentence where there is another kind."""
+def test_a_server_without_such_a_model_says_how(tiny_ascii):
     with opening(tiny_ascii) as start:
         assert "--embed NAME" in ask(start(), "/v1/embeddings", 501, input="a")["error"]["message"]
-        only = start(embedders=[embedders["mean"]])
-        assert (
-            "no model here ranks texts"
-            in ask(only, "/rerank", 400, query="a", documents=["b"])["error"]["message"]
-        )

@@ -14,7 +14,7 @@ import pytest
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
 from pyspec.requests.fields import REFUSED, UNDONE
-from pyspec.serve.apis.llama_server import LlamaBody
+from pyspec.serve.apis.llama_server import InfillBody
 from pyspec.serve.apis.messages import CountBody, MessagesBody
 from pyspec.serve.apis.ollama import OllamaText
 from pyspec.serve.apis.responses import ResponseCountBody, ResponsesBody
@@ -34,7 +34,7 @@ ASKED = {
     CountBody: {"messages": MESSAGES},
 }
 KINDS = list(ASKED)
-ASKED |= {LlamaBody: {"prompt": "hello"}, OllamaText: {"prompt": "hello"}}
+ASKED |= {InfillBody: {"input_prefix": "hello"}, OllamaText: {"prompt": "hello"}}
 
 CALLS = [
     ("openai.resources.chat.completions", "Completions.create", "openai.types.chat.completion_create_params", ChatBody),

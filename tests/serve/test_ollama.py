@@ -1,4 +1,4 @@
-"""Ollama's API and llama-server's own: the same answers as OpenAI's, in their words."""
+"""Ollama's API: the same answers as OpenAI's, in its words."""
 
 from __future__ import annotations
 
@@ -143,45 +143,6 @@ def test_what_is_known_of_models(server):
 def test_an_unknown_path_of_ollamas_is_refused_in_its_form(server):
     """Of what the server cannot do."""
     assert "not served here" in ask(server, "/api/pull", 404, model="x")["error"]
-
-
-# -- llama-server ------------------------------------------------------------------------------------------------------
-
-
-def test_llama_servers_completion(server):
-    """Whole and streamed, with the reason for its end."""
-    told = ask(server, "/completion", prompt="a", n_predict=6)
-    plain = ask(server, "/v1/completions", prompt="a", max_tokens=6)["choices"][0]["text"]
-    assert (told["content"], told["stop_type"], told["tokens_predicted"]) == (plain, "limit", 6)
-    assert told["timings"]["predicted_n"] == 6
-    stop = ask(server, "/completion", prompt="a", n_predict=6, stop=[plain[2]])
-    assert (stop["stop_type"], stop["stopping_word"]) == ("word", plain[2])
-    asked = json.dumps({"prompt": "a", "n_predict": 6, "stream": True})
-    with begun(server, "/completion", asked) as response:
-        events = filter(None, response.read().decode().split("\n\n"))
-    chunks = [json.loads(event[6:]) for event in events]
-    assert "".join(chunk["content"] for chunk in chunks) == plain
-    assert [chunk["stop"] for chunk in chunks][-1]
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"prompt": "a", "n_probs": 3}, "n_probs is not supported"),
-        ({"prompt": ["a", "b"]}, "a request has one prompt here"),
-        ({"prompt": "a", "logit_bias": [["word", 1]]}, "something else than token ids"),
-    ],
-)
-def test_what_is_not_done_of_it_is_refused(server, body, says):
-    assert says in ask(server, "/completion", 400, **body)["error"]["message"]
-
-
-def test_a_template_is_applied_and_slots_are_told(server):
-    told = ask(server, "/apply-template", messages=[{"role": "user", "content": "hi"}])
-    assert told["prompt"] == scripted.prompt("hi")
-    _, slots = get(server, "/slots")
-    assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
-    assert (slots[0]["n_ctx"], slots[0]["is_processing"]) == (1024, False)
 
 
 # -- ollama's client ---------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""Tokens, templates and the probabilities of given texts, as llama-server's, vLLM's and lm-evaluation-harness' clients ask."""
+"""Tokens and the probabilities of given texts, as llama-server's, vLLM's and lm-evaluation-harness' clients ask."""
 
 from __future__ import annotations
 
 import json
-import urllib.request
 
 import llama_cpp
 import numpy as np
@@ -15,11 +14,6 @@ from helpers.asking import post
 @pytest.fixture
 def server(serve):
     return serve()
-
-
-def told(server, path):
-    with urllib.request.urlopen(server.url + path) as response:
-        return json.load(response)
 
 
 def ask(server, path, **body):
@@ -54,15 +48,6 @@ def test_what_is_none_is_refused(server, path, body):
     """400 with a sentence."""
     status, found = post(server, json.dumps(body).encode(), path)
     assert (status, len(found["error"]["message"]) > 10) == (400, True)
-
-
-def test_what_a_server_tells_of_its_model(server):
-    """Its limits, its template and its special tokens; of its path the name alone."""
-    props = told(server, "/props")
-    assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (4, 1024)
-    assert props["model_path"] == "ascii.gguf"
-    info = told(server, "/tokenizer_info")
-    assert info["eos_token"] == props["eos_token"]
 
 
 def scores(path, ids):

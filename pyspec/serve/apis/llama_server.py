@@ -1,4 +1,4 @@
-"""llama-server's own completions: a prompt without a template, and llama-server's names for the finish reasons."""
+"""llama-server's `/infill`: a gap in a text, and llama-server's names for the finish reasons."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refu
 from pyspec.serve.pending import Choice, PendingRequest
 
 
-class LlamaBody(Body):
-    """A request's body. n_predict: other APIs' max_tokens. logit_bias: pairs, or by token id."""
+class OtherFileBody(msgspec.Struct):
+    """Another file that is open in the editor."""
+
+    text: str
+    filename: str = ""
+
+
+class InfillBody(Body):
+    """A gap to fill between two texts. prompt: the text in it so far. input_extra: other files, the most useful last.
+
+    n_predict: other APIs' max_tokens. logit_bias: pairs, or by token id.
+    """
 
     refused = (*(name for name in REFUSED if name != "n_predict"), "n_probs", "return_tokens")
     harmless = (
@@ -28,7 +38,10 @@ class LlamaBody(Body):
         "repeat_last_n",
     )
 
-    prompt: Any = None
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[OtherFileBody] | None = None
+    prompt: str | None = None
     n_predict: int | None = None
     n_probs: int | None = None
     return_tokens: bool = False
@@ -38,37 +51,13 @@ class LlamaBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
+        self.prompt = self.input_prefix + (self.prompt or "")
         shared = {key: getattr(self, key) for key in Body.__struct_fields__}
         most = self.max_tokens if self.n_predict is None else self.n_predict
         shared |= {"max_tokens": most, "logit_bias": _biases(self.logit_bias), "n": None}
-        completion = CompletionBody(prompt=self.prompt, **shared)
-        if completion.n_prompts != 1:
-            raise InputError("a request has one prompt here", "send several to /v1/completions")
-        return completion.records(name)
-
-
-class OtherFileBody(msgspec.Struct):
-    """Another file that is open in the editor."""
-
-    text: str
-    filename: str = ""
-
-
-class InfillBody(LlamaBody):
-    """A gap to fill between two texts. prompt: the text in it so far. input_extra: other files, the most useful last."""
-
-    input_prefix: str = ""
-    input_suffix: str = ""
-    input_extra: list[OtherFileBody] | None = None
-    prompt: str | None = None
-
-    def records(self, name: str) -> list[Record]:
-        """The request as one record. Raises InputError."""
-        begun, self.prompt = self.prompt or "", self.input_prefix or "x"
-        (record,) = super().records(name)
-        record.prompt, record.suffix = self.input_prefix + begun, self.input_suffix
+        (record,) = CompletionBody(prompt=self.prompt, **shared).records(name)
+        record.suffix = self.input_suffix
         record.others = [(each.filename, each.text) for each in self.input_extra or ()]
-        self.prompt = record.prompt
         return [record]
 
 
@@ -147,9 +136,6 @@ async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
     yield data_event(_end(choices[0]))
 
 
-COMPLETIONS = Interface(
-    "completion", "cmpl-", reader(LlamaBody), _whole, _events, openai_refusal, broken
-)
 INFILL = Interface(
     "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, broken
 )
