@@ -31,12 +31,12 @@ import numpy as np
 from common import Made, arguments, made_by
 from measure.contenders import Files, Ours, open_peer
 from measure.equal import choices
+from measure.questions import load_questions
 from measure.report import table
 from measure.tasks import Options, parse_mode
 
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.profiling.questions import load_questions
 from pyspec.store.heads import ASSISTANT, CHAINED_HEADS, MTP, States, kind_of_draft
 from pyspec.store.locate import resolve
 from pyspec.text.template import ChatTemplate

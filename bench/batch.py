@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from common import Comparison, Figures, alone, arguments, compare, resident
+from measure.questions import Question, load_questions
 from measure.report import table
 from measure.tasks import Options
 
-from pyspec.profiling.questions import Question, load_questions
 from pyspec.store.header import read_header
 from pyspec.text.template import ChatTemplate
 

@@ -20,11 +20,11 @@ from grid import costs_of, informed_speed
 from measure.records import commit
 from measure.report import code_of, table
 from measure.rounds import load_rounds
+from measure.simulate import Answer, Costs, Times
 from msgspec.structs import replace
 from replay import ROUNDS, Always, play
 
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiling.simulate import Answer, Costs, Times
 
 FILES = ("bf16", "q4_k_m", "head")
 CURVES = ("BF16", "Q4_K_M", "GPU", "7B on CPU")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from measure.bench import run_bench
+from measure.questions import Question, load_questions, select
 from measure.records import published
 from measure.report import speed_table
 from measure.tasks import Options, Task, parse_modes
@@ -19,7 +20,6 @@ from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.errors import OptionError
-from pyspec.profiling.questions import Question, load_questions, select
 from pyspec.screen.tables import print_table
 
 FILE = click.Path(path_type=Path, dir_okay=False)

@@ -32,11 +32,10 @@ from measure.bounds import (
 from measure.chance import Interval
 from measure.quality import NATS, gaps_of
 from measure.quality_page import GAPS, gaps_cell
+from measure.questions import grouped, load_questions
 from measure.records import RunRecord, read_run_records
 from measure.report import code_of, table
 from measure.variants import parse_variants
-
-from pyspec.profiling.questions import grouped, load_questions
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -105,7 +104,7 @@ def questions(spec_bench: Path | None) -> list[dict[str, Any]]:
     found = [*sums(rng, 48), *lists(rng, 48), *extractions(rng, 48)]
     paths = [
         ROOT / "bench" / "firsts" / "questions.jsonl",
-        ROOT / "pyspec" / "profiling" / "questions.jsonl",
+        ROOT / "bench" / "measure" / "questions.jsonl",
     ]
     for path in [*paths, *([spec_bench] if spec_bench else [])]:
         found += [json.loads(line) for line in path.read_text().splitlines()]

@@ -27,8 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import arguments, command_line
 from measure.oracle import oracle_speed, reading_ms, reread_ms
+from measure.questions import grouped
 from measure.records import commit
 from measure.report import code_of, table
+from measure.simulate import Answer, Costs, Player, Times, fixed_speed
 from measure.speeds import geomean
 from measure.synthetic import planted
 from msgspec.structs import asdict
@@ -40,8 +42,6 @@ from pyspec.policy.shapes import SHAPES
 from pyspec.policy.stopping import best_length, draft_floors, survivals
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin
-from pyspec.profiling.questions import grouped
-from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed
 
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from measure.draws import left
+from measure.logits import rows_after
 from rows import Recorder, Row, record
 
 from pyspec import SpeculativeLlama
 from pyspec.policy.types import Draft
-from pyspec.profiling.logits import rows_after
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 from pyspec.sampling.noise import Coupling, derive_seed
 

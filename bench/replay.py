@@ -1,6 +1,6 @@
 """Recorded rounds played on other cost curves: `auto`, with lookup, and with the companion's score.
 
-ROUNDS are files of `pyspec profile --rounds`. The default is those in bench/rounds, greedy answers of SmolLM2-135M to our own
+ROUNDS are files of `bench/pair.py --rounds`. The default is those in bench/rounds, greedy answers of SmolLM2-135M to our own
 prompts: all of them with an earlier EAGLE-3 head (eagle3); 60, some to prompts of bench/firsts, with the head and companion that
 ship and what lookup proposes beside the head (head); two of each kind in two file types with the draft and companion that shipped
 before (bf16, q4_k_m); and as Q4_K_M with itself less one of its blocks and less eleven (good, poor; see stretch.py). `--cost` is
@@ -23,11 +23,11 @@ from grid import costs_of, informed_speed
 from measure.oracle import oracle_speed
 from measure.report import table
 from measure.rounds import load_rounds
+from measure.simulate import Answer, Costs, Player, fixed_speed
 from msgspec.structs import replace
 
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiling.simulate import Answer, Costs, Player, fixed_speed
 
 ROUNDS = Path(__file__).parent / "rounds"
 HEAD = ("rounds", "curve", "best fixed", "auto", "informed", "score, auto", "score, always", "auto + lookup",

@@ -18,10 +18,9 @@ from statistics import median
 
 from common import Made, arguments, in_turns, keep, made_by, medians, page_of, streamed
 from measure.contenders import ServerProcess, llama_server
+from measure.questions import load_questions
 from measure.report import table
 from serve import kinds_in_turn, p95
-
-from pyspec.profiling.questions import load_questions
 
 PEER = "llama-server"
 OPTIONS = {

@@ -15,11 +15,11 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 from measure.draws import noise_of
+from measure.questions import load_questions
 
 from pyspec import SpeculativeLlama
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.types import Draft, Place, Plan
-from pyspec.profiling.questions import load_questions
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import Coupling
 from pyspec.text.template import ChatTemplate

@@ -30,10 +30,10 @@ from common import (
     streamed,
 )
 from measure.contenders import ServerProcess, llama_server
+from measure.questions import Question, load_questions
 from measure.report import table
 
 from pyspec.errors import EngineError
-from pyspec.profiling.questions import Question, load_questions
 from pyspec.store.heads import EAGLE3, kind_of_draft
 
 PEER = "llama-server"

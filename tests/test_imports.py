@@ -19,7 +19,7 @@ LAYERS = [
     ["cli", "__main__", "llm_plugin"],
     ["cluster"],
     ["serve"],
-    ["chat", "batch", "profiling"],
+    ["chat", "batch"],
     ["llama"],
     ["engine"],
     ["policy", "lookup", "requests"],

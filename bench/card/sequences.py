@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments
+from measure.questions import load_questions
 from measure.records import commit, machine
 from serve import kinds_in_turn
 
 from pyspec.batch import Batch, Settings
-from pyspec.profiling.questions import load_questions
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.text.parts import Piece
 from pyspec.text.result import RecordResult

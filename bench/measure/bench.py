@@ -17,8 +17,6 @@ from typing import Any, cast
 
 from pyspec.errors import PyspecError
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.profiling.pictures import can_draw
-from pyspec.profiling.questions import Question, Report
 from pyspec.store.heads import MTP
 from pyspec.store.watch import Watch
 from pyspec.text.template import ChatTemplate
@@ -26,6 +24,8 @@ from pyspec.text.template import ChatTemplate
 from .contenders import Contender, Files, Ours, lacks, open_peer
 from .equal import demand_equal, equality
 from .errors import MeasureError, PeerMissing
+from .pictures import can_draw
+from .questions import Question, Report
 from .records import BOUND, RunLog, RunRecord, describe
 from .report import Results, collect, gather, save_page
 from .tasks import Options, Task

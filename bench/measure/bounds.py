@@ -16,10 +16,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from pyspec.profiling.questions import Question, grouped
-
 from .chance import resampled_means, sample_size
 from .quality import DISTINCT, LOOPS, NATS, ROUGE, VARIETY, WORSE_UP, new_scorer, values_of
+from .questions import Question, grouped
 from .records import RunRecord
 from .variants import Variant
 

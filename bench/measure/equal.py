@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.profiling.logits import replay, rows_after
-from pyspec.profiling.questions import Question
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokens import common_prefix
 
 from .draws import TopTwo, top_two
 from .errors import UnequalOutputs
+from .logits import replay, rows_after
+from .questions import Question
 from .records import Difference, RunRecord, TimedAnswer
 from .tasks import Options
 

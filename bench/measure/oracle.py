@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspec.policy.types import LONGEST
-from pyspec.profiling.simulate import NOTHING, Answer, Costs
+
+from .simulate import NOTHING, Answer, Costs
 
 
 def oracle_speed(texts: Sequence[Answer], costs: Costs) -> float:

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from pyspec.profiling.questions import Question, grouped
-
 from .chance import Interval, Values, changes, exact_pairs, paired, signed_ranks
+from .questions import Question, grouped
 from .records import RunRecord, Setup, TimedAnswer
 from .tasks import first_check
 from .variants import Variant, parse_variants

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspec.profiling.pictures import new_axes
 from pyspec.screen.tables import TextTable, table_of
 
 from .chance import Interval
+from .pictures import new_axes
 from .quality import DISTINCT, LOOPED, LOOPS, NATS, Figures, Measure, QualityResults, brings
 from .report import table, whole_page, write_results
 

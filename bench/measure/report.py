@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pyspec.profiling.pictures import can_draw, draw_costs, draw_lines, new_axes, save_figure
 from pyspec.screen.tables import TextTable, table_of
 
+from .pictures import can_draw, draw_costs, draw_lines, new_axes, save_figure
 from .records import BOUND, Difference, RunRecord, Setup
 from .speeds import TOTAL, Summary, geomean, hindsight, summarise
 

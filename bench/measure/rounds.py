@@ -1,4 +1,4 @@
-"""Answers that `pyspec profile --rounds` recorded, for replaying."""
+"""Answers that `bench/pair.py --rounds` recorded, for replaying."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from pyspec.errors import InputError
-from pyspec.profiling.simulate import Answer
 from pyspec.store.files import read_named
+
+from .simulate import Answer
 
 _MAX_BYTES = 1 << 30
 
@@ -22,4 +23,4 @@ def load_rounds(path: Path) -> list[Answer]:
             gzip.decompress(read_named(path, _MAX_BYTES)), type=list[Answer]
         )
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise InputError(f"{path} was not written by `pyspec profile --rounds`: {error}") from None
+        raise InputError(f"{path} was not written by `bench/pair.py --rounds`: {error}") from None

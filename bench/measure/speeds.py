@@ -9,8 +9,7 @@ from statistics import geometric_mean, median
 import msgspec
 import numpy as np
 
-from pyspec.profiling.questions import grouped
-
+from .questions import grouped
 from .records import RunRecord, TimedAnswer
 
 TOTAL = "total"

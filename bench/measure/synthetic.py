@@ -6,7 +6,8 @@ import random
 from math import exp, log
 
 from pyspec.policy.types import LONGEST
-from pyspec.profiling.simulate import Answer, Chain
+
+from .simulate import Answer, Chain
 
 
 def planted(

@@ -33,10 +33,11 @@ from typing import Any, TypeVar, cast
 from pyspec.errors import InputError, OptionError
 from pyspec.llama.options import Drafting, Speculation
 from pyspec.policy.lengths import parse_length
-from pyspec.profiling.questions import Question
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import Noise, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification
+
+from .questions import Question
 
 M = TypeVar("M", bound="Mode")
 

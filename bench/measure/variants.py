@@ -41,14 +41,14 @@ from pyspec.errors import OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.policy.lengths import MAX_FIXED, FixedLength, parse_length
 from pyspec.policy.simple import FixedPolicy
-from pyspec.profiling.logits import nats_of
-from pyspec.profiling.questions import Question, Report
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate
 
 from .draws import TopTwo, top_two
 from .errors import MeasureError
+from .logits import nats_of
+from .questions import Question, Report
 from .records import RunLog, RunRecord, TimedAnswer, describe
 from .tasks import Mode, Options, each_once, first_check, parse_mode, passes
 

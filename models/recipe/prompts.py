@@ -155,7 +155,7 @@ def _news(words: dict[str, list[str]], rng: random.Random) -> str:
 def main(
     prompts: Path, exclude: Path | None, seed: int, count: int, longest: int, out: Path
 ) -> None:
-    """Write prompts that are never trained on as questions, for `pyspec profile --questions`."""
+    """Write prompts that are never trained on as questions, for `bench/pair.py --questions`."""
     try:
         found = load(prompts, exclude, seed)
     except TrainingError as error:

@@ -126,7 +126,7 @@ class Batch:
         words: tuple[Any, str] = ("none", "none") if exact else (draft, companion)
         # without `parallel`, memory decides later how many sequences there are
         kwargs |= {"room_for": (n_ctx * (parallel or 1), parallel or 1), "at_once": parallel or _MAX_DEFAULT}  # fmt: skip
-        self._models = models = Models(file_of(model_path, **kwargs), *words, memory, **kwargs)
+        self._models = models = Models(file_of(model_path), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings, sides = settings, models.sides
         self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names, models.projector)

@@ -74,6 +74,7 @@ GONE = {
     "--num-pred-tokens": "use --draft-max N",
     "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
     "-hf": "use -m OWNER/REPO[:TYPE]",
+    "--measure": "use pyspec measure -m MODEL --draft NAME",
     "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",
 }

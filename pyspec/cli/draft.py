@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pyspec.cli.command import LAYERS, command, model_names, option, tell
-from pyspec.cli.consoles import print_listing, run_progress
-from pyspec.errors import OptionError, PyspecError
+from pyspec.cli.command import command, model_names, tell
+from pyspec.cli.consoles import print_listing
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.words import safe
-from pyspec.store.devices import lacking_devices
 from pyspec.store.drafts import (
     BESIDE,
     LARGEST,
@@ -29,40 +26,19 @@ from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, unused_heads, why_plain
 from pyspec.store.kinds import refuse_other_kinds
 from pyspec.store.locate import resolve
-from pyspec.store.words import AUTO, FETCH
-
-PAYS = 1.05
-"""Speed relative to plain decoding from which a draft is worth its memory."""
-
-
-@dataclass(frozen=True)
-class TrialOptions:
-    """Whether and how to measure local drafts."""
-
-    # fmt: off
-    measure: bool = option("Measuring", "--measure", is_flag=True,
-        help="Run the drafts that are here and report whether they pay on this machine.")
-    seconds: float = option("Measuring", "--seconds", type=click.FloatRange(min=5.0), default=20.0,
-        help="Time to measure each, roughly.")
-    limit: int = option("Measuring", "--limit", type=click.IntRange(min=1), default=3,
-        help="How many to measure, smallest first.")
-    threads: int | None = option("Measuring", "-t", "--threads", type=click.IntRange(min=1),
-        help="Threads, as for generate.")
-    n_gpu_layers: int | str = option("Measuring", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
-        metavar="auto|all|N", type=LAYERS, default=AUTO, help="Layers on devices, as for generate.")
-    # fmt: on
+from pyspec.store.words import FETCH
 
 
 @command(
     examples=[
         ("pyspec draft llama3.1:8b", "Drafts for a model from ollama"),
-        ("pyspec draft llama3.1:8b --measure", "Whether it pays on this machine"),
+        ("pyspec measure -m llama3.1:8b", "Whether it pays on this machine"),
     ],
 )
 @click.argument("model", required=False, shell_complete=model_names)
 @click.option("-m", "--model", "named", shell_complete=model_names, help="Same as MODEL.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptions) -> None:
+def draft(model: str | None, named: str | None, as_json: bool) -> None:
     """Find drafts for MODEL: files beside it, models here with the same vocabulary, then known ones to fetch.
 
     The share is roughly the cost of a draft step relative to a step of the target; drafts above a third hardly pay.
@@ -70,9 +46,6 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
     if model and named:
         raise click.UsageError("give the model once")
     model = model or named
-    if trial.n_gpu_layers not in (0, AUTO):
-        for line in lacking_devices():
-            tell(line, err=True)
     with store_progress() as progress:
         target = resolve(model, progress)
     with busy("reading model files"):
@@ -80,15 +53,10 @@ def draft(model: str | None, named: str | None, as_json: bool, trial: TrialOptio
         refuse_other_kinds(target)
         rows = _drafts(target)
         auto = _auto(target, rows)
-    if trial.measure:
-        _measure(target, rows, trial)
     if as_json:
         tell(json.dumps(rows, indent=1))
         return
     _list(target, rows)
-    for row in rows:
-        if "verdict" in row:
-            tell(f"{safe(row['name'])} {row['verdict']}")
     if unused := unused_heads(target):
         tell(unused)
     tell(f"--draft auto, the default, {_does(target, auto)}")
@@ -149,16 +117,12 @@ def _auto(target: Path, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any] | None) -> str:
-    """Return a command to run as it is: with the fastest measured draft, a small local one, one to fetch, or lookup.
+    """Return a command to run as it is: with a small local draft, one to fetch, or lookup.
 
-    A draft above a third of the target's size hardly pays, so it is named only after it was measured.
+    A draft above a third of the target's size hardly pays.
     """
-    measured = [row for row in rows if "verdict" in row]
-    best = max(measured, key=lambda row: row["times_plain"] or 0.0) if measured else None
-    if best is not None and (best["times_plain"] or 0.0) < PAYS:
-        return _chat(model, "lookup" if auto else "")
     small = [row for row in rows if row["share"] <= LARGEST]
-    best = best or auto or next((row for row in small if row["path"]), None)
+    best = auto or next((row for row in small if row["path"]), None)
     if best is None and small:
         return _chat(model, FETCH)
     if best is None or best is auto:
@@ -169,54 +133,3 @@ def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any]
 def _chat(model: str | None, draft: str) -> str:
     target = f" -m {shlex.quote(model)}" if model else ""
     return f"pyspec chat{target}" + (f" --draft {shlex.quote(draft)}" if draft else "")
-
-
-def _measure(target: Path, rows: list[dict[str, Any]], trial: TrialOptions) -> None:
-    here = [row for row in rows if row["path"]][: trial.limit]
-    if not here:
-        if plain := why_plain(target):
-            raise OptionError(plain, "leave out --measure")
-        raise OptionError(
-            "no draft for this model is on this machine", "fetch one with `pyspec models pull NAME`"
-        )
-    for row in here:
-        row.update(_tried(target, row, trial))
-
-
-def _tried(target: Path, row: dict[str, Any], trial: TrialOptions) -> dict[str, Any]:
-    """Measure a draft's speed-up and the acceptance rate of its first tokens, or return why it cannot run.
-
-    The result goes into the pair's profile.
-    """
-    from pyspec.cli.opening import open_model  # noqa: PLC0415 - these load llama.cpp
-    from pyspec.cli.options import ModelOptions  # noqa: PLC0415 - these load llama.cpp
-    from pyspec.cli.profile import stored  # noqa: PLC0415
-    from pyspec.profiling.profile import measure  # noqa: PLC0415
-    from pyspec.profiling.questions import load_questions, select  # noqa: PLC0415
-    from pyspec.store.watch import Watch  # noqa: PLC0415
-
-    draft = MTP if row["name"] == MTP else row["path"]
-    pair = ModelOptions(
-        str(target), f"lookup+{draft}", threads=trial.threads, n_gpu_layers=trial.n_gpu_layers
-    )
-    try:
-        with open_model(pair.steady()) as llm, run_progress() as report:
-            watch = Watch()
-            measured = measure(
-                llm, select(load_questions(None), 1), max_tokens=48, budget_s=trial.seconds,
-                report=lambda done, total, what: report(done, total, f"{row['name']}: {what}"),
-            )  # fmt: skip
-            others = watch.others() if watch.busy(int(llm.n_threads)) else 0.0
-            tell(f"{safe(row['name'])}: {stored(llm, measured, others)}", err=True)
-    except PyspecError as error:
-        return {"times_plain": None, "accepted": None, "verdict": f"cannot be used: {error}"}
-    found = measured.figures
-    times, accepted = round(found.auto, 3), found.acceptance[0] if found.acceptance else None
-    return {"times_plain": times, "accepted": accepted, "verdict": trial_sentence(times, accepted)}
-
-
-def trial_sentence(times_plain: float, accepted: float | None) -> str:
-    """Say in one line whether a draft pays."""
-    pays = "pays" if times_plain >= PAYS else "does not pay here"
-    said = f"{pays}: {times_plain:.2f} times as fast as without drafts"
-    return said if accepted is None else f"{said}, {100 * accepted:.0f} % of first tokens accepted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
@@ -12,7 +13,6 @@ import msgspec
 from pyspec.chat.conversation import LlamaChat
 from pyspec.errors import EngineError
 from pyspec.llama.options import OFF, AnswerOptions, Speculation
-from pyspec.profiling.questions import Report
 from pyspec.sampling.chain import Sampling
 from pyspec.store.files import Stamp, recall_as, remember_json
 from pyspec.text.result import Result, result_of
@@ -43,6 +43,10 @@ CHATS = (
     "Explain to a child what a shadow is.",
 )
 """Prompts of each use; nothing is tuned for them."""
+
+
+Report = Callable[[int, int, str], None]
+"""Takes how far a measurement is: steps done, steps in all, and the current one."""
 
 
 class GainFigures(msgspec.Struct, frozen=True):

@@ -27,18 +27,15 @@ _COMMANDS = {
     "models": "List, fetch, add, remove and inspect models.",
     "draft": "Find a draft for a model.",
     "measure": "Say what drafts gain here, for your model.",
-    "profile": "Measure how much drafts can gain on this machine.",
     "info": "Show versions, devices and folders.",
 }
-
-_HIDDEN = ("profile",)
-"""Commands that the list leaves out: `measure` names them for those who want to know more."""
 
 _MODULES = {"info": "pyspec.cli.main"}
 """Modules of subcommands that have none of their own."""
 
 _GONE = {
     "bench": "pyspec measure",
+    "profile": "pyspec measure",
     "quality": "python bench/quality.py",
     "completion": 'eval "$(_PYSPEC_COMPLETE=bash_source pyspec)"',
 }
@@ -76,9 +73,8 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        listed = [(name, what) for name, what in _COMMANDS.items() if name not in _HIDDEN]
         with formatter.section("Commands"):
-            formatter.write_dl(listed)
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):

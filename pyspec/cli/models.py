@@ -11,15 +11,13 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from pyspec.cli.command import Subcommand, help_all, model_names, tell, terminal_confirm
-from pyspec.cli.consoles import print_listing, run_progress
+from pyspec.cli.consoles import print_listing
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import FetchError, ModelNotFound
 from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.progress import busy, store_progress
-from pyspec.screen.tables import print_table
 from pyspec.screen.words import safe
 from pyspec.store.catalogue import find_chat, search, search_hub
 from pyspec.store.drafts import with_terms
@@ -29,9 +27,7 @@ from pyspec.store.fetch import (
     Progress,
     cached,
     convert,
-    converted,
     convertible,
-    drop_conversions,
     fetch,
     read_provenance,
     variant_path,
@@ -41,7 +37,6 @@ from pyspec.store.gguf import SCALARS, STRING, Array, Header
 from pyspec.store.header import facts_of, read_header
 from pyspec.store.locate import add, find_here, found_here, remove, resolve
 from pyspec.store.locate import pull as fetch_repo
-from pyspec.store.machine import default_threads
 from pyspec.store.others import LocalModel
 from pyspec.store.sources import (
     PREFIX,
@@ -138,9 +133,9 @@ def _row(
 @models.command(cls=Subcommand, short_help="Fetch a model and print its path.")
 @click.argument("name")
 @click.option(
-    "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL, "auto"]),
+    "--as", "kind", type=click.Choice([*sorted(CONVERSIONS), ORIGINAL]),
     help="Convert one of pyspec's known models to this tensor type as NAME-TYPE, and keep the original. "
-    "auto measures every type on this machine; original converts nothing.",
+    "original converts nothing.",
 )  # fmt: skip
 @click.option(
     "--draft/--no-draft", default=None,
@@ -157,8 +152,6 @@ def pull(name: str, kind: str | None, draft: bool | None, as_json: bool) -> None
     if chat is not None:
         _pull_chat(chat, draft, as_json, find_here(name))
         return
-    if kind == "auto":
-        kind = _measured_type(convertible(name, "--as"))
     known = load_manifest().get(name)
     steps: list[str] = []  # none where it is here already
     with store_progress() as show:
@@ -255,19 +248,6 @@ def _chat_cells(chat: ChatModel) -> list[str]:
     draft = chat.draft.removeprefix(PREFIX).rpartition("/")[2] or "-"
     sizes = [f"{nbytes / 1e9:.2f}" for nbytes in (chat.size, chat.memory)]
     return [chat.full, *sizes, chat.licence, draft, chat.model, chat.note or "-"]
-
-
-def _measured_type(entry: Entry) -> str:
-    """Measure all types and return the best. Files made only for this are removed again."""
-    from pyspec.profiling.tensor_types import all_types, best_type, type_table  # noqa: PLC0415
-
-    there = {kind for kind in CONVERSIONS if converted(entry, kind) is not None}
-    with store_progress() as show, run_progress() as report:
-        found = all_types(entry, default_threads(), show, report)
-    print_table(type_table(found), Console(stderr=True, highlight=False))
-    best = best_type(found).kind
-    drop_conversions(entry, set(CONVERSIONS) - there - {best})
-    return best
 
 
 def _pulled(name: str, kind: str | None, show: Progress) -> Path:

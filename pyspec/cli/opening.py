@@ -44,7 +44,7 @@ def find(options: ModelOptions, workers: int = 1, at_once: int = 1) -> tuple[Pat
     if options.n_gpu_layers == AUTO and (missed := missed_card_once()):
         tell(missed, err=True)
     with store_progress() as progress:
-        path = resolve(options.model, progress, options.n_gpu_layers, options.devices)
+        path = resolve(options.model, progress)
     word = draft_to_fetch(path, terminal_confirm()) if options.draft == FETCH else options.draft
     with store_progress() as progress:
         draft, companion = (_found(each, progress) for each in (word, options.companion))

@@ -177,7 +177,7 @@ class Loader:
         models, engine, found = self.models, self.engine, []
         for word in self.server.embed:
             with store_progress() as progress:
-                path = resolve(word, progress, models.n_gpu_layers, models.devices)
+                path = resolve(word, progress)
             how = {
                 "n_gpu_layers": models.n_gpu_layers, "devices": models.devices, "n_threads": models.threads,
                 "trust": models.trust_model, "extra_buffers": models.extra_buffers, "n_batch": engine.n_batch,

@@ -7,55 +7,30 @@ Loading it for a policy logs a warning instead, and the policy starts without it
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import llama_cpp
 import msgspec
 
-from pyspec._version import __version__
 from pyspec.engine.offload import count_placeable
 from pyspec.engine.tensor_places import experts_of
-from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.errors import OptionError, ProfileError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
-from pyspec.policy.cost import CostCurve, CurveState
+from pyspec.policy.cost import CostCurve
 from pyspec.store.attention_times import VERIFIED
 from pyspec.store.devices import layer_devices
-from pyspec.store.files import cache_dir, file_sha256, write_whole
+from pyspec.store.files import file_sha256, write_whole
 from pyspec.store.shipped import came_with
-from pyspec.store.timed import forget_times
 
 log = logging.getLogger("pyspec")
 
 _MAX_BYTES = 4 << 20
-_HINT = "run `pyspec profile` to measure again"
 
 T = TypeVar("T")
-
-
-class ProfileKey(msgspec.Struct, frozen=True):
-    """What a profile belongs to: the files by their sha256, "" for none, and where and how they run."""
-
-    target: str
-    draft: str
-    companion: str
-    backend: str
-    threads: int
-    version: str
-
-
-class Profile(msgspec.Struct):
-    """The file: the measured cost curve and acceptance that a policy begins with."""
-
-    key: ProfileKey
-    curve: CurveState
-    learned: Acceptance
-    format: Literal[4] = 4
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,30 +56,6 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-
-
-def profiles_dir() -> Path:
-    """The cache's folder for profiles. Not created here."""
-    return cache_dir() / "profiles"
-
-
-def profile_path(folder: Path, key: ProfileKey) -> Path:
-    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
-    return folder / f"profile-{digest[:20]}.json"
-
-
-def save_profile(profile: Profile, folder: Path) -> Path:
-    """Write atomically and return the path. Raises ProfileError if the folder refuses."""
-    return write_struct(profile_path(folder, profile.key), profile, "profile")
-
-
-def read_profile(folder: Path, key: ProfileKey) -> Profile | None:
-    """Return the stored profile, None if there is none. Raises ProfileError if it is damaged or belongs to others."""
-    path = profile_path(folder, key)
-    profile = read_struct(path, Profile, _HINT)
-    if profile is not None and profile.key != key:
-        raise ProfileError(f"the profile {path} belongs to other models or another machine", _HINT)
-    return profile
 
 
 def prior_path(draft: Path) -> Path:
@@ -154,19 +105,6 @@ class SideFile(NamedTuple):
     reads_states: bool = False
 
 
-def profile_key(llm: Any, sides: Sequence[SideFile]) -> ProfileKey:
-    """Return the key for a loaded target. sides: its draft and companion, in this order, as far as it has them."""
-    draft, companion = _hashes(sides)
-    return ProfileKey(
-        target=file_sha256(llm.model_path),
-        draft=draft,
-        companion=companion,
-        backend=f"{platform.node()}, {platform.machine()}, {placed(llm)}",
-        threads=int(llm.n_threads),
-        version=f"{__version__} on {llama_cpp.__version__}",
-    )
-
-
 def placed(llm: Any) -> str:
     """Say how many layers are on devices, and on which."""
     offloaded = gpu_layers(llm)
@@ -186,52 +124,6 @@ def device_names(llm: Any) -> str:
 def _hashes(sides: Sequence[SideFile]) -> tuple[str, str]:
     draft, companion = [*(file_sha256(side.path) for side in sides), "", ""][:2]
     return draft, companion
-
-
-def load_profile(llm: Any, sides: Sequence[SideFile]) -> tuple[CostCurve, Acceptance] | None:
-    """Return the measured curve and acceptance of these models on this machine, or None.
-
-    For a damaged file, or one of other models, it logs a warning and returns None.
-    """
-    if not profiles_dir().is_dir():  # then the files need not be hashed
-        return None
-    try:
-        profile = read_profile(profiles_dir(), profile_key(llm, sides))
-    except PyspecError as error:
-        log.warning("no profile is used: %s", error)
-        return None
-    return (CostCurve.restore(profile.curve), profile.learned) if profile is not None else None
-
-
-def forget(target: Path, drafts: Iterable[Path] = ()) -> int:
-    """Remove a target's profiles and decode times, and the decode times of these drafts. Returns the number of profiles removed.
-
-    Raises ModelError.
-    """
-    digest, removed = file_sha256(target), 0
-    for path in profiles_dir().glob("profile-*.json"):
-        try:
-            found = read_struct(path, Profile, _HINT)
-            if found is not None and found.key.target == digest:
-                path.unlink()
-                removed += 1
-        except (ProfileError, OSError):
-            continue  # another version's, or removed already
-    for path in (target, *drafts):
-        forget_times(path)
-    return removed
-
-
-def disagreement(new: CurveState, old: CurveState) -> float:
-    """Return the largest ratio between two curves: of a target row, of eight rows to one, and of a draft step to a row."""
-
-    def figures(state: CurveState) -> list[float]:
-        target, draft = state.target.bases[0], state.draft.bases[0]
-        most = min(8, len(target) - 1)
-        return [target[1], target[most] / target[1], draft[1] / target[1]]
-
-    ratios = [a / b for a, b in zip(figures(new), figures(old), strict=True)]
-    return max(max(ratio, 1.0 / ratio) for ratio in ratios)
 
 
 def prior_learned(sides: Sequence[SideFile]) -> Acceptance:

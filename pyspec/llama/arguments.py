@@ -12,7 +12,6 @@ from pyspec.llama.options import MORE_SAMPLERS
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.progress import store_progress
 from pyspec.store.locate import resolve
-from pyspec.store.words import parse_devices
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
@@ -35,10 +34,9 @@ def signed_like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
     return cast("Callable[[Callable[..., Any]], _Method]", like)
 
 
-def file_of(model: str | os.PathLike[str], **loading: Any) -> str:
-    """The file for a path or a name, for loading with these options; raises ModelNotFound if it is neither."""
+def file_of(model: str | os.PathLike[str]) -> str:
+    """The file for a path or a name; raises ModelNotFound if it is neither."""
     if Path(model).exists():
         return str(model)
     with store_progress() as progress:
-        layers, devices = loading.get("n_gpu_layers", 0), parse_devices(loading.get("devices"))
-        return str(resolve(model, progress, layers, devices))
+        return str(resolve(model, progress))

@@ -158,7 +158,7 @@ class SpeculativeLlama(Generation):
         if (foreign := given.pop("draft_model")) is not None and draft == "auto":
             given["draft"] = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
-        file = file_of(model_path, n_gpu_layers=n_gpu_layers, devices=devices)
+        file = file_of(model_path)
         with busy(f"loading {name_of(Path(file))}", after_s=1.0):
             super().__init__(**given | {"model_path": file})
 

@@ -2,10 +2,8 @@
 
     _child.py trial PATH ADDRESS_SPACE_BYTES LOADING_JSON    load a GGUF as the run will, with every check llama.cpp has
     _child.py quantize SOURCE OUT FTYPE THREADS              convert a GGUF with llama.cpp's quantiser
-    _child.py time PATH LOADING_JSON                         time decodes where the run will put the layers
 
-Each ends with one line, a JSON object {"ok", "error"}. Before it, `quantize` prints `tensor I N` for each tensor, and `time`
-prints `rows N MS` for each width, the fastest of several decodes.
+Each ends with one line, a JSON object {"ok", "error"}. Before it, `quantize` prints `tensor I N` for each tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module, util
 from pathlib import Path
-from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -314,48 +311,6 @@ def run_trial(path: str, address_space: str, loading: str) -> None:
     os._exit(0)  # the result is known, and freeing gigabytes takes time
 
 
-# -- times -------------------------------------------------------------------------------------------------------------
-
-
-TIMED_ROWS = (1, 4, 8, 64)
-"""A plain step, two verifies, a prompt."""
-
-TURNS = 6
-
-
-def run_time(path: str, loading: str) -> None:
-    """Time decodes of all widths in turn, so that a slow moment does not hit only one, and report the fastest."""
-    limit()
-    lc = bindings()
-    errors_of(lc)
-    options = json.loads(loading)
-    lc.llama_backend_init()
-    for server in options["servers"]:
-        add_server(lc, server)
-    model = load_model(lc, path, options, check=False)
-    context = make_context(lc, model, options) if model else None
-    if context:
-        for n, ms in zip(TIMED_ROWS, fastest(lc, model, context), strict=True):
-            say(f"rows {n} {ms:.3f}")
-    say(json.dumps({"ok": bool(context), "error": "" if context else "it cannot be loaded"}))
-    os._exit(0)
-
-
-def fastest(lc: ModuleType, model: Any, context: Any) -> list[float]:
-    """Return the milliseconds of the fastest decode of each width."""
-    n_vocab = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
-    batches = [batch_of(lc, n, 0, n_vocab) for n in TIMED_ROWS]
-    times: list[list[float]] = [[] for _ in TIMED_ROWS]
-    for _ in range(TURNS):
-        for batch, found in zip(batches, times, strict=True):
-            lc.llama_memory_clear(lc.llama_get_memory(context), True)
-            start = perf_counter()
-            lc.llama_decode(context, batch)
-            lc.llama_synchronize(context)
-            found.append(1e3 * (perf_counter() - start))
-    return [min(found[1:]) for found in times]
-
-
 # -- conversions -------------------------------------------------------------------------------------------------------
 
 
@@ -384,7 +339,6 @@ def quantize(source: str, out: str, ftype: str, threads: str) -> None:
 TASKS: Mapping[str, Callable[..., None]] = {
     "trial": run_trial,
     "quantize": quantize,
-    "time": run_time,
 }
 
 if __name__ == "__main__":

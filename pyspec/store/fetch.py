@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -270,6 +270,11 @@ def converted(entry: Entry, kind: str) -> Path | None:
     return path if record is not None and record.source_sha256 == entry.sha256 else None
 
 
+def fetch_ready(entry: Entry, progress: Progress = no_progress) -> Path:
+    """Return the file that runs: in the type that the manifest names, made once, at the fetch. Raises FetchError."""
+    return convert(entry, entry.convert, progress) if entry.convert else fetch(entry, progress)
+
+
 def convertible(name: str, option: str) -> Entry:
     """Return the manifest entry that `option` converts. Raises OptionError for other models, which are never converted."""
     manifest = load_manifest()
@@ -326,11 +331,3 @@ def _quantize(source: Path, out: Path, kind: str, tick: Callable[[int, int], Non
     outcome = run_child("quantize", arguments, on_line=on_line)
     if not outcome.ok:
         raise FetchError(f"{source.name} cannot be converted to {kind}: {outcome.reason[:300]}")
-
-
-def drop_conversions(entry: Entry, kinds: Iterable[str]) -> None:
-    """Remove converted files of the entry, and their records."""
-    for kind in kinds:
-        path = variant_path(entry.name, kind)
-        path.unlink(missing_ok=True)
-        path.with_suffix(".json").unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import msgspec
 
 from pyspec.errors import ModelNotFound, OptionError
 from pyspec.store.catalogue import chat_models, find_chat
-from pyspec.store.fastest import fetch_best
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -21,6 +20,7 @@ from pyspec.store.fetch import (
     cached,
     converted,
     fetch,
+    fetch_ready,
     no_progress,
     target_path,
     variant_path,
@@ -112,12 +112,17 @@ def _preference(found: LocalModel) -> int:
 
 
 def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
-    path = cached(entry)
-    if path is not None:
-        yield LocalModel(entry.name, path, OURS, (path.stem, path.name)), entry.summary
+    original, main = cached(entry), entry.convert
+    runs = converted(entry, main) if main else original
+    if runs is not None:
+        own = f"{entry.name}-{main}" if main else runs.stem
+        yield LocalModel(entry.name, runs, OURS, (own, runs.name)), entry.summary
+    if original is not None and original != runs:
+        names = original.stem, original.name
+        yield LocalModel(f"{entry.name}-{ORIGINAL}", original, OURS, names), "as it was fetched"
     for kind in CONVERSIONS:
         made = converted(entry, kind)
-        if made is not None:
+        if made is not None and made != runs:
             yield LocalModel(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
 
 
@@ -251,18 +256,13 @@ def _typed(name: str, manifest: Manifest) -> tuple[Entry | None, str]:
 def resolve(
     model: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
-    layers: int | str = 0,
-    devices: Sequence[str] = (),
 ) -> Path:
     """Return the file of a model, fetched into the cache if needed.
 
     model: a path; a name from the manifest, optionally with a type it was converted to (`smollm2-135m-instruct-q4_k_m`;
     `-original` for the file as fetched); another program's name for a local model (`llama3.2:3b`, a file's stem); or a
     file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL. None for the default target. The
-    hub is not asked for local files.
-
-    layers, devices: where the model will be placed, as for `SpeculativeLlama`; of a known model's types, the fastest there
-    is taken. Raises ModelNotFound with similar names, ModelUnreadable, or FetchError.
+    hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable, or FetchError.
     """
     if isinstance(model, os.PathLike):
         return _existing(Path(model))
@@ -271,7 +271,7 @@ def resolve(
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
     if (entry := manifest.get(name)) is not None:
-        return fetch_best(entry, progress, layers, devices)
+        return fetch_ready(entry, progress)
     if (path := _variant(name, manifest, progress)) is not None:
         return path
     repo = hub_repo(name)

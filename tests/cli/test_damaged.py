@@ -18,7 +18,6 @@ from pyspec.cli.gains import GainFigures, keep_gains
 from pyspec.store import files
 from pyspec.store.fetch import convert
 from pyspec.store.files import stamp
-from pyspec.store.timed import how, keep_times
 
 COMMON = ("--trust-model", "-t", "1", "-n", "2", "--temp", "0", "hello")
 
@@ -75,7 +74,6 @@ class Place:
         self._folder = folder
         self.variables = {"PYSPEC_CHATS": str(folder / "chats")}
         converted = convert(shop.entry(), "q8_0")
-        keep_times(converted, how(1), {1: 1.0, 2: 2.0})
         keep_gains(stamp(converted), GainFigures(1.5, 1.2, "x", 0.8, 10.0))
         settings = folder / "home" / ".lmstudio" / "settings.json"
         settings.parent.mkdir(parents=True)

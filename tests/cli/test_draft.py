@@ -14,14 +14,11 @@ from click.testing import CliRunner, Result
 from helpers import running, tiny
 from rich.console import Console
 
-from pyspec.cli.draft import draft, trial_sentence
+from pyspec.cli.draft import draft
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
-from pyspec.engine.profiles import load_profile
 from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.profiling.profile import measure
-from pyspec.store import devices
 from pyspec.store.drafts import suggestion
 from pyspec.store.header import Facts, facts_of
 from pyspec.store.locate import add
@@ -39,15 +36,6 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
         made.append(tiny.write(tmp_path / f"{name}.gguf", n_layer=layers, tokens=tiny.ASCII))
         add(made[-1])
     return made[0], made[1]
-
-
-@pytest.fixture
-def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draft is measured for half a second, whatever is asked for."""
-    brief = {"budget_s": 0.5}
-    monkeypatch.setattr(
-        "pyspec.profiling.profile.measure", lambda *pair, **how: measure(*pair, **{**how, **brief})
-    )
 
 
 def spoil(model: Path) -> None:
@@ -169,15 +157,6 @@ def test_its_own_head_is_what_auto_takes(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("pair", "briefly")
-def test_its_own_head_is_measured(tmp_path: Path) -> None:
-    """By its name: it has no file."""
-    add(tiny.write(tmp_path / "headed.gguf", arch="qwen35", n_heads=1, tokens=tiny.ASCII))
-    out = run("headed", "--measure", "--limit", "1", "--seconds", "5", "-t", "1")
-    assert out.exit_code == 0, out.output
-    assert "mtp pays: " in out.stdout or "mtp does not pay here: " in out.stdout
-
-
 @pytest.mark.usefixtures("pair")
 def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
     """Its memory cannot go back: no draft is offered for it, however well its tokens fit."""
@@ -188,7 +167,6 @@ def test_what_decodes_plainly_has_no_draft(tmp_path: Path) -> None:
         "--draft auto, the default, decodes plainly",
         "use: pyspec chat -m recurrent",
     ]
-    assert "decode plainly" in str(run("recurrent", "--measure").exception)
 
 
 def test_heads_without_a_graph_are_named(
@@ -221,55 +199,6 @@ def test_no_draft_is_said() -> None:
     result = run("small")
     assert "no draft is known for this model" in result.stdout
     assert result.stdout.splitlines()[-1] == "use: pyspec chat -m small"
-
-
-@pytest.mark.usefixtures("pair", "briefly")
-def test_measured_verdict() -> None:
-    """With --measure each draft has a sentence with its factor, and JSON has it too."""
-    result = run("target", "--measure", "--seconds", "5", "-t", "1", "--json")
-    assert result.exit_code == 0, result.output
-    (row,) = json.loads(result.stdout)
-    assert row["name"] == "small"
-    assert row["times_plain"] > 0
-    assert "times as fast as without drafts" in row["verdict"]
-
-
-@pytest.mark.usefixtures("briefly")
-def test_what_was_measured_is_known_to_the_next_start(
-    pair: tuple[Path, Path],
-    open_llama: Callable[..., SpeculativeLlama],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is the pair's profile, where the machine was quiet meanwhile."""
-    monkeypatch.setattr("pyspec.store.watch.Watch.busy", lambda *_: False)
-    result = run("target", "--measure", "--seconds", "5", "-t", "1", "-ngl", "0")
-    assert "small: profile stored: profile-" in result.stderr
-    llm = open_llama(pair[0], draft=f"lookup+{pair[1]}", n_threads=1)
-    known = load_profile(llm, llm.assembly.sides)
-    assert known is not None
-    assert known[0].state().target.bases[0][1] > 0
-
-
-@pytest.mark.parametrize(
-    ("measured", "says"),
-    [
-        (
-            (1.4, 0.62),
-            "pays: 1.40 times as fast as without drafts, 62 % of first tokens accepted",
-        ),
-        ((0.9, None), "does not pay here: 0.90 times as fast as without drafts"),
-    ],
-)
-def test_verdicts_are_one_sentence(measured: tuple[float, float | None], says: str) -> None:
-    assert trial_sentence(*measured) == says
-
-
-def test_a_draft_that_cannot_run_is_said(pair: tuple[Path, Path]) -> None:
-    """Beside the others, with the reason; what is left to use is lookup."""
-    spoil(pair[1])
-    out = run("target", "--measure", "--seconds", "5", "-t", "1").stdout
-    assert "small cannot be used: " in out
-    assert out.splitlines()[-1] == "use: pyspec chat -m target --draft lookup"
 
 
 def test_auto_takes_it_and_says_so(
@@ -325,18 +254,6 @@ def test_a_model_in_another_type_is_no_draft_for_itself(
 
     monkeypatch.setattr("pyspec.store.drafts.facts_of", named)
     assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small"]
-
-
-@pytest.mark.usefixtures("pair")
-def test_layers_for_a_device_that_there_is_not_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As by other commands; the drafts are found all the same."""
-    monkeypatch.setattr(devices, "layer_devices", lambda _names=(): [])
-    result = run("target", "-ngl", "all")
-    assert result.exit_code == 0, result.output
-    assert "-ngl has no effect" in result.stderr
-    assert result.stdout == run("target").stdout
 
 
 @pytest.mark.usefixtures("pair")

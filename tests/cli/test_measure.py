@@ -7,11 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from helpers import running, scripted
 
 from pyspec.cli.gains import CHATS, EDITS, GainFigures
-from pyspec.cli.main import cli
 from pyspec.cli.measure import say_gains
 
 
@@ -71,14 +69,3 @@ def test_edits_repeat_their_text() -> None:
     for edit in EDITS:
         change, _, text = edit.partition("\n\n")
         assert change.rpartition(" ")[2].rstrip(":") in text
-
-
-def test_what_measures_more_is_not_listed_but_works() -> None:
-    """`pyspec --help` lists one command for it."""
-    listed = CliRunner().invoke(cli, ["--help"]).stdout
-    names = [
-        line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line.strip()
-    ]
-    assert "measure" in names
-    assert "profile" not in names
-    assert CliRunner().invoke(cli, ["profile", "--help"]).exit_code == 0

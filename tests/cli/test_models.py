@@ -92,29 +92,7 @@ def test_pull_as_converts_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_pull_as_auto_measures_all_types_and_keeps_one(tmp_path: Path) -> None:
-    """A table on stderr, one path on stdout, and no other converted file than that one is left."""
-    result = run("pull", "toy", "--as", "auto")
-    assert result.exit_code == 0, result.stderr
-    assert "(best here)" in result.stderr
-    kept = {str(path) for path in (tmp_path / "cache" / "models").glob("toy-*.gguf")}
-    original = f"{tmp_path}/cache/models/toy.gguf"
-    assert kept == {result.stdout.strip()} - {original}
-
-
-@pytest.mark.usefixtures("shop")
-def test_types_that_were_timed_on_a_busy_machine_are_doubted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What was asked for is made; that it may be the wrong one is said."""
-    monkeypatch.setattr("pyspec.store.watch.Watch.busy", lambda *_: True)
-    result = run("pull", "toy", "--as", "auto")
-    assert result.exit_code == 0
-    assert "so these times say little" in caplog.text
-
-
-@pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize("kind", ["auto", "q8_0", "original"])
+@pytest.mark.parametrize("kind", ["q8_0", "original"])
 def test_only_models_that_are_known_are_converted(tiny_ascii: Path, kind: str) -> None:
     """A file of the user's own stays as it is, and no list that shows it is pointed to."""
     result = run("pull", str(tiny_ascii), "--as", kind)

@@ -21,9 +21,9 @@ from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
 from pyspec.cli.main import cli, main, sentences
+from pyspec.cli.measure import measure
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
-from pyspec.cli.profile import profile
 from pyspec.cli.serve import serve
 from pyspec.errors import OptionError
 
@@ -118,14 +118,14 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
     assert words(command) >= words(generate) - {"--json"}
 
 
-@pytest.mark.parametrize("command", [profile])
+@pytest.mark.parametrize("command", [measure])
 def test_measurements_have_the_engine_of_answers(command: click.Command) -> None:
     """What is to be measured can be run as it will be: its shares of devices, its types of cells."""
     engine = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
     assert engine <= {each.name for each in command.params}
 
 
-@pytest.mark.parametrize("command", [generate, chat, profile, draft, serve])
+@pytest.mark.parametrize("command", [generate, chat, draft, serve])
 def test_every_option_has_a_sentence(command: click.Command) -> None:
     silent = [
         each.name for each in command.params if isinstance(each, click.Option) and not each.help
@@ -154,7 +154,7 @@ def test_help_lists_twenty_options_and_names_the_rest(command: click.Command) ->
         assert part in all_text
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, profile])
+@pytest.mark.parametrize("command", SEVERAL)
 def test_the_options_that_help_lists_exist(command: click.Command) -> None:
     """A name that is none would silently leave an option out."""
     assert isinstance(command, Subcommand)
@@ -205,7 +205,7 @@ def test_the_environment_is_explained_once() -> None:
         assert part not in help_of(generate, "--help-all")
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, profile, draft])
+@pytest.mark.parametrize("command", [*SEVERAL, draft])
 def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
     """Not INTEGER RANGE. The range that click appends, such as 1<=x<=4096, is for errors; defaults stay."""
     text = help_of(command, "--help-all" if command in SEVERAL else "--help")
@@ -317,16 +317,16 @@ def test_a_wrong_option_is_said_so_too(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
     with pytest.raises(SystemExit) as ended:
-        main(["draft", "x", "--seconds", "4"])
+        main(["measure", "-m", "x", "--seconds", "0.5"])
     assert ended.value.code == 2
     said = capsys.readouterr().err.splitlines()
     assert max(map(len, said)) <= 40
     assert " ".join(said) == (
-        "pyspec: invalid value for '--seconds': 4.0 is not in the range x>=5.0 (see `pyspec draft --help`)"
+        "pyspec: invalid value for '--seconds': 0.5 is not in the range x>=1.0 (see `pyspec measure --help`)"
     )
 
 
-@pytest.mark.parametrize("command", [*SEVERAL, profile])
+@pytest.mark.parametrize("command", SEVERAL)
 def test_a_narrow_help_page_has_room_for_its_sentences(command: click.Command) -> None:
     """Names wider than a third of the page have a line of their own, and sentences two thirds."""
     lines = help_of(command, width=60).splitlines()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from helpers import tiny
 from helpers.answers import Scripted, ask, ask_at_once, foretelling
+from measure.costs import measure_costs
+from measure.logits import rows_after
 
 from pyspec.batch.contexts import Models
 from pyspec.errors import UnsupportedModel
-from pyspec.profiling.costs import measure_costs
-from pyspec.profiling.logits import rows_after
 from pyspec.sampling.chain import Sampling
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

@@ -6,9 +6,8 @@ import random
 from typing import Any
 
 from measure.records import ModelFile, RunRecord, Setup, TimedAnswer
+from measure.simulate import Answer, Costs, Times
 from measure.synthetic import planted
-
-from pyspec.profiling.simulate import Answer, Costs, Times
 
 SETUP = Setup(
     pyspec="0",

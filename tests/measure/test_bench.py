@@ -11,11 +11,11 @@ from measure.bench import Runner, run_bench
 from measure.contenders import Files, Ours, open_peer
 from measure.equal import first_differences
 from measure.errors import MeasureError, PeerMissing
+from measure.questions import Question
 from measure.records import RunLog, TimedAnswer, describe, read_run_records
 from measure.tasks import Options, Task, parse_modes
 
 from pyspec.errors import EngineError, OptionError
-from pyspec.profiling.questions import Question
 
 OPTIONS = Options(max_tokens=8, warm_up=0)
 QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]

@@ -17,9 +17,8 @@ from measure.bounds import (
 )
 from measure.chance import sample_size
 from measure.quality import DISTINCT, LOOPS, NATS
+from measure.questions import Question
 from measure.variants import parse_variants
-
-from pyspec.profiling.questions import Question
 
 CONTROL, GOOD, BAD = "strict+fixed:4", "margin/confirm=1+fixed:4", "margin+fixed:4"
 QUESTIONS = [Question(q, "qa", ["a"], [{"kind": "json"}]) for q in range(400)]

@@ -14,12 +14,12 @@ from measure.bench import Runner
 from measure.contenders import Ours
 from measure.equal import choices, demand_equal, equality, first_differences
 from measure.errors import UnequalOutputs
+from measure.logits import nats_of, rows_after
+from measure.questions import Question
 from measure.records import Difference, RunRecord
 from measure.tasks import Options, parse_mode
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.profiling.logits import nats_of, rows_after
-from pyspec.profiling.questions import Question
 from pyspec.sampling.chain import Sampling
 from pyspec.text.template import ChatTemplate
 

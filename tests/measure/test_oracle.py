@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.making import FLAT, synthetic
 from measure.oracle import oracle_speed
-
-from pyspec.profiling.simulate import Costs, Times, fixed_speed
+from measure.simulate import Costs, Times, fixed_speed
 
 
 @pytest.mark.parametrize("acceptance", [0.3, 0.7, 0.95])

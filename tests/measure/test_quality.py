@@ -19,11 +19,10 @@ from measure.quality import (
     variety,
 )
 from measure.quality_page import quality_page
+from measure.questions import Question
 from measure.records import RunRecord
 from measure.tasks import Options
 from measure.variants import SideBySide, answer_all, parse_variants, rates
-
-from pyspec.profiling.questions import Question
 
 QUESTIONS = [
     Question(q, "qa", ["a"], [{"kind": "json"}] if q < 9 else [None]) for q in range(1, 10)

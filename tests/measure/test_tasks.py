@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import pytest
+from measure.questions import load_questions
 from measure.tasks import is_closed, parse_mode, parse_modes, passes
 
 from pyspec.errors import InputError, OptionError
-from pyspec.profiling.questions import load_questions
 from pyspec.sampling.verification import Margin, Strict
 
 # -- checks ------------------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from measure.questions import load_questions
 
 from models.recipe import prompts
 from pyspec.errors import TrainingError
-from pyspec.profiling.questions import load_questions
 
 
 def test_the_order_is_fixed(prompt_file: Path) -> None:

@@ -99,17 +99,6 @@ def command(device: RpcDevice, *words: object) -> Started:
     return start(*words, *where, before=one_processor)
 
 
-def test_profile(device: RpcDevice, tiny_ascii: Path) -> None:
-    """Costs of rows are measured there, with the engine that answers would have."""
-    words = ("--draft", tiny_ascii, "--seconds", 1, "--limit", 1, "--no-save", "--json", "-ub", 64)
-    with command(device, "profile", "-m", tiny_ascii, *words) as process:
-        code, out, err = process.ended()
-    assert code == 0, err
-    assert "on RPC0" in err
-    assert json.loads(out)["draft_step_ms"] > 0
-    assert device.most_used > 0
-
-
 def test_serve(device: RpcDevice, tiny_ascii: Path) -> None:
     """Two answers by HTTP, drafted for; what lies where is said before the first."""
     with command(device, "serve", "-m", tiny_ascii, "--draft", tiny_ascii, "--port", 0) as process:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from measure.rounds import load_rounds
+from measure.simulate import Costs, Player, Times
 
 from pyspec.engine.profiles import read_prior
 from pyspec.policy.cost import CostCurve
@@ -15,7 +16,6 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import Place
-from pyspec.profiling.simulate import Costs, Player, Times
 
 ROOT = Path(__file__).parents[2]
 HEAD = ROOT / "models" / "smollm2-eagle3.gguf"

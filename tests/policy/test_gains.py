@@ -9,6 +9,7 @@ from statistics import geometric_mean
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
 from measure.rounds import load_rounds
+from measure.simulate import Costs, Player, Times
 from msgspec import structs
 
 from pyspec.policy.acceptance import Acceptance
@@ -17,7 +18,6 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.switch import UseSwitch
 from pyspec.policy.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
-from pyspec.profiling.simulate import Costs, Player, Times
 
 
 def round_of(

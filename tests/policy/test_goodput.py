@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure.rounds import load_rounds
+from measure.simulate import Answer, Costs, Player, Times, fixed_speed
 from measure.synthetic import planted
 
 from pyspec.policy.acceptance import Acceptance
@@ -18,7 +19,6 @@ from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.lengths import Companion, make_policy
 from pyspec.policy.shapes import SHAPES, expand
 from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
-from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed
 
 ROUNDS = Path(__file__).parents[2] / "bench" / "rounds"
 GPU = {1: 1.0, 16: 1.15, 64: 1.6}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from measure.simulate import Answer, Costs, Player, Times, fixed_speed
 from measure.synthetic import planted
 
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
-from pyspec.profiling.simulate import Answer, Costs, Player, Times, fixed_speed
 
 
 def judged(**options: bool) -> GoodputPolicy:

@@ -78,7 +78,7 @@ def test_failed_conversion_leaves_nothing(
 
 def test_manifest_may_ask_for_a_conversion(shop: Shop, tiny_bytes: bytes) -> None:
     """An entry with `convert` resolves to the converted file."""
-    shop.add("auto", tiny_bytes, WHEEL, convert=["q8_0"])
+    shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
     assert resolve("auto").name == "auto-q8_0.gguf"
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from measure.questions import load_questions
 from measure.rounds import load_rounds
 
 from pyspec.cli.server_options import _keys_in
 from pyspec.cli.streams import file_text, prompt_text
 from pyspec.errors import PyspecError
-from pyspec.profiling.questions import load_questions
 from pyspec.store.files import read_named
 from pyspec.text.sources import choose
 

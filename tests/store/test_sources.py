@@ -89,7 +89,7 @@ def test_good_manifest_is_read(tmp_path: Path) -> None:
         ('default_target = "toy"', 'default_target = "x"', "default target"),
         ('kind = "shipped"', 'kind = "post"', "post"),
         ('kind = "shipped"', 'kind = "pypi-wheel", parts = []', "no wheel"),
-        ("size = 1", 'convert = ["q9"]\nsize = 1', "q9"),
+        ("size = 1", 'convert = "q9"\nsize = 1', "q9"),
     ],
 )
 def test_damaged_manifest_is_refused(old: str, new: str, named: str, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pyspec.policy.acceptance import Acceptance, nats_lost
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import SeqOutcome
-from pyspec.profiling.costs import MeasuredCosts
-from pyspec.profiling.simulate import Answer, Chain, Player, fixed_speed
+
+from .costs import MeasuredCosts
+from .simulate import Answer, Chain, Player, fixed_speed
 
 
 def chains_of(answers: Sequence[Answer]) -> tuple[list[Chain], list[Chain]]:

@@ -16,7 +16,8 @@ from pyspec.engine.timing import ready, verify_ms
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.shapes import N_MAX, expand
-from pyspec.profiling.simulate import Costs, Times
+
+from .simulate import Costs, Times
 
 log = logging.getLogger("pyspec")
 

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from measure.questions import load_questions, parse_questions, select
 
 from pyspec.errors import InputError, OptionError
-from pyspec.profiling.questions import load_questions, parse_questions, select
 
 LINE = b'{"question_id": %d, "category": "%s", "turns": ["a"], "reference": ["x"]}'
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from measure.contenders import Ours
+from measure.costs import measure_costs
+from measure.pair import record_answer
 from measure.rounds import load_rounds
+from measure.simulate import Answer, save_rounds
 from measure.tasks import Options, parse_mode
 
 from pyspec.errors import InputError
-from pyspec.profiling.costs import measure_costs
-from pyspec.profiling.profile import record_answer
-from pyspec.profiling.simulate import Answer, save_rounds
 from pyspec.sampling.chain import Sampling
 
 PROMPT = [5, 6, 7, 5, 6]

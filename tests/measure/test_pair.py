@@ -1,4 +1,4 @@
-"""The profile: plans from costs and acceptance, and its file."""
+"""Figures of a pair: plans from costs and acceptance."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 from helpers.answers import counters
-from rich.console import Console
-
-from pyspec.engine.handle import Engine, Role
-from pyspec.engine.profiles import load_profile, profile_key
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.profiling import profile as measured
-from pyspec.profiling.costs import MeasuredCosts, measure_costs
-from pyspec.profiling.profile import (
+from measure import pair as measured
+from measure.costs import MeasuredCosts, measure_costs
+from measure.pair import (
     PLAIN,
     break_even,
     by_position,
@@ -26,11 +20,15 @@ from pyspec.profiling.profile import (
     fixed_plans,
     measure,
     say,
-    store,
 )
-from pyspec.profiling.questions import Question
-from pyspec.profiling.simulate import Answer, Chain, Player, fixed_speed
-from pyspec.profiling.teaching import chains_of, teach
+from measure.questions import Question
+from measure.simulate import Answer, Chain, Player, fixed_speed
+from measure.teaching import chains_of, teach
+from rich.console import Console
+
+from pyspec.engine.handle import Engine, Role
+from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.goodput import GoodputPolicy
 
 FLAT = [0.0] + [10.0] * 18
 LINEAR = [10.0 * n for n in range(19)]
@@ -202,7 +200,7 @@ def test_a_step_of_the_draft_is_no_reading_of_the_text(
     def rows() -> int:
         return sum(counters(llm.assembly.engine).rows)
 
-    monkeypatch.setattr("pyspec.profiling.costs.perf_counter", rows)
+    monkeypatch.setattr("measure.costs.perf_counter", rows)
     found = measure_costs(llm, [5, 6, 7], kmax=3, depths=(128,), budget_s=0.0)
     assert found.draft_step_ms <= 2e3
 
@@ -228,8 +226,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, row_s: float) -> None:
         self.now = 0.0
-        for module in ("profiling.costs", "profiling.profile", "engine.timing"):
-            monkeypatch.setattr(f"pyspec.{module}.perf_counter", lambda: self.now)
+        for module in ("measure.costs", "measure.pair", "pyspec.engine.timing"):
+            monkeypatch.setattr(f"{module}.perf_counter", lambda: self.now)
         verify, prefill, draft = Engine.verify, Engine.prefill, Engine.draft
 
         def verify_(engine: Engine, work: Any) -> None:
@@ -249,32 +247,9 @@ class Clock:
         monkeypatch.setattr(Engine, "draft", draft_)
 
 
-def test_a_stored_profile_is_found_by_the_same_models_alone(
-    open_llama: Callable[..., Any],
-    tiny_ascii: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
+def test_a_pair_is_measured(open_llama: Callable[..., Any], tiny_ascii: Path) -> None:
     llm = open_llama(tiny_ascii, draft=tiny_ascii)
     questions = [Question(1, "c", ["abcabc"])]
     found = measure(llm, questions, kmax=3, max_tokens=12, budget_s=9.0)
     assert found.figures.acceptance
     assert found.figures.log_loss_with_companion is None
-    assert load_profile(llm, llm.assembly.sides) is None
-    path = store(llm, found)
-    parts = load_profile(llm, llm.assembly.sides)
-    assert parts is not None
-    times = found.figures.target_ms
-    first = min(times)
-    assert parts[0].target.table(first)[1] == pytest.approx(times[first][1])
-    alone = open_llama(tiny_ascii)
-    assert load_profile(alone, alone.assembly.sides) is None
-    path.write_bytes(b"{")
-    assert load_profile(llm, llm.assembly.sides) is None
-
-
-def test_threads_are_part_of_the_key(open_llama: Callable[..., Any], tiny_target: Path) -> None:
-    """Times of two threads say nothing about one."""
-    one, two = open_llama(tiny_target), open_llama(tiny_target, n_threads=2)
-    assert profile_key(one, one.assembly.sides) != profile_key(two, two.assembly.sides)

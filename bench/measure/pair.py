@@ -18,13 +18,7 @@ import msgspec
 from rich.console import Console
 
 from pyspec.engine.profiles import (
-    Profile,
-    disagreement,
-    load_profile,
     prior_learned,
-    profile_key,
-    profiles_dir,
-    save_profile,
 )  # fmt: skip
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.lookup.drafters import LookupDrafter
@@ -32,11 +26,6 @@ from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import survivals
 from pyspec.policy.types import Draft, Place, Plan
-from pyspec.profiling.costs import MeasuredCosts, measure_costs
-from pyspec.profiling.pictures import draw_costs, save_figure
-from pyspec.profiling.questions import Question, Report
-from pyspec.profiling.simulate import Answer, Chain, fixed_speed
-from pyspec.profiling.teaching import chains_of, gain_of_auto, teach
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import derive_seed
 from pyspec.screen.tables import TextTable, print_table
@@ -45,9 +34,15 @@ from pyspec.store.files import file_sha256
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokens import common_prefix
 
+from .costs import MeasuredCosts, measure_costs
+from .pictures import draw_costs, save_figure
+from .questions import Question, Report
+from .simulate import Answer, Chain, fixed_speed
+from .teaching import chains_of, gain_of_auto, teach
+
 
 class PairFigures(MeasuredCosts, kw_only=True):
-    """Everything that `pyspec profile` reports.
+    """Everything that `bench/pair.py` reports.
 
     acceptance[i]: acceptance of drafted token i where all before it were accepted, from observations[i] rounds; log-losses: nats
     per drafted token, each predicted before it was learned from; plans: speed of each plan over plain decoding on the recorded
@@ -167,24 +162,6 @@ def _warnings(m: PairFigures) -> list[str]:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.0f} %" if value <= 1.0 else "out of reach"
-
-
-def store(llm: SpeculativeLlama, found: Measurement) -> Path:
-    """Write the profile where `load_profile` finds it; returns its path. Raises ProfileError."""
-    key = profile_key(llm, llm.assembly.sides)
-    profile = Profile(key, found.figures.curve().state(), found.learned)
-    return save_profile(profile, profiles_dir())
-
-
-MAX_APART = 3.0
-"""If two measurements of one pair differ by this factor, at least one was made on a busy machine."""
-
-
-def apart(llm: SpeculativeLlama, found: Measurement) -> str:
-    """A warning if this measurement cannot be of the same machine as the stored one; else ""."""
-    known = load_profile(llm, llm.assembly.sides)
-    times = disagreement(found.figures.curve().state(), known[0].state()) if known else 1.0
-    return f"{times:.1f} times as fast or slow as what is stored" if times > MAX_APART else ""
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ and `check`, which Spec-Bench does not have: one entry per turn, null or what a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,7 +52,7 @@ def load_questions(path: Path | None = None) -> list[Question]:
 
     Raises InputError with the line number where a line is no question.
     """
-    shipped = resources.files("pyspec.profiling") / "questions.jsonl"
+    shipped = Path(__file__).with_suffix(".jsonl")
     try:
         data = read_named(path, _MAX_BYTES) if path else shipped.read_bytes()
     except OSError as error:
