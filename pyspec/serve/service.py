@@ -279,12 +279,15 @@ class Service:
         return [self._job(record, body, i) for i, record in enumerate(wanted)]
 
     def _job(self, record: Record, body: Any, i: int) -> Job:
-        """The job of answer i of a request. Answers have different noise, though the request names one seed."""
-        seed = random.getrandbits(32) if record.seed is None else record.seed
+        """The job of answer i of a request. Answers have different noise, though the request or the server names one seed."""
+        ours = self.batch.settings.sampling
+        chance = record.seed is None and ours.chance
+        asked = ours.seed if record.seed is None else record.seed
+        seed = random.getrandbits(32) if chance else asked
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), seeded)
         job.alternatives, job.owner = body.alternatives, body.owner
-        if record.seed is None:
+        if chance:
             own = dataclasses.replace(job.options.sampling, chance=True)
             job.options = dataclasses.replace(job.options, sampling=own)
         if body.alternatives is not None:

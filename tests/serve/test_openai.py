@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import tiny
-from helpers.asking import chat
+from helpers.asking import ask, chat
+
+from pyspec.batch.maker import Settings
+from pyspec.sampling.chain import Sampling
 
 openai = pytest.importorskip("openai", reason="the extra [test] is not installed")
 
@@ -273,3 +276,14 @@ def test_an_address_without_v1_means_the_same(server, base):
     assert client.responses.create(model="tiny", input="a", max_output_tokens=2).id[:5] == "resp_"
     with pytest.raises(openai.BadRequestError):
         chat(client, max_tokens=-5)
+
+
+def test_a_servers_own_seed_is_for_requests_without_one(serve):
+    """As `serve --seed` promises; a request's seed goes before it."""
+    settings = Settings(Sampling(temperature=1.5, seed=42), max_tokens=12)
+    server = serve(settings=settings)
+
+    def text(**more):
+        return ask(server, "/v1/completions", prompt="ab", **more)["choices"][0]["text"]
+
+    assert text() == text() == text(seed=42) != text(seed=43)

@@ -66,7 +66,7 @@ _KNOWN = {
             path={"type": "string"},
             diff={
                 "type": "string",
-                "description": "Lines behind ' ', '-' or '+', each place behind a line of pyspec.; of a new file all behind '+'.",
+                "description": "Lines behind ' ', '-' or '+', each place behind a line of @@; of a new file all behind '+'.",
             },
         ),
         "operation",
