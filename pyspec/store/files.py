@@ -75,7 +75,8 @@ def open_named(path: Path) -> BinaryIO:
 def read_named(path: Path, most: int) -> bytes:
     """Return the content of a file that a user named. Raises OSError as `open_named` does, and for more than `most` bytes."""
     with open_named(path) as file:
-        data = file.read(most + 1)
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, most) + 1)  # Python takes as much memory as is asked for
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
     return data

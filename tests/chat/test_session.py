@@ -25,10 +25,10 @@ def test_two_turns() -> None:
     assert text == (
         "one\n"
         "50.0 tokens/s (drafts off: they would not have paid off here)\n"
-        "3 tokens | 50.0 tokens/s | plain 25.0 tokens/s (curve) | nothing drafted | prompt 7, 0 kept | draft lookup\n"
+        "3 tokens | 50.0 tokens/s | plain 25.0 tokens/s | nothing drafted | prompt 7, 0 kept | draft lookup\n"
         "tw2~\n"
         "50.0 tokens/s, 2.0 times plain decoding\n"
-        "4 tokens | 50.0 tokens/s | plain 25.0 tokens/s (curve) | 2 drafted, 2 checked, 2 accepted | 1.00 tokens a round"
+        "4 tokens | 50.0 tokens/s | plain 25.0 tokens/s | 2 drafted, 2 checked, 2 accepted | 1.00 tokens a round"
         " | 1 relaxed (0.25 nats) | prompt 20, 10 kept | draft lookup\n"
     )
 

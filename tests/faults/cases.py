@@ -83,7 +83,7 @@ CASES = {
     18: Case(
         "no records, blank lines, BOM, CRLF: a note, or the lines",
         READING + "test_lines",
-        BATCH + "test_no_records_is_no_failure",
+        BATCH + "test_an_empty_input_has_failed",
     ),
     19: Case(
         "bad JSON lines: each its own failure, by line",

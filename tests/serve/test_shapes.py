@@ -98,9 +98,9 @@ class Pair(Shape):
 
 
 class Several(Shape):
-    """A set."""
+    """Several of a few choices."""
 
-    colours: set[Literal["red", "green", "blue"]]
+    colours: list[Literal["red", "green", "blue"]]
 
 
 class When(Shape):

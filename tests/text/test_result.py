@@ -109,5 +109,9 @@ def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
 
 def test_what_decodes_plainly_has_no_draft() -> None:
     options = AnswerOptions(Sampling(temperature=0.0), OFF)
-    block = options.block(Tally(), speculation_report(Tally(), (1, 0), {}), ("lookup", "judge"))
+    block = options.block(
+        Tally(),
+        speculation_report(Tally(), (1, 0), {"tokens_per_second": 9.0}),
+        ("lookup", "judge"),
+    )
     assert (block["draft"], block["companion"]) == ("none", "none")
