@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from pyspec.errors import EngineError
+from time import monotonic
+from typing import IO
 
 _SCRIPT = Path(__file__).with_name("_child.py")
 PICTURE_SCRIPT = Path(__file__).with_name("_picture.py")
@@ -29,8 +29,8 @@ _START = (
 )
 # The child ends when its stdin closes, even if the parent was killed: a thread watches it, which C code does not block.
 _WATCH = (
-    "import os, stat, threading; stat.S_ISFIFO(os.fstat(0).st_mode) and "
-    "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
+    "import os, stat, _thread; stat.S_ISFIFO(os.fstat(0).st_mode) and "
+    "_thread.start_new_thread(lambda: (os.read(0, 1), os._exit(1)), ()); "
 )
 _ENV = {
     "GGML_NO_BACKTRACE": "1",  # else an abort starts a debugger
@@ -104,7 +104,7 @@ def run_child(
     Earlier lines go to `on_line`. The child is killed after `timeout` seconds and when the caller
     is interrupted; it sees no GPU unless `gpu`.
     """
-    timed_out = threading.Event()
+    deadline = None if timeout is None else monotonic() + timeout
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
@@ -115,43 +115,39 @@ def run_child(
             env=environment_of(gpu=gpu),
         ) as child,
     ):
-
-        def expire() -> None:
-            timed_out.set()
-            child.kill()
-
-        timer = threading.Timer(timeout or 0, expire)
         try:
-            if timeout is not None:
-                _start_timer(timer)
-            last = _read_lines(child, on_line)
-            status = child.wait()
+            last = _read_lines(child.stdout, deadline, on_line)
+            status = child.wait(_left(deadline))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            return ChildExit("", timed_out=True, seconds=timeout or 0)
         finally:
-            timer.cancel()
             child.kill()  # no effect if it has ended
             child.wait()
         errors.seek(0)
-        if timed_out.is_set():
-            return ChildExit("", timed_out=True, seconds=timeout or 0)
         return _outcome(status, last, errors.read()[-2000:])
 
 
-def _start_timer(timer: threading.Timer) -> None:
-    try:
-        timer.start()
-    except RuntimeError as error:  # there is no room for the stack of a thread
-        raise EngineError(
-            f"no memory to watch a child process: {error}", "raise the limit (ulimit -v)"
-        ) from error
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - monotonic())
 
 
-def _read_lines(child: subprocess.Popen[bytes], on_line: Callable[[str], None] | None) -> str:
-    last = ""
-    for raw in child.stdout or ():
-        if last and on_line is not None:
-            on_line(last)
-        last = raw.decode("utf-8", "replace").rstrip()
-    return last
+def _read_lines(
+    pipe: IO[bytes] | None, deadline: float | None, on_line: Callable[[str], None] | None
+) -> str:
+    """Return the last line, which is not shown to `on_line`. Raises TimeoutError.
+
+    No thread keeps the time: Python waits forever for one that finds no memory to begin.
+    """
+    last, rest = "", b""
+    while pipe is not None and select.select([pipe], [], [], _left(deadline))[0]:
+        if not (part := os.read(pipe.fileno(), 65536)):
+            return last
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if last and on_line is not None:
+                on_line(last)
+            last = line.decode("utf-8", "replace").rstrip()
+    raise TimeoutError
 
 
 def _outcome(status: int, last: str, errors: bytes) -> ChildExit:

@@ -72,7 +72,7 @@ def test_an_object_that_is_dropped_keeps_it(tiny_target, tiny_draft, quiet):
     from pyspec import SpeculativeLlama
 
     llm = SpeculativeLlama(str(tiny_target), draft=str(tiny_draft), n_ctx=256, trust=True)
-    llm.create_completion(PROMPT, max_tokens=20, temperature=0.0)
+    teach(llm)
     del llm
     gc.collect()
     assert len(facts()) == 1
