@@ -21,7 +21,7 @@ from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions, longest_draft
 from pyspec.engine.pictures import Projector
 from pyspec.engine.profiles import SideFile, gpu_layers
-from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_head, states_of
+from pyspec.engine.selection import Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
 from pyspec.sampling.limits import is_quantised
@@ -99,7 +99,7 @@ class Models:
         path: str,
         draft: Any,
         companion: str,
-        memory: MemoryChoice = False,
+        memory: bool = False,
         *,
         at_once: int = 1,
         mmproj: str | Path | None = None,
@@ -114,7 +114,7 @@ class Models:
         try:
             self._automatic = draft == "auto" and longest_draft(self.target) > 0
             self.parts: Parts = choose_parts(self.target, draft, companion)
-            self.parts.remember(memory, self.target)
+            self.parts.remember(memory)
             self.projector: Projector | None = None
             if mmproj is not None:
                 self.projector = Projector(Path(mmproj), self.target, trust=self.target.trust)
@@ -193,7 +193,6 @@ class Models:
         return drafts and not (self._automatic and self.on_cpu)
 
     def close(self) -> None:
-        self.parts.close()
         if self.projector is not None:
             self.projector.close()
         self.target.close()

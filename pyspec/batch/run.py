@@ -25,7 +25,6 @@ from pyspec.engine.learned import PairMemory
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
-from pyspec.engine.selection import MemoryChoice
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
@@ -75,7 +74,7 @@ class Batch:
         cache_ram: MiB of this machine's memory for conversations that lost their sequence, where `interactive`; 0 for none,
             None for an eighth of the free memory.
         prompt_cache: A file that keeps the longest prefix that prompts share, for the next `Batch`.
-        memory: Whether lookup drafts from texts of other records; a folder keeps them for the next `Batch`.
+        memory: Whether lookup drafts from texts of other records.
         mmproj: The file of the target's projector, with which it sees pictures in messages.
 
     Attributes:
@@ -110,7 +109,7 @@ class Batch:
         token_gap: float | None = None,
         cache_ram: int | None = None,
         prompt_cache: str | Path | None = None,
-        memory: MemoryChoice = True,
+        memory: bool = True,
         mmproj: str | Path | None = None,
         **kwargs: Any,
     ) -> None:

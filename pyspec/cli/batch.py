@@ -26,8 +26,8 @@ from pyspec.cli.consoles import run_progress
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.opening import find
 from pyspec.cli.options import (
-    CacheOptions,
     DraftOptions,
+    MemoryOptions,
     ModelOptions,
     ProjectorOptions,
     SystemOptions,
@@ -75,7 +75,7 @@ class InputOptions(Reading):
 
 
 @dataclass(frozen=True)
-class BatchOptions(CacheOptions, SystemOptions, ProjectorOptions):
+class BatchOptions(MemoryOptions, SystemOptions, ProjectorOptions):
     """How to answer, and where to run."""
 
     # fmt: off
@@ -130,12 +130,11 @@ class BatchOptions(CacheOptions, SystemOptions, ProjectorOptions):
         if self.engine == "ray":
             if not local and models.threads is None:  # the actors use the cluster's cores
                 arguments |= {"n_threads": None, "n_threads_batch": None}
-            for name, kept in (("--prompt-cache", self.prompt_cache), ("--memory", self.memory)):
-                if isinstance(kept, Path):
-                    raise OptionError(
-                        f"{name} {kept} works in a single process only",
-                        "leave it out with --engine ray",
-                    )
+            if self.prompt_cache is not None:
+                raise OptionError(
+                    f"--prompt-cache {self.prompt_cache} works in a single process only",
+                    "leave it out with --engine ray",
+                )
             from pyspec.cluster.batch import RayBatch  # noqa: PLC0415 - an extra that few install
 
             return RayBatch(str(path), workers=self.workers, **arguments)

@@ -73,6 +73,7 @@ GONE = {
     "--lookup": "use --draft lookup",
     "--num-pred-tokens": "use --draft-max N",
     "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
+    "--memory": "what one process was told drafts in no other; in chat, batch and serve it is on or off",
     "-hf": "use -m OWNER/REPO[:TYPE]",
     "--measure": "use pyspec measure -m MODEL --draft NAME",
     "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",

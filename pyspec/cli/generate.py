@@ -170,7 +170,7 @@ def _opened(
     from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - loads llama.cpp
     from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
 
-    opener = partial(open_model, models, drafts, engine, request.memory)
+    opener = partial(open_model, models, drafts, engine)
     return LlamaChat(opener, called=models.model, mmproj=request.mmproj)
 
 

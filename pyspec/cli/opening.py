@@ -91,7 +91,7 @@ def open_model(
     options: ModelOptions,
     drafts: DraftOptions = _AS_USUAL,
     engine: EngineOptions = _AS_IT_IS,
-    memory: bool | Path = False,
+    memory: bool = False,
 ) -> SpeculativeLlama:
     """Find and load the models that the options name."""
     from pyspec.llama.speculative import SpeculativeLlama  # noqa: PLC0415 - it takes long to import

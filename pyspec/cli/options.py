@@ -167,25 +167,36 @@ class SystemOptions:
     # fmt: on
 
 
-def _memory(value: str | bool) -> bool | Path:
-    return value if isinstance(value, bool) else {"on": True, "off": False}.get(value, Path(value))
+def _memory(value: str | bool) -> bool:
+    if value not in (True, False, "on", "off"):
+        raise click.BadParameter(
+            f"{value!r} is neither on nor off; earlier texts stay in this process"
+        )
+    return value in (True, "on")
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where to keep processed prompts and earlier texts for later processes."""
+    """Where to keep processed prompts for later processes."""
 
     # fmt: off
     prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
         help="Keep the processed prompt in this file and reuse it next time; with several prompts, only their common beginning.")
-    memory: bool | Path = option("Drafts", "--memory", metavar="on|off|DIR", type=_memory, default=True,
-        show_default="on", help="Draft from earlier texts too: those of this process (on), or also those of other processes with "
-        "the same DIR.")
     # fmt: on
 
 
 @dataclass(frozen=True)
-class KeptOptions(CacheOptions):
+class MemoryOptions(CacheOptions):
+    """The same where a process answers more than once."""
+
+    # fmt: off
+    memory: bool = option("Drafts", "--memory", metavar="on|off", type=_memory, default=True, show_default="on",
+        help="Draft from earlier texts of this process too.")
+    # fmt: on
+
+
+@dataclass(frozen=True)
+class KeptOptions(MemoryOptions):
     """The same where conversations come and go."""
 
     # fmt: off

@@ -138,10 +138,8 @@ class Loader:
 
     def load(self, name: str | None) -> tuple[Batch, ServerSettings]:
         """Load a model and make it ready to answer. name: the name that clients use, None for the default target."""
-        server, memory, several = self.server, self.cache.memory, self.several
+        server = self.server
         path, arguments = self._find(name)
-        if several and isinstance(memory, Path):  # one model's tokens mean nothing to another
-            memory = memory / path.stem
         rule, word = self.drafts.rule, self.models.of(name).model
         sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
         most = server.max_tokens or MAX_TOKENS
@@ -158,7 +156,7 @@ class Loader:
             token_gap=server.token_gap,
             cache_ram=self.cache.cache_ram,
             prompt_cache=self.cache.prompt_cache,
-            memory=memory,
+            memory=self.cache.memory,
             mmproj=self.models.mmproj,
             **{**arguments, **self.engine.arguments},
         )
@@ -169,7 +167,7 @@ class Loader:
             batch.close()
             raise
         own = name or load_manifest().default_target
-        return batch, server.serving(own if several else _called(own, path))
+        return batch, server.serving(own if self.several else _called(own, path))
 
     def embedders(self) -> list[Embedder]:
         from pyspec.serve.embedding import Embedder  # noqa: PLC0415 - takes a moment, and few need it

@@ -18,7 +18,6 @@ from pyspec.lookup.memory import Memory
 from pyspec.store.drafts import drafts_here, offers_for
 from pyspec.store.fetch import cached
 from pyspec.store.files import size_of
-from pyspec.store.header import facts_of
 from pyspec.store.heads import (
     MTP,
     States,
@@ -32,9 +31,6 @@ from pyspec.store.heads import (
 from pyspec.store.locate import resolve
 from pyspec.store.others import file_name_of, name_of
 
-MemoryChoice = bool | str | Path | Memory
-"""What lookup remembers: nothing, answers of this process, also those of a folder, or an existing memory."""
-
 
 @dataclass
 class Parts:
@@ -46,7 +42,6 @@ class Parts:
         lookup_alone: lookup was not requested, but nothing else was found.
         left_out: drafts that could not be used, with reasons.
         others: further parts to try, in turn.
-        memory: what lookup remembers, if it was made here.
     """
 
     drafter: Drafter | None = None
@@ -58,7 +53,6 @@ class Parts:
     lookup_alone: bool = False
     left_out: list[str] = field(default_factory=list)
     others: Iterator[Parts] = field(default_factory=lambda: iter(()))
-    memory: Memory | None = None
 
     @property
     def names(self) -> tuple[str, str]:
@@ -75,22 +69,14 @@ class Parts:
         other = [SideFile(self.companion, size_of(self.companion))] if self.companion else []
         return [*draft, *other]
 
-    def remember(self, memory: MemoryChoice, target: Any) -> None:
-        """Let lookup draft from earlier texts. memory: True for this process, a folder for later ones too, or a memory object."""
-        if not isinstance(self.drafter, LookupDrafter) or memory is False:
-            return
-        if not isinstance(memory, Memory):
-            if memory is not True and not isinstance(memory, (str, Path)):
-                raise OptionError(f"memory is {memory!r}", "give True, False or a folder")
-            facts = facts_of(Path(target.model_path))
-            folder = None if memory is True else memory
-            memory = self.memory = Memory(folder, vocabulary=str(facts and facts.vocabulary))
-        self.drafter.memory = memory
-
-    def close(self) -> None:
-        """Save what is to be remembered."""
-        if self.memory is not None and isinstance(self.drafter, LookupDrafter):
-            self.drafter.close()
+    def remember(self, memory: bool) -> None:
+        """Let lookup draft from all texts of this process, not only from the current one. Raises OptionError for a folder."""
+        if not isinstance(memory, bool):
+            raise OptionError(
+                f"memory is {memory!r}", "give True or False; earlier texts stay in this process"
+            )
+        if memory and isinstance(self.drafter, LookupDrafter):
+            self.drafter.memory = Memory()
 
     def leave_out(self, reason: str) -> None:
         """Replace the draft with the next one that `auto` would take; the last one is lookup alone."""

@@ -18,7 +18,7 @@ from pyspec.engine.assembly import Assembly
 from pyspec.engine.learned import PairMemory
 from pyspec.engine.models import SideOptions
 from pyspec.engine.runs import Run
-from pyspec.engine.selection import MemoryChoice, Parts, choose_parts, may_use_head
+from pyspec.engine.selection import Parts, choose_parts, may_use_head
 from pyspec.engine.session import Session
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.engine.tensor_places import Overrides
@@ -71,7 +71,7 @@ class Generation(Mirror):
         draft_n_cpu_moe: int,
         draft_override_tensor: Overrides | None,
         wait: bool | float,
-        memory: MemoryChoice,
+        memory: bool,
         **kwargs: Any,
     ) -> None:
         start = perf_counter()
@@ -105,8 +105,8 @@ class Generation(Mirror):
                 raise
         self.load_ms = 1e3 * (perf_counter() - start)
 
-    def _assemble(self, parts: Parts, memory: MemoryChoice, side_options: SideOptions) -> None:
-        parts.remember(memory, self)
+    def _assemble(self, parts: Parts, memory: bool, side_options: SideOptions) -> None:
+        parts.remember(memory)
         self._parts = parts
         assembly = Assembly(self, parts, side_options)
         self._session = Session(assembly)
@@ -387,7 +387,6 @@ class Generation(Mirror):
                 if self.pair_memory is not None:
                     self.pair_memory.keep()
                 session.close()
-                self._parts.close()
             if hasattr(self, "_stack"):
                 super().close()
                 # llama-cpp-python would go on using the freed model

@@ -14,7 +14,6 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
-from pyspec.engine.selection import MemoryChoice
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError
 from pyspec.llama.arguments import arguments_for_llama, file_of, more_samplers, signed_like
@@ -65,8 +64,7 @@ class SpeculativeLlama(Generation):
         wait: What a call does while another answer is in flight: True waits for it, as threads that share the object expect, a
             number waits at most that many seconds, and False refuses with EngineBusy. A stream keeps others waiting until it is
             read to its end, closed, or cancelled with `cancel()`, so one thread must not interleave two streams.
-        memory: Whether lookup drafts from all earlier texts of this process, not only from the current one; a folder keeps them
-            for later processes.
+        memory: Whether lookup drafts from all earlier texts of this process, not only from the current one.
         trust: Skip the trial load of files not seen before.
         extra_buffers: Whether llama.cpp may copy weights into its own layouts (AMX, repacking): "on", "off", or "auto", which is
             on unless that crashes on this machine.
@@ -144,7 +142,7 @@ class SpeculativeLlama(Generation):
         draft_n_cpu_moe: int = 0,
         draft_override_tensor: Overrides | None = None,
         wait: bool | float = True,
-        memory: MemoryChoice = False,
+        memory: bool = False,
         trust: bool = False,
         extra_buffers: str = "auto",
         chat_template: str | None = None,

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
-from pyspec.lookup.memory import Memory, OwnTexts
+from pyspec.lookup.memory import Memory
 from pyspec.lookup.text_index import Continuation, TextIndex
 
 
@@ -111,8 +111,8 @@ class ForeignDrafter(Drafter):
 class _GrowingText:
     """A text as it grows, and its place in its owner's index."""
 
-    def __init__(self, own: OwnTexts) -> None:
-        self.own, self._generation = own, own.generation
+    def __init__(self, index: TextIndex) -> None:
+        self.index = index
         self.text: Sequence[int] = ()
         """Its first `size` tokens are known. This is the caller's own object, not a copy."""
         self.size, self._place = 0, TextIndex.EMPTY
@@ -124,21 +124,14 @@ class _GrowingText:
 
     def follow(self, text: Sequence[int]) -> None:
         """Add the new tokens of a text that continues."""
-        if self._generation != self.own.generation:
-            self._generation, self.size, self._place = self.own.generation, 0, TextIndex.EMPTY
         self.text = text
         if self.size < len(text):
-            self._place = self.own.add(self._place, text[self.size :])
+            self._place = self.index.add(self._place, text[self.size :])
             self.size = len(text)
 
     def next(self, limit: int) -> Continuation:
         """What may follow it."""
-        return self.own.next(self._place, self.text, limit)
-
-    def end(self) -> None:
-        """Add the last round's tokens; the text is over."""
-        self.follow(self.text)
-        self.own.flush()
+        return self.index.next(self._place, len(self.text), limit)
 
 
 class LookupDrafter(Drafter):
@@ -166,14 +159,15 @@ class LookupDrafter(Drafter):
     def _begin(self, seq: int) -> _GrowingText:
         self._end(seq)
         memory = self.memory
-        own = OwnTexts() if memory is None else memory.texts_of(self._owners.get(seq, ""))
-        self._texts[seq] = text = _GrowingText(own)
+        index = TextIndex() if memory is None else memory.texts_of(self._owners.get(seq, ""))
+        self._texts[seq] = text = _GrowingText(index)
         return text
 
     def _end(self, seq: int) -> None:
         text = self._texts.pop(seq, None)
         if text is not None and self.memory is not None:
-            text.end()
+            text.follow(text.text)  # the last round's tokens
+            self.memory.count(self._owners.get(seq, ""))
 
     def begin(self, seq: int, owner: str = "") -> None:
         """Note that another text, of this owner, takes this sequence number."""
@@ -182,17 +176,10 @@ class LookupDrafter(Drafter):
 
     def expect(self, seq: int, tokens: Sequence[int]) -> None:
         """What is predicted is one more of the owner's texts."""
-        self._begin(seq).own.add(TextIndex.EMPTY, tokens)
+        self._begin(seq).index.add(TextIndex.EMPTY, tokens)
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:
         """Remember the text for its owner's next ones, even if nothing was drafted for it."""
         if self.memory is not None:
             self._followed(seq, tokens)
             self._end(seq)
-
-    def close(self) -> None:
-        """Save what is to be kept; the drafter then knows no text."""
-        for seq in list(self._texts):
-            self._end(seq)
-        if self.memory is not None:
-            self.memory.close()

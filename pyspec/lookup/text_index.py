@@ -11,7 +11,7 @@ SHORTEST_MATCH = 2
 """Shortest end of a text that is worth continuing, in tokens."""
 
 TAIL = 64
-"""Tokens at a text's end that are searched for in older texts."""
+"""Most tokens of a continuation, and of a prompt's end that a predicted text continues."""
 
 _EMPTY = int(lib.PS_INDEX_EMPTY)
 
@@ -37,17 +37,8 @@ class TextIndex:
 
     def __init__(self) -> None:
         self._index: Any = None  # made with the first text: it takes 3 kB
-        self._place, self._n = ffi.new("int32_t *"), ffi.new("int32_t *")
+        self._place = ffi.new("int32_t *")
         self._tokens, self._found = ffi.new("int32_t[]", TAIL), ffi.new("ps_found *")
-
-    def walk(self, place: int, tokens: Sequence[int]) -> tuple[int, int]:
-        """Follow known texts from `place` along these tokens; returns the place reached, and how many tokens were known."""
-        if self._index is None:
-            return place, 0
-        self._place[0] = place
-        ids = ffi.new("int32_t[]", tokens)
-        check(lib.ps_index_walk(self._index, ids, len(tokens), self._place, self._n))
-        return self._place[0], self._n[0]
 
     def add(self, place: int, tokens: Sequence[int]) -> int:
         """Add these tokens after `place`; returns the place of the longer text."""
@@ -74,14 +65,6 @@ class TextIndex:
         if not found.n:
             return _NOTHING
         return Continuation(ffi.unpack(self._tokens, found.n), found.match, found.choices)
-
-    def look_up(self, tokens: Sequence[int], limit: int) -> Continuation:
-        """`next` for a text that is not in the index, by its last 64 tokens."""
-        if self._index is None:
-            return _NOTHING
-        tail = ffi.new("int32_t[]", tokens[-TAIL:])
-        check(lib.ps_index_find(self._index, tail, len(tail), self._place, self._n))
-        return self.next(self._place[0], self._n[0], limit)
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""What other requests said, at every door: it drafts for the same owner, changes no text, and is kept where that is asked."""
+"""What other requests said, at every door: it drafts for the same owner and changes no text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from helpers.answers import ask
 from pyspec.batch.run import Settings
 from pyspec.errors import OptionError
 from pyspec.lookup.drafters import NOTHING, Drafter
-from pyspec.lookup.memory import Memory
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 
@@ -54,29 +53,17 @@ def test_a_batch_can_do_without(open_drawn):
     assert say(batch) == say(batch)
 
 
-def test_a_folder_is_for_the_next_batch(open_drawn, tmp_path):
-    """It drafts from the first token on what the one before said."""
-    first = open_drawn(memory=tmp_path)
-    text, before = say(first)
-    first.close()
-    again, accepted = say(open_drawn(memory=str(tmp_path)))
-    assert again == text
-    assert accepted > before + 30
-
-
 @devices.for_processors(devices.STREAMS)
-def test_what_is_said_beside_many_is_remembered(open_drawn, tmp_path):
+def test_what_is_said_beside_many_is_remembered(open_drawn):
     """Nothing is drafted there, and so nothing was looked up; answers that come alone draft from it all the same."""
     many = [Record(id=name, prompt="ab" + name) for name in "abcdefgh"]
     options = {"draft": "auto", "parallel": 8, "interactive": True}
     _, alone = say(open_drawn(**options), many[0])
-    batch = open_drawn(memory=tmp_path, **options)
+    batch = open_drawn(**options)
     said = {result.id: result.text for result in batch.run(many)}
     text, accepted = say(batch, many[0])
     assert text == said["a"]
     assert accepted > alone + 30
-    batch.close()
-    assert say(open_drawn(memory=tmp_path, **options), many[1])[1] > alone + 30
 
 
 def test_a_drafter_hears_the_whole_of_a_text(open_llama, tiny_target):
@@ -96,8 +83,7 @@ def test_a_drafter_hears_the_whole_of_a_text(open_llama, tiny_target):
     assert [text[: len(PROMPT) + 8] for text in heard] == [[*PROMPT, *answer.ids]]
 
 
-def test_the_class_remembers_where_it_is_asked(open_llama, tiny_target, tmp_path):
-    """True for its own life, a folder for the next one, nothing by default."""
+def test_the_class_remembers_where_it_is_asked(open_llama, tiny_target):
 
     def accepted(llm):
         ask(llm, [tiny.A], 4)  # another text
@@ -105,26 +91,14 @@ def test_the_class_remembers_where_it_is_asked(open_llama, tiny_target, tmp_path
         return llm.last_speculation["accepted"]
 
     options = {"draft": "lookup", "length": "fixed:8"}
-    for memory, gains in ((False, False), (True, True), (tmp_path, True)):
+    for memory, gains in ((False, False), (True, True)):
         llm = open_llama(tiny_target, memory=memory, **options)
         first = accepted(llm)
         assert (accepted(llm) > first + 30) is gains
         llm.close()
-    assert accepted(open_llama(tiny_target, memory=tmp_path, **options)) > first + 30
 
 
-def test_a_memory_may_be_shared(open_llama, tiny_target):
-    """One that the caller made is the caller's to close."""
-    memory = Memory()
-    for least in (0, 30):
-        llm = open_llama(tiny_target, draft="lookup", length="fixed:8", memory=memory)
-        ask(llm, PROMPT, 80, SAMPLED)
-        assert llm.last_speculation["accepted"] >= least
-        llm.close()
-    assert memory.size > 80
-
-
-def test_a_folder_that_cannot_be_ends_the_opening(open_llama, tiny_target, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match="name a folder"):
-        open_llama(tiny_target, draft="lookup", memory=tmp_path / "file")
+@pytest.mark.parametrize("draft", ["lookup", "none"])
+def test_a_folder_is_refused(open_llama, tiny_target, tmp_path, draft):
+    with pytest.raises(OptionError, match="stay in this process"):
+        open_llama(tiny_target, draft=draft, memory=tmp_path)

@@ -358,3 +358,13 @@ def test_the_context_is_no_continuation(
         said = capsys.readouterr().err
         assert "-c takes the size of the context" in said or not goes_on
         assert ("--continue" in said) is goes_on
+
+
+def test_a_folder_for_earlier_texts_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["chat", "--memory", "texts"])
+    assert left.value.code == 2
+    assert (
+        "'texts' is neither on nor off; earlier texts stay in this process"
+        in capsys.readouterr().err
+    )
