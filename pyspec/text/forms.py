@@ -211,6 +211,43 @@ def _thought(inputs: TemplateInput) -> TemplateInput:
     return _with_messages(inputs, change)
 
 
+def _content_aside(inputs: TemplateInput) -> TemplateInput:
+    """Give content beside calls a turn of its own before them, for templates that leave it out."""
+    made: list[dict[str, Any]] = []
+    for message in inputs["messages"]:
+        if message.get("tool_calls") and message["content"]:
+            made.append({key: value for key, value in message.items() if key != "tool_calls"})
+            message = {"role": message["role"], "content": "", "tool_calls": message["tool_calls"]}  # noqa: PLW2901
+        made.append(message)
+    return {**inputs, "messages": made}
+
+
+def _calls_apart(inputs: TemplateInput) -> TemplateInput:
+    """Give each call a turn of its own and put its result behind it, for templates that write one call a turn."""
+    made: list[dict[str, Any]] = []
+    first = 0  # of the turns that the last calls were in
+    for message in inputs["messages"]:
+        calls = message.get("tool_calls")
+        if calls:
+            first = len(made)
+            made += [{**message, "tool_calls": calls[:1]}]
+            made += [{"role": message["role"], "content": "", "tool_calls": [c]} for c in calls[1:]]
+        elif message["role"] in _RESULTS:
+            made.insert(_behind_call(made, first, message.get("tool_call_id")), message)
+        else:
+            made.append(message)
+    return {**inputs, "messages": made}
+
+
+def _behind_call(made: Sequence[Mapping[str, Any]], first: int, call_id: Any) -> int:
+    """Return the place behind the first unanswered call with this id, from turn `first` on; the end if there is none."""
+    for i, turn in enumerate(made[first:], first + 1):
+        answered = made[i]["role"] in _RESULTS if i < len(made) else False
+        if turn.get("tool_calls") and not answered and turn["tool_calls"][0].get("id") == call_id:
+            return i
+    return len(made)
+
+
 def _parts(inputs: TemplateInput) -> TemplateInput:
     """Write contents as lists of parts."""
 
@@ -323,6 +360,8 @@ FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
     "held": _held_arguments,
     "roles": _known_roles,
     "thought": _thought,
+    "aside": _content_aside,
+    "apart": _calls_apart,
     "parts": _parts,
     "untooled": _no_tools,
     "renamed": _tools_renamed,
@@ -349,6 +388,8 @@ _NOTATIONS: Sequence[tuple[str, ...]] = (
     *((name,) for name in FORMS if not any(name in turns for turns in _TURNS)),
     ("empty", "written"),
     ("null", "written"),
+    ("aside", "null"),
+    ("aside", "apart"),
     ("renamed", "empty", "written"),
     ("renamed", "null", "written"),
     ("roles", "front"),

@@ -117,10 +117,9 @@ def missing(text: str, inputs: TemplateInput) -> int:
     messages = inputs["messages"]
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
     tools = [tool.get("function", tool) for tool in inputs.get("tools") or ()]
-    # some templates have models write calls in a notation that only they know, and leave out those of a history
-    wanted = [] if tools else [function["name"] for function in calls]
+    wanted = [function["name"] for function in calls]
     wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
-    wanted += [message["content"] for message in messages if message["role"] in _INPUT_ROLES]
+    wanted += [m["content"] for m in messages if m["role"] in _INPUT_ROLES or m.get("tool_calls")]
     arguments = [function["arguments"] for function in calls]
     lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
     lost += sum(str(each) in text for each in arguments if each and isinstance(each, dict))

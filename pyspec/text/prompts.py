@@ -125,6 +125,13 @@ class PromptTokenizer:
                     break
         return found
 
+    def alternating(self, parts: Iterable[str]) -> list[int]:
+        """Return the tokens of texts and marks in turn. Only the marks, every second part, may be control tokens."""
+        made: list[int] = []
+        for n, part in enumerate(parts):
+            made += self._tokenized(part, special=n % 2 == 1, goes_on=True)
+        return made
+
     def text(self, ids: Iterable[int]) -> str:
         """Return the text of tokens, control tokens included."""
         return b"".join(map(self.vocabulary.piece, ids)).decode("utf-8", "replace")

@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspec.errors import EngineError, InputError, OptionError
 from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, in_forms, standard
+from pyspec.text.notation import Notation
 from pyspec.text.probe import filled, missing, probe_of
 from pyspec.text.prompts import PromptTokenizer, Rendering
 from pyspec.text.render import Renderer
@@ -76,6 +77,9 @@ class ChatTemplate:
         variables = variables_of(llm)
         for name, source in self.sources.items():
             self._renderer.add(name, source, variables)
+        known = "\n".join(self.sources.values())
+        self._unwritten = None if "tool_calls" in known else Notation.of(known).calls
+        """How the model writes calls, if its template does not write them."""
         self._forms: dict[bytes, tuple[str, ...] | None] = {}
         self._turn_marks: dict[str, frozenset[str]] = {}
         self._openings: dict[str, str | None] = {}
@@ -135,7 +139,7 @@ class ChatTemplate:
         tokens = self._opened()
         if self._lacks_one:
             self._say(PLAINLY)
-        turns = [_with_content(tokens, message) for message in messages]
+        turns = [_with_content(tokens, self._spoken(message)) for message in messages]
         try:
             name, inputs = self._input_of(turns, answer and not goes_on, tools, arguments)
             end = unused_digits(written(inputs)) if goes_on else ""
@@ -160,7 +164,8 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the text that `prompt` tokenizes. Raises InputError or TemplateError."""
-        return self._rendered(*self._input_of(messages, answer, tools, arguments), None)[0]
+        turns = list(map(self._spoken, messages))
+        return self._rendered(*self._input_of(turns, answer, tools, arguments), None)[0]
 
     def bare(self, text: str) -> list[int]:
         """Return token ids of a text without the template; at least one."""
@@ -175,6 +180,22 @@ class ChatTemplate:
         if self._tokens is None:
             raise EngineError("the model was closed", "load it again")
         return self._tokens
+
+    def _spoken(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a turn with its calls as generated text and tokens, if the template would leave them out."""
+        if (
+            self._unwritten is None
+            or not isinstance(message, Mapping)
+            or not message.get("tool_calls")
+        ):
+            return message
+        (turn,) = standard([message])
+        parts = self._unwritten.spoken([call["function"] for call in turn["tool_calls"]])
+        if parts is None:
+            return message
+        parts = [turn["content"] or "", *parts]
+        del turn["tool_calls"]
+        return {**turn, "content": "".join(parts), "tokens": self._opened().alternating(parts)}
 
     # -- rendering ---------------------------------------------------------------------------------
 

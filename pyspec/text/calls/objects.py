@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,13 @@ class ObjectCalls(CallForm):
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read calls up to their closing mark; return False at anything else."""
         return (yield from read_objects(s, calls, self.close, keyed=self.keyed))
+
+    def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str] | None:
+        """Return calls as the model writes them, where it writes a list."""
+        if not self.listed or self.keyed:
+            return None
+        calls = [{self.name: f["name"], self.arguments: f["arguments"]} for f in functions]
+        return [self.open, json.dumps(calls, ensure_ascii=False), self.close]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspec.text.calls.form import CallForm
 from pyspec.text.calls.objects import read_keywords
@@ -43,6 +46,10 @@ class PythonCalls(CallForm):
     opens = ("<|tool_call_start|>",)
     marks = (*opens, "<|tool_call_end|>")
 
+    def spoken(self, functions: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return calls as the model writes them."""
+        return [self.marks[0], f"[{', '.join(map(_as_python, functions))}]", self.marks[1]]
+
     def read(self, s: Scanner, calls: Calls, mark: str) -> Scan[bool]:
         """Read calls up to their closing mark; return False at anything else."""
         yield from s.space()
@@ -62,3 +69,13 @@ class PythonCalls(CallForm):
         yield from s.space()
         yield from s.accept(self.marks[1])
         return True
+
+
+def _as_python(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    known = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    written = (
+        f"{key}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)}"
+        for key, value in known.items()
+    )
+    return f"{function['name']}({', '.join(written)})"
