@@ -24,7 +24,6 @@ from pyspec.screen.tables import print_table
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)
-MODELS = "model draft companion trust_model ctx threads n_gpu_layers devices tensor_split"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +107,7 @@ class BenchOptions:
         )  # fmt: skip
 
 
-QUESTION_OPTIONS = "out questions limit every category max_tokens temperature seed repeat warm_up"
-
-
-@command(first=f"modes peers server peer_draft title about {QUESTION_OPTIONS} {MODELS}")
+@command()
 def compare(
     compared: BenchOptions, asked: QuestionOptions, models: ModelOptions, engine: EngineOptions
 ) -> None:

@@ -59,10 +59,7 @@ class PairOptions:
     # fmt: on
 
 
-@command(
-    first="questions limit every max_tokens kmax temperature seconds prior plot rounds as_json "
-    + MODELS
-)
+@command()
 def pair(options: PairOptions, models: ModelOptions, engine: EngineOptions) -> None:
     """Measure decode times on this machine and the acceptance of drafts."""
     if options.plot and not can_draw():

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import click
-from compare import MODELS, QUESTION_OPTIONS, QuestionOptions, command_line, engine_words
+from compare import QuestionOptions, command_line, engine_words
 from measure.quality import (
     VARIANTS,
     QualityResults,
@@ -33,7 +33,7 @@ _SIDES = (
 )  # fmt: skip
 
 
-@command(first=f"variants title {QUESTION_OPTIONS} {MODELS}")
+@command()
 @click.option(
     "--variants",
     default=None,

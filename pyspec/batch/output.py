@@ -91,7 +91,7 @@ def _from_openai(body: Mapping[str, Any]) -> dict[str, Any]:
 class JsonLines(OutputFiles):
     """A JSONL file.
 
-    counts: whether each line has all counts of speculation. prompts: whether it has the record's prompt. model: the model's name
+    prompts: whether it has the record's prompt. model: the model's name
     in lines of OpenAI's format.
     """
 
@@ -100,14 +100,13 @@ class JsonLines(OutputFiles):
         path: Path,
         inputs: Sequence[InputFile],
         *,
-        counts: bool = False,
         prompts: bool = False,
         overwrite: bool = False,
         model: str = "",
     ) -> None:
         journal = path.with_name(path.name + ".journal")
         super().__init__([path], inputs, journal, overwrite=overwrite)
-        self.path, self.counts, self.prompts, self.model = path, counts, prompts, model
+        self.path, self.prompts, self.model = path, prompts, model
         self._run = ""
 
     def inspect(self, run: str) -> list[RecordResult]:
@@ -141,7 +140,6 @@ class JsonLines(OutputFiles):
                 results(i),
                 self._run,
                 record.form,
-                counts=self.counts,
                 model=self.model,
                 prompt=_prompt_of(record) if self.prompts else {},
             )
@@ -174,18 +172,15 @@ def output_line(
     run: str,
     form: str = "",
     *,
-    counts: bool = False,
     model: str = "",
     prompt: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
     """Return a result's line in the output file, with its newline.
 
-    run: hash of the run's identity. form: the endpoint of a line in OpenAI's batch format, "" for a line in ours. counts: whether
-    to include all counts of speculation, which differ between two runs. prompt: the record's prompt, if the line is to have it.
+    run: hash of the run's identity. form: the endpoint of a line in OpenAI's batch format, "" for a line in ours.
+    prompt: the record's prompt, if the line is to have it.
     """
-    block = result.speculation
-    if not counts:
-        block = {key: block[key] for key in ABOUT_THE_TEXT if key in block}
+    block = {key: result.speculation[key] for key in ABOUT_THE_TEXT if key in result.speculation}
     if form:
         return (
             msgspec.json.encode({**_openai_line(result, run, form, block, model), **prompt}) + b"\n"

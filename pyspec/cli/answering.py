@@ -29,8 +29,8 @@ class OutputOptions(ShownOptions):
     """What to print beside the text or instead of it."""
 
     # fmt: off
-    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by where it came from.")
-    as_json: bool = option("Output", "--json", is_flag=True, help="Print one JSON object instead of text.")
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by its source.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="One JSON object instead of text.")
     # fmt: on
 
 
@@ -102,11 +102,11 @@ def answer_writer(
             paint.take(part.tokens)
             write(part.reasoning if shown else "", part.text)
 
-        with screen.replying(wrap=output.wrap, paint=paint) as write:
+        with screen.replying(paint=paint) as write:
             yield painted
         screen.out.file.write(paint.finish())
     elif screen.out.is_terminal:
-        with screen.replying(wrap=output.wrap, reasoning=shown) as write:
+        with screen.replying(reasoning=shown) as write:
             yield lambda part: write(part.reasoning, part.text)
     else:
         yield lambda part: _write(part.text)

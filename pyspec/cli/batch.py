@@ -62,15 +62,16 @@ class InputOptions(Reading):
 
     # fmt: off
     per: Per = option("Input", "--per", type=click.Choice(["line", "file", "paragraph"]), default="line",
-        help="What counts as one record in a text file.")
+        help="A record of a text file.")
     limit: int = option("Input", "--max-input", type=click.IntRange(min=1), default=MAX_RECORD,
         help="Largest record, bytes.")
     errors: Literal["strict", "replace"] = option("Input", "--encoding-errors",
         type=click.Choice(["strict", "replace"]), default="strict",
-        help="Text that is not UTF-8: fail the record, or replace the bad bytes.")
+        help="Not UTF-8: fail, or mend.")
     template: str | None = option("Input", "--template", type=_template, metavar="FILE",
         help="File with {text} where each input goes.")
-    column: str | None = option("Input", "--column", help="Column of the prompts in CSV files or a table on stdin.")
+    column: str | None = option("Input", "--column", metavar="NAME",
+        help="Column of the prompts in CSV files.")
     # fmt: on
 
 
@@ -81,21 +82,21 @@ class BatchOptions(MemoryOptions, SystemOptions, ProjectorOptions):
     # fmt: off
     max_tokens: int = option("Answers", "-n", "--max-tokens", type=click.IntRange(0, 2**31 - 1), default=512,
         help="Longest answer, tokens.")
-    raw: bool = option("Answers", "--raw", is_flag=True, help="Send prompts unchanged, without the chat template.")
+    raw: bool = option("Answers", "--raw", is_flag=True, help="Leave out the chat template.")
     stop: tuple[str, ...] = option("Answers", "--stop", multiple=True,
-        help="Stop answers before this text; may be repeated.")
+        metavar="TEXT", help="Stop before this text; repeat it for more.")
     timeout: float | None = option("Answers", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-        help="Time limit for an answer; one that takes longer fails, and the rest continue.")
+        help="An answer that takes longer fails.")
     reasoning_budget: int = option("Answers", "--reasoning-budget", metavar="N", type=click.IntRange(-1, 2**31 - 1), default=-1,
-        show_default=False, help="End the reasoning after N tokens; if not given, or -1, the model ends it.")
+        show_default=False, help="End the reasoning after N tokens.")
     exact: bool = option("Answers", "--exact", is_flag=True,
-        help="Make each text independent of other records, their order and interruptions; turns drafts off.")
+        help="Each text as if alone; turns drafts off.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MAX_SEQUENCES),
-        help="Answers at once; if not given, chosen from this machine's decode times and memory.")
+        help="Answers at once; if not given, what is best here.")
     engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
-        help="Where to run: in this process, or in Ray actors.")
+        help="In this process, or in Ray actors.")
     workers: int = option("Machine", "--workers", type=click.IntRange(min=1), default=1,
-        help="Ray actors for --engine ray.")
+        help="How many Ray actors.")
     # fmt: on
 
     def open(
@@ -147,25 +148,16 @@ class ResultOptions:
 
     # fmt: off
     output: str = option("Output", "-o", "--output", required=True, metavar="OUT.jsonl|OUT.csv|DIR/",
-        help="JSONL file, CSV file (columns of a CSV input are kept), or folder of text files.")
-    overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace whatever is at OUT.")
-    retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Retry records that failed before.")
-    counts: bool = option("Output", "--counts", is_flag=True,
-        help="Add all draft counts to each line; they vary between runs.")
+        help="JSONL file, CSV file with the input's columns, or folder of texts.")
+    overwrite: bool = option("Output", "--overwrite", is_flag=True, help="Replace what is at OUT.")
+    retry_failed: bool = option("Output", "--retry-failed", is_flag=True, help="Retry records that failed.")
     with_prompt: bool = option("Output", "--with-prompt", is_flag=True,
-        help="Add to each line of OUT.jsonl what was asked: prompt or messages.")
-    as_json: bool = option("Output", "--json", is_flag=True, help="Print the summary as JSON on stdout.")
+        help="Add to each line what was asked.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="The summary as JSON on stdout.")
     # fmt: on
 
 
-FIRST = (
-    "per template column max_tokens system stop raw parallel output overwrite retry_failed as_json "
-    "model draft ctx threads n_gpu_layers verify temperature seed"
-)
-"""Options that `--help` lists."""
-
-
-@command(examples=EXAMPLES, first=FIRST)
+@command(examples=EXAMPLES)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 def batch(
     inputs: tuple[str, ...],
@@ -187,7 +179,6 @@ def batch(
         sources,
         reading,
         overwrite=results.overwrite,
-        counts=results.counts,
         prompts=results.with_prompt,
         model=served_name(models.model or load_manifest().default_target),
     )

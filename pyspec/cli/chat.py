@@ -34,7 +34,6 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import interruptible
-from pyspec.screen.words import STATS_HELP
 
 EXAMPLES = [
     ("pyspec chat", "The default model"),
@@ -50,14 +49,15 @@ class TalkOptions(KeptOptions, DialogueOptions, ProjectorOptions):
 
     # fmt: off
     history: bool = option("Conversation", "--history/--no-history", default=True,
-        help="Keep this chat and the lines typed in it, or nothing of it.")
-    saved: Path | None = option("Chat", "--load", type=click.Path(path_type=Path), help="Continue a saved chat.")
-    script: bool = option("Chat", "--script", is_flag=True,
-        help="Treat each line of stdin as typed, commands included; otherwise all of stdin is one message.")
-    trim: bool = option("Chat", "--trim/--no-trim", default=True,
-        help="When the context is full, drop the oldest turns and say so.")
-    max_tokens: int | None = option("Chat", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
-        type=click.IntRange(min=-1), help="Longest answer, tokens; if not given, or -1, as many as fit.")
+        help="Keep chat and lines typed, or nothing.")
+    saved: Path | None = option("Conversation", "--load", type=click.Path(path_type=Path), metavar="FILE",
+        help="Continue a saved chat.")
+    script: bool = option("Conversation", "--script", is_flag=True,
+        help="Each line of stdin is as typed, not all one message.")
+    trim: bool = option("Conversation", "--trim/--no-trim", default=True,
+        help="In a full context, drop the oldest turns.")
+    max_tokens: int | None = option("Conversation", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), metavar="N",
+        type=click.IntRange(min=-1), help="Longest answer, tokens; if not given, as fits.")
     # fmt: on
 
     def settings(
@@ -65,7 +65,7 @@ class TalkOptions(KeptOptions, DialogueOptions, ProjectorOptions):
     ) -> ChatSettings:
         """Return the initial values of what `/set` changes."""
         sampling = sampler.sampling()  # refuses impossible numbers, as the verification rule does
-        initial = {**sampler.filled(), **vars(drafts), "trim": self.trim, "wrap": shown.wrap}
+        initial = {**sampler.filled(), **vars(drafts), "trim": self.trim}
         initial["dry_sequence_breakers"] = sampling.dry_sequence_breakers
         initial |= {"reasoning": shown.reasoning, "reasoning_budget": shown.reasoning_budget}
         initial["temp"] = initial.pop("temperature")
@@ -74,14 +74,7 @@ class TalkOptions(KeptOptions, DialogueOptions, ProjectorOptions):
         return ChatSettings(**initial, stats={None: BRIEF, True: FULL, False: SILENT}[shown.stats])
 
 
-FIRST = (
-    "system going_on history saved script max_tokens trim model draft ctx threads "
-    "n_gpu_layers verify temperature top_p seed stats color log"
-)
-"""Options that `--help` lists."""
-
-
-@command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
+@command(examples=EXAMPLES)
 def chat(
     options: TalkOptions,
     models: ModelOptions,

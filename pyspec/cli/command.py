@@ -73,6 +73,11 @@ GONE = {
     "--lookup": "use --draft lookup",
     "--num-pred-tokens": "use --draft-max N",
     "--draft-min": "drafts have no shortest length; --length fixed:K always checks K tokens",
+    "--help-all": "--help lists every option",
+    "--wrap": "lines are broken on a terminal only; /set wrap off in a chat",
+    "--no-wrap": "lines are broken on a terminal only; /set wrap off in a chat",
+    "--counts": "the summary has the counts of drafts (--json)",
+    "--max-input": "a prompt may have 1 MiB",
     "--memory": "what one process was told drafts in no other; in chat, batch and serve it is on or off",
     "-hf": "use -m OWNER/REPO[:TYPE]",
     "--measure": "use pyspec measure -m MODEL --draft NAME",
@@ -126,35 +131,19 @@ def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 class Subcommand(click.Command):
-    """A subcommand with groups and examples in `--help`.
-
-    first: the most needed options, separated by blanks: `--help` lists these, `--help-all` all. Without it `--help` lists
-    all.
-    """
+    """A subcommand with groups and examples in `--help`."""
 
     def __init__(
-        self, *args: Any, examples: Sequence[tuple[str, str]] = (), first: str = "", **options: Any
+        self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any
     ) -> None:
         super().__init__(*args, **options)
         self.examples = examples
-        self.first = frozenset(first.split())
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with `--help-all`; it is listed if `--help` does not list all."""
+        """Return the parameters, and those that are refused."""
         params = super().get_params(ctx)
         own = {name for each in params for name in each.opts}
-        every = help_all(f"All {len(params) + 1} options." if self.first else None)
-        return [*params, every, *(_Gone(name) for name in GONE if name not in own)]
-
-    def _listed(self, ctx: click.Context) -> list[click.Parameter]:
-        params = self.get_params(ctx)
-        if not self.first or ctx.meta.get(_ALL):
-            return params
-        return [
-            each
-            for each in params
-            if each.name in self.first or "--help" in each.opts or "--help-all" in each.opts
-        ]
+        return [*params, *(_Gone(name) for name in GONE if name not in own)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does; say what -c takes where nothing follows it."""
@@ -166,46 +155,42 @@ class Subcommand(click.Command):
             raise click.UsageError(_of_context(ctx), ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by group, in order of first appearance."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for each in self._listed(ctx):
+        """Write the options by group, in order of first appearance; those without a sentence last, by name alone."""
+        groups: dict[str, tuple[list[tuple[str, str]], list[str]]] = {}
+        params = self.get_params(ctx)
+        others = (
+            "Output"
+            if any(getattr(each, "group", "") == "Output" for each in params)
+            else "Other options"
+        )
+        for each in params:
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
-                groups.setdefault(getattr(each, "group", "Other options"), []).append(record)
-        if "Other options" in groups:
-            groups["Other options"] = groups.pop("Other options")
-        for name, records in groups.items():
+                said, named = groups.setdefault(getattr(each, "group", others), ([], []))
+                said.append(record) if record[1] else named.append(record[0].rpartition(", ")[2])
+        for name, (said, named) in groups.items():
             with formatter.section(name):
-                formatter.write_dl(records, col_max=min(34, formatter.width // 3 + 2))
+                if said:
+                    formatter.write_dl(said, col_max=min(34, formatter.width // 3 + 2))
+                if named:
+                    formatter.write(_in_lines(named, formatter.current_indent, formatter.width))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, and on the page of all options the meaning of what is printed."""
+        """Write the examples."""
         if self.examples:
             with formatter.section("Examples"):
                 for line, what in self.examples:
-                    formatter.write_text(f"{what}:")
-                    formatter.write(f"{'':>{formatter.current_indent + 2}}$ {line}\n")
-        if not self.first or ctx.meta.get(_ALL):
-            super().format_epilog(ctx, formatter)
+                    formatter.write(f"{'':>{formatter.current_indent}}$ {line}   # {what}\n")
 
 
-_ALL = "pyspec.all_options"
-"""Key in the context's meta for whether to list all options."""
-
-
-def help_all(words: str | None = None) -> click.Option:
-    """Return the option `--help-all`, listed with these words or, without any, hidden."""
-    return click.Option(
-        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
-        help=words, hidden=words is None,
-    )  # fmt: skip
-
-
-def _help_all(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        ctx.meta[_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
+def _in_lines(names: Sequence[str], indent: int, width: int) -> str:
+    """Names of options, broken between two of them."""
+    whole = "as in llama.cpp: " + ", ".join(name.replace(" ", "\xa0") for name in names)
+    margin = " " * indent
+    lines = fill(
+        whole, width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+    )
+    return lines.replace("\xa0", " ") + "\n"
 
 
 class _Text(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.4 on

@@ -66,59 +66,32 @@ class EngineOptions:
     """How llama.cpp runs; each option has llama.cpp's name."""
 
     # fmt: off
-    n_batch: int | None = option("Engine", "-b", "--batch-size", metavar="N", type=click.IntRange(1, 1 << 20),
-        help="Largest part of a prompt given to llama.cpp at once, tokens.")
-    n_ubatch: int | None = option("Engine", "-ub", "--ubatch-size", metavar="N", type=click.IntRange(1, 1 << 20),
-        help="Largest part that it computes at once, tokens.")
-    n_threads_batch: int | None = option("Engine", "-tb", "--threads-batch", metavar="N",
-        type=click.IntRange(1, 4096), help="Threads for reading prompts; if not given, as -t.")
-    flash_attn: bool | str | None = option("Engine", "-fa", "--flash-attn", metavar="on|off|auto",
-        type=CodedChoice(_ON_OFF), help="Flash attention; if not given, auto: what is measured to be faster here.")
-    type_k: int | None = option("Engine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE",
-        help=f"Type of the target's K cache: {', '.join(_CACHE_TYPES)}.")
-    type_v: int | None = option("Engine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE",
-        help="Type of the target's V cache; a quantised one needs -fa on.")
-    draft_type_k: int | None = option("Engine", "-ctkd", "--cache-type-k-draft", type=_CACHE, metavar="TYPE",
-        help="The same for draft and companion; if not given, f16.")
-    draft_type_v: int | None = option("Engine", "-ctvd", "--cache-type-v-draft", type=_CACHE, metavar="TYPE",
-        help="The same for draft and companion; if not given, f16.")
-    offload_kqv: bool | None = option("Engine", "-nkvo", "--no-kv-offload", is_flag=True, flag_value=False,
-        default=None, help="Keep the KV cache in main memory even when layers are on a GPU.")
-    use_mmap: bool | None = option("Engine", "--no-mmap", is_flag=True, flag_value=False, default=None,
-        help="Read the model into memory instead of mapping the file.")
-    use_mlock: bool | None = option("Engine", "--mlock", is_flag=True, default=None,
-        help="Lock the model in memory, so that it is not swapped out.")
-    split_mode: int | None = option("Engine", "-sm", "--split-mode", type=CodedChoice({"none": 0, "layer": 1, "row": 2}),
-        help="How to split the model over several GPUs.")
-    main_gpu: int | None = option("Engine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0),
-        help="The GPU for whatever is not split.")
-    tensor_split: list[float] | None = option("Engine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares,
-        help="Each GPU's share of the model, such as 3,1.")
-    rope_scaling_type: int | None = option("Engine", "--rope-scaling",
-        type=CodedChoice({"none": 0, "linear": 1, "yarn": 2}),
-        help="How to scale positions; if not given, as the model says.")
-    rope_freq_base: float | None = option("Engine", "--rope-freq-base", metavar="F", type=click.FloatRange(min=0.0),
-        help="Base frequency of RoPE.")
-    rope_freq_scale: float | None = option("Engine", "--rope-freq-scale", metavar="F", type=click.FloatRange(min=0.0),
-        help="Factor of RoPE's frequencies.")
-    yarn_orig_ctx: int | None = option("Engine", "--yarn-orig-ctx", metavar="N", type=click.IntRange(min=0),
-        help="YaRN: the context the model was trained for.")
-    yarn_ext_factor: float | None = option("Engine", "--yarn-ext-factor", metavar="F", type=float,
-        help="YaRN: extrapolation mix.")
-    yarn_attn_factor: float | None = option("Engine", "--yarn-attn-factor", metavar="F", type=float,
-        help="YaRN: attention scale.")
-    yarn_beta_slow: float | None = option("Engine", "--yarn-beta-slow", metavar="F", type=float,
-        help="YaRN: high correction dim.")
-    yarn_beta_fast: float | None = option("Engine", "--yarn-beta-fast", metavar="F", type=float,
-        help="YaRN: low correction dim.")
-    kv_overrides: tuple[tuple[str, Any], ...] = option("Engine", "--override-kv", metavar="KEY=TYPE:VALUE",
-        multiple=True, type=_override,
-        help="Replace a value of the model's metadata; TYPE is int, float, bool or str.")
-    lora_path: Path | None = option("Engine", "--lora", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-        help="Apply a LoRA adapter (GGUF) to the target.")
-    lora_scale: float | None = option("Engine", "--lora-scale", metavar="F", type=float,
-        help="Strength of the adapter; if not given, 1.")
-    verbose: bool = option("Engine", "-v", "--verbose", is_flag=True, help="Show llama.cpp's own log lines.")
+    flash_attn: bool | str | None = option("Machine", "-fa", "--flash-attn", metavar="on|off|auto",
+        type=CodedChoice(_ON_OFF), help="Flash attention; if not given, what is faster here.")
+    verbose: bool = option("Machine", "-v", "--verbose", is_flag=True, help="Show llama.cpp's own log lines.")
+    n_batch: int | None = option("Machine", "-b", "--batch-size", metavar="N", type=click.IntRange(1, 1 << 20))
+    n_ubatch: int | None = option("Machine", "-ub", "--ubatch-size", metavar="N", type=click.IntRange(1, 1 << 20))
+    n_threads_batch: int | None = option("Machine", "-tb", "--threads-batch", metavar="N", type=click.IntRange(1, 4096))
+    type_k: int | None = option("Machine", "-ctk", "--cache-type-k", type=_CACHE, metavar="TYPE")
+    type_v: int | None = option("Machine", "-ctv", "--cache-type-v", type=_CACHE, metavar="TYPE")
+    draft_type_k: int | None = option("Machine", "-ctkd", "--cache-type-k-draft", type=_CACHE, metavar="TYPE")
+    draft_type_v: int | None = option("Machine", "-ctvd", "--cache-type-v-draft", type=_CACHE, metavar="TYPE")
+    offload_kqv: bool | None = option("Machine", "-nkvo", "--no-kv-offload", is_flag=True, flag_value=False, default=None)
+    use_mmap: bool | None = option("Machine", "--no-mmap", is_flag=True, flag_value=False, default=None)
+    use_mlock: bool | None = option("Machine", "--mlock", is_flag=True, default=None)
+    split_mode: int | None = option("Machine", "-sm", "--split-mode", metavar="none|layer|row",
+        type=CodedChoice({"none": 0, "layer": 1, "row": 2}))
+    main_gpu: int | None = option("Machine", "-mg", "--main-gpu", metavar="N", type=click.IntRange(min=0))
+    tensor_split: list[float] | None = option("Machine", "-ts", "--tensor-split", metavar="N,N,..", type=_shares)
+    rope_scaling_type: int | None = option("Machine", "--rope-scaling", metavar="none|linear|yarn",
+        type=CodedChoice({"none": 0, "linear": 1, "yarn": 2}))
+    rope_freq_base: float | None = option("Machine", "--rope-freq-base", type=click.FloatRange(min=0.0))
+    rope_freq_scale: float | None = option("Machine", "--rope-freq-scale", type=click.FloatRange(min=0.0))
+    yarn_orig_ctx: int | None = option("Machine", "--yarn-orig-ctx", metavar="N", type=click.IntRange(min=0))
+    kv_overrides: tuple[tuple[str, Any], ...] = option("Machine", "--override-kv", metavar="KEY=TYPE:VALUE",
+        multiple=True, type=_override)
+    lora_path: Path | None = option("Machine", "--lora", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+    lora_scale: float | None = option("Machine", "--lora-scale", type=float)
     # fmt: on
 
     @property

@@ -36,7 +36,6 @@ from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, prompt_text
 from pyspec.errors import OptionError
 from pyspec.llama.options import AnswerOptions
-from pyspec.screen.words import STATS_HELP
 
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 MAX_INPUT = 1 << 20
-"""Largest prompt without --max-input, bytes."""
+"""Largest prompt, bytes."""
 
 INCOMPLETE = 3
 """Exit status where an answer that follows a schema or grammar was cut: what there is of it is not valid."""
@@ -70,15 +69,14 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
     """Where the prompt comes from, and which conversation it continues."""
 
     # fmt: off
-    more: str | None = option("Prompt", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt; same as PROMPT.")
-    file: Path | None = option("Prompt", "-f", "--file", type=click.Path(path_type=Path),
-        help="Read the prompt, or text to add to it, from a file; - is stdin.")
-    images: tuple[Path, ...] = option("Prompt", "--image", multiple=True, metavar="FILE",
+    more: str | None = option("Conversation", "-p", "--prompt", type=TEXT, metavar="TEXT", help="The prompt; same as PROMPT.")
+    file: Path | None = option("Conversation", "-f", "--file", type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The prompt, or more of it, from a file; - is stdin.")
+    images: tuple[Path, ...] = option("Conversation", "--image", multiple=True, metavar="FILE",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="A picture before the prompt, for a model with --mmproj; may be repeated.")
-    raw: bool = option("Prompt", "--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
-    max_input: int = option("Prompt", "--max-input", type=click.IntRange(min=1), default=MAX_INPUT, metavar="N",
-        help="Largest prompt, bytes.")
+        help="A picture before the prompt, for --mmproj.")
+    raw: bool = option("Conversation", "--raw", is_flag=True, help="Leave out the chat template.")
     # fmt: on
 
     def question(self, text: str) -> Exchange:
@@ -98,9 +96,7 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
         """
         if prompt is not None and self.more is not None:
             raise OptionError("the prompt is given twice", "use either PROMPT or -p")
-        return prompt_text(
-            self.more if prompt is None else prompt, self.file, self.max_input, taken
-        )
+        return prompt_text(self.more if prompt is None else prompt, self.file, MAX_INPUT, taken)
 
 
 @dataclass(frozen=True)
@@ -109,15 +105,14 @@ class ShapeOptions:
 
     # fmt: off
     max_tokens: int = option("Answer", "-n", "--max-tokens", aliases=("--n-predict", "--predict"), default=512,
-        metavar="N", help="Longest answer, tokens; -1 for as many as fit.")
+        metavar="N", help="Longest answer, tokens; -1: what fits.")
     stop: tuple[str, ...] = option("Answer", "--stop", aliases=("-r", "--reverse-prompt"), multiple=True, type=TEXT,
-        help="Stop before this text; may be repeated.")
-    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j",), type=TEXT, metavar="FILE|JSON",
-        help="Answer with JSON that follows this schema; {} allows any JSON.")
-    json_schema_file: Path | None = option("Answer", "--json-schema-file", aliases=("-jf",), type=_FILE,
-        help="The same, from a file.")
+        help="Stop before this text; repeat it for more.")
+    json_schema: str | None = option("Answer", "--json-schema", aliases=("-j", "-jf", "--json-schema-file"), type=TEXT,
+        metavar="FILE|JSON",
+        help="JSON that follows this schema; {}: any.")
     grammar: str | None = option("Answer", "--grammar", type=TEXT, metavar="GBNF",
-        help="Answer with text that follows this grammar.")
+        help="Text that follows this grammar.")
     grammar_file: Path | None = option("Answer", "--grammar-file", type=_FILE, help="The same, from a file.")
     # fmt: on
 
@@ -135,13 +130,6 @@ class ShapeOptions:
                 "an answer can follow only one schema or grammar", f"keep one of {names}"
             )
         return _READERS[named[0]](getattr(self, named[0])) if named else None
-
-
-FIRST = (
-    "system going_on file raw max_tokens stop json_schema model draft ctx threads n_gpu_layers "
-    "verify temperature top_p seed stats color tokens as_json"
-)
-"""Options that `--help` lists."""
 
 
 def _one(words: Sequence[str]) -> str | None:
@@ -174,7 +162,7 @@ def _opened(
     return LlamaChat(opener, called=models.model, mmproj=request.mmproj)
 
 
-@command(examples=EXAMPLES, epilog=STATS_HELP, first=FIRST)
+@command(examples=EXAMPLES)
 @click.argument("prompt", nargs=-1, type=TEXT, metavar="[PROMPT]")
 def generate(
     prompt: tuple[str, ...],
@@ -326,7 +314,6 @@ def _grammar(text: str) -> Language:
 
 _READERS: dict[str, Callable[[Any], Language]] = {
     "json_schema": _schema,
-    "json_schema_file": _schema_file,
     "grammar": _grammar,
     "grammar_file": lambda path: _grammar(file_text(path)),
 }

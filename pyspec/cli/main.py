@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, help_all, tell
+from pyspec.cli.command import ENVIRONMENT, Subcommand, guard_log, tell
 from pyspec.errors import PyspecError
 
 _COMMANDS = {
@@ -50,9 +50,6 @@ class _Lazy(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does; `help COMMAND` means `COMMAND --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), help_all()]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

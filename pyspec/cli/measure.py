@@ -45,10 +45,7 @@ class GainOptions:
     # fmt: on
 
 
-@command(
-    examples=EXAMPLES,
-    first="temperature max_tokens seconds kept as_json model draft ctx threads n_gpu_layers devices",
-)
+@command(examples=EXAMPLES)
 def measure(options: GainOptions, models: ModelOptions, engine: EngineOptions) -> int:
     """Measure what drafts gain for MODEL in edits and in chat, and say it in a sentence.
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from pyspec.cli.command import Subcommand, help_all, model_names, tell, terminal_confirm
+from pyspec.cli.command import Subcommand, model_names, tell, terminal_confirm
 from pyspec.cli.consoles import print_listing
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import FetchError, ModelNotFound
@@ -56,9 +56,6 @@ _ELSEWHERE = {"ls": "list", "show": "info", "remove": "rm", "delete": "rm", "get
 
 class _Models(click.Group):
     """The subcommands, also under the names that they have in other programs."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), help_all()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, _ELSEWHERE.get(name, name))

@@ -39,60 +39,43 @@ class ModelOptions:
 
     # fmt: off
     model: str | None = option("Models", "-m", "--model", metavar="NAME|FILE", shell_complete=model_names,
-        help="Model that answers (target): a name from `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL; "
-        "if not given, the default target.")
+        help="Model that answers: a name from `pyspec models list`, a file, NAME:TAG, OWNER/REPO[:TYPE] or a hub URL.")
     draft: str = option("Models", "--draft", aliases=("-md", "--model-draft", "--draft-model"), default="auto",
-        metavar="auto|none|lookup|mtp|fetch|NAME|FILE", shell_complete=model_names,
-        help="What proposes tokens: a model, the target's own next-token head (mtp), the text itself (lookup), both "
-        "(lookup+NAME) or nothing. auto uses lookup, plus a matching head or draft if one is here; fetch downloads a known one "
-        "after asking.")
-    companion: str = option("Models", "--companion", default="none", metavar="none|auto|NAME|FILE",
-        shell_complete=model_names,
-        help="A second small model that estimates how much of a draft is worth checking; on the measured pairs it gained "
-        "nothing.")
+        metavar="auto|none|NAME|FILE", show_default=False, shell_complete=model_names,
+        help="What proposes tokens: a model, the target's own head (mtp), the text itself (lookup), both (lookup+NAME); auto, "
+        "the default, takes what is here, fetch downloads one.")
+    companion: str = option("Models", "--companion", default="none", metavar="none|auto|NAME|FILE", show_default=False,
+        shell_complete=model_names, help="A second small model that says how much of a draft to check.")
     chat_template: str | None = option("Models", "--chat-template", aliases=("--chat-template-file",),
-        metavar="FILE|NAME|none", help="Chat template: a file, the name of one in the model file, or none for plain text; "
-        "if not given, the model's own.")
+        metavar="FILE|NAME|none", help="Template: a file, one named in the model, or plain text.")
     template_args: tuple[tuple[str, Any], ...] = option("Models", "--template-arg", metavar="KEY=VALUE", multiple=True,
-        type=_template_arg, help="A variable of the template, such as enable_thinking=false; may be repeated.")
-    trust_model: bool = option("Models", "--trust-model", is_flag=True,
-        help="Skip the trial load of a model file seen for the first time.")
+        type=_template_arg, help="A variable of the template, such as enable_thinking=false.")
+    trust_model: bool = option("Models", "--trust-model", is_flag=True, help="Skip the trial load of a new file.")
     ctx: int = option("Machine", "-c", "--ctx", aliases=("--ctx-size",), metavar="N", type=CONTEXT,
-        default=4096, help="Context size in tokens, for prompt and answer together; 0 for the model's training length, or what "
-        "memory holds.")
+        default=4096, help="Tokens of prompt and answer; 0: the model's own.")
     threads: int | None = option("Machine", "-t", "--threads", metavar="N", type=click.IntRange(min=1),
-        help="Threads; if not given, the physical cores that other programs leave.")
+        help="Threads; if not given, the physical cores that are free.")
     n_gpu_layers: int | str = option("Machine", "-ngl", "--n-gpu-layers", aliases=("--gpu-layers",),
-        metavar="auto|all|N", type=LAYERS, default=AUTO,
-        help="Layers of the target to put on devices; auto for as many as fit, all (or -1) for the whole model.")
-    draft_ngl: int | str | None = option("Machine", "--draft-ngl",
-        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="auto|all|N", type=LAYERS,
-        help="The same for draft and companion; if not given, as for the target.")
+        metavar="auto|all|N", type=LAYERS, default=AUTO, help="Layers on devices; auto: as many as fit.")
     devices: tuple[str, ...] = option("Machine", "--device", aliases=("-dev",), metavar="NAME,..",
-        type=parse_devices, default=(), show_default=False,
-        help="Devices to use, as `pyspec info` names them; if not given, all.")
-    draft_devices: tuple[str, ...] | None = option("Machine", "--draft-device",
-        aliases=("-devd", "--device-draft", "--spec-draft-device"), metavar="NAME,..", type=parse_devices,
-        help="The same for draft and companion.")
-    n_cpu_moe: int = option("Machine", "--n-cpu-moe", aliases=("-ncmoe",), metavar="N", type=click.IntRange(0, 512), default=0,
-        show_default=False, help="Of a mixture of experts, keep the experts of the first N layers in main memory; with -ngl "
-        "auto, if not given, of as many as do not fit.")
-    cpu_moe: bool = option("Machine", "--cpu-moe", aliases=("-cmoe",), is_flag=True,
-        help="Keep all experts in main memory.")
-    override_tensor: tuple[str, ...] = option("Machine", "-ot", "--override-tensor", metavar="PATTERN=DEVICE,..", multiple=True,
-        help="Put tensors whose names match a regular expression on a device, or in main memory (CPU); may be repeated.")
-    draft_n_cpu_moe: int = option("Machine", "--n-cpu-moe-draft", aliases=("-ncmoed", "--spec-draft-n-cpu-moe"), metavar="N",
-        type=click.IntRange(0, 512), default=0, show_default=False, help="As --n-cpu-moe, for draft and companion.")
-    draft_cpu_moe: bool = option("Machine", "--cpu-moe-draft", aliases=("-cmoed", "--spec-draft-cpu-moe"), is_flag=True,
-        help="As --cpu-moe, for draft and companion.")
-    draft_override_tensor: tuple[str, ...] = option("Machine", "-otd", "--override-tensor-draft",
-        aliases=("--spec-draft-override-tensor",), metavar="PATTERN=DEVICE,..", multiple=True,
-        help="As -ot, for draft and companion.")
-    rpc: str = option("Machine", "--rpc", metavar="HOST:PORT,..", default="",
-        help="Use llama.cpp's RPC servers as devices. They have no authentication: use them in trusted networks only. If one "
-        "dies, this process dies too.")
+        type=parse_devices, default=(), show_default=False, help="Devices to use, as `pyspec info` names them.")
     extra_buffers: str = option("Machine", "--extra-buffers", type=click.Choice(EXTRA_BUFFERS), default="auto",
-        help="llama.cpp's own layouts of weights (AMX, repacking); auto uses them unless they crash here.")
+        help="llama.cpp's own layouts of weights (AMX).")
+    rpc: str = option("Machine", "--rpc", metavar="HOST:PORT,..", default="",
+        help="llama.cpp's RPC servers, which have no authentication.")
+    draft_ngl: int | str | None = option("Machine", "--draft-ngl",
+        aliases=("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), metavar="N", type=LAYERS)
+    draft_devices: tuple[str, ...] | None = option("Machine", "--draft-device",
+        aliases=("-devd", "--device-draft", "--spec-draft-device"), metavar="NAME,..", type=parse_devices)
+    n_cpu_moe: int = option("Machine", "--n-cpu-moe", aliases=("-ncmoe",), metavar="N", type=click.IntRange(0, 512), default=0,
+        show_default=False)
+    cpu_moe: bool = option("Machine", "--cpu-moe", aliases=("-cmoe",), is_flag=True)
+    override_tensor: tuple[str, ...] = option("Machine", "-ot", "--override-tensor", metavar="PATTERN=DEVICE,..", multiple=True)
+    draft_n_cpu_moe: int = option("Machine", "--n-cpu-moe-draft", aliases=("-ncmoed", "--spec-draft-n-cpu-moe"), metavar="N",
+        type=click.IntRange(0, 512), default=0, show_default=False)
+    draft_cpu_moe: bool = option("Machine", "--cpu-moe-draft", aliases=("-cmoed", "--spec-draft-cpu-moe"), is_flag=True)
+    draft_override_tensor: tuple[str, ...] = option("Machine", "-otd", "--override-tensor-draft",
+        aliases=("--spec-draft-override-tensor",), metavar="PATTERN=DEVICE,..", multiple=True)
     # fmt: on
 
     def steady(self) -> ModelOptions:
@@ -122,17 +105,17 @@ class DraftOptions:
 
     # fmt: off
     verify: str = option("Drafts", "--verify", type=click.Choice([Strict.name, Margin.name]), default=Strict.name,
-        help="strict keeps the target's own text; margin also accepts near misses: faster, but the text changes.")
+        help="margin accepts near misses: the text changes.")
     theta: float = option("Drafts", "--theta", default=Margin.theta,
-        help="Margin: smallest ratio of the two largest logits.")
+        help="Margin: least ratio of the best two logits.")
     gap: float = option("Drafts", "--gap", default=Margin.gap,
-        help="Margin: largest difference of the two, nats; inf for no limit.")
+        help="Margin: largest difference of the two, nats.")
     budget: float | None = option("Drafts", "--budget", type=float,
         help="Margin: largest sum of gaps in an answer, nats.")
     confirm: int = option("Drafts", "--confirm", default=Margin.confirm, metavar="N",
-        help="Margin: how many drafted tokens after a relaxed one must be the target's own choices.")
-    length: str = option("Drafts", "--length", default="auto", metavar="auto|companion|confidence:P|fixed:K",
-        help="How many drafted tokens to check at once; auto chooses what pays on this machine, 0 included.")
+        help="Margin: exact tokens after each near miss.")
+    length: str = option("Drafts", "--length", default="auto", metavar="RULE",
+        help="Tokens to check at once: auto (what pays here), fixed:K, confidence:P (the draft's) or companion.")
     draft_max: int | None = option("Drafts", "--draft-max", aliases=("--draft-n", "--spec-draft-n-max"), metavar="N",
         type=int, help="Longest draft, tokens.")
     # fmt: on
@@ -180,8 +163,9 @@ class CacheOptions:
     """Where to keep processed prompts for later processes."""
 
     # fmt: off
-    prompt_cache: Path | None = option("Prompt", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
-        help="Keep the processed prompt in this file and reuse it next time; with several prompts, only their common beginning.")
+    prompt_cache: Path | None = option("Conversation", "--prompt-cache", type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Keep the prompt as read in this file, for the next run.")
     # fmt: on
 
 
@@ -191,7 +175,7 @@ class MemoryOptions(CacheOptions):
 
     # fmt: off
     memory: bool = option("Drafts", "--memory", metavar="on|off", type=_memory, default=True, show_default="on",
-        help="Draft from earlier texts of this process too.")
+        help="Draft from texts of this process.")
     # fmt: on
 
 
@@ -200,9 +184,8 @@ class KeptOptions(MemoryOptions):
     """The same where conversations come and go."""
 
     # fmt: off
-    cache_ram: int | None = option("Prompt", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
-        help="Memory for conversations that gave way to others, so that they are not read again; if not given, an eighth of what "
-        "is free.")
+    cache_ram: int | None = option("Conversation", "--cache-ram", metavar="MIB", type=click.IntRange(min=0),
+        help="Memory for chats that gave way; if not given, an eighth.")
     # fmt: on
 
 
@@ -213,7 +196,7 @@ class DialogueOptions(SystemOptions):
     # fmt: off
     going_on: bool = option("Conversation", "--continue", is_flag=True,
         help="Continue the last answer or chat.")
-    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep the conversation for --continue.")
+    log: bool = option("Conversation", "--log/--no-log", default=True, help="Keep it for --continue.")
     # fmt: on
 
 
@@ -223,12 +206,11 @@ class ShownOptions:
 
     # fmt: off
     stats: bool | None = option("Output", "--stats/--no-stats", default=None,
-        help="Add a line of statistics after the answer; --no-stats prints nothing.")
+        help="After an answer: all counts, or nothing.")
     color: str = option("Output", "--color", type=click.Choice(["auto", "always", "never"]), default="auto",
-        help="Colours of notes and tokens.")
+        help="Colours.")
     reasoning: str = option("Output", "--reasoning", type=click.Choice(["show", "hide", "off"]), default="show",
-        help="Reasoning before an answer: show it (dimmed on a terminal), hide it, or ask the model for none.")
+        help="Show it, hide it, or ask for none.")
     reasoning_budget: int = option("Output", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS),
-        default=-1, show_default=False, help="End the reasoning after N tokens; if not given, or -1, the model ends it.")
-    wrap: bool = option("Output", "--wrap/--no-wrap", default=True, help="Break lines between words on a terminal.")
+        default=-1, show_default=False, help="End the reasoning after N tokens.")
     # fmt: on

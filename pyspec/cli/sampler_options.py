@@ -23,14 +23,27 @@ def _breaker(text: str) -> str:
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
+_EVERYDAY = {
+    "temperature": "0: always the likeliest; higher varies more.",
+    "top_k": "Choose among the N likeliest tokens; 0: all.",
+    "top_p": "Among the likeliest that reach this share.",
+    "min_p": "Among those this likely beside the first.",
+    "repeat_penalty": "Against the last 64 tokens; 1: none.",
+}
+"""What `--help` says about the numbers that people set; the others have llama.cpp's names."""
+
+
 def number_options(kind: type[SamplerNumbers] = SamplerNumbers) -> list[tuple[str, Any, Any]]:
     """Return a field for each number of sampling; None leaves it to the model, or to its default."""
     made = []
     for each in numbers(kind):
         if each.offered:
-            shown = f"{each.default:g}" + (" or the model's own" if each.suggested else "")
-            meaning = f"{each.help[0].upper()}{each.help[1:]}."
-            settings = {"default": None, "type": each.kind, "show_default": shown, "help": meaning}
+            meaning = (
+                f"{_EVERYDAY[each.name]}  [default: {each.default:g}]"
+                if each.name in _EVERYDAY
+                else None
+            )
+            settings = {"default": None, "type": each.kind, "help": meaning}
             own = option("Sampling", f"--{each.word}", aliases=each.aliases, **settings)
             made.append((each.name, each.kind | None, own))
     return made
@@ -45,14 +58,13 @@ class SamplerOptions(_Numbers):  # type: ignore[misc]  # its fields come from th
 
     # fmt: off
     seed: int | None = option("Sampling", "--seed", type=int,
-        help="Seed of the random draws: a fixed seed gives the same text with any draft, but for `--sampling block`.")
+        help="The same text again, with any draft.")
     noise: str = option("Sampling", "--sampling", type=click.Choice(NOISES), default=NOISES[0],
-        help="Source of random numbers: pyspec's, which target and draft share (coupled) or not (block: accepts more), or "
-        "llama.cpp's. auto: block where no seed is given and that is faster here, else coupled.")
+metavar="KIND",
+        help="Random numbers that target and draft share (coupled) or not (block: accepts more), or llama.cpp's; auto: coupled "
+        "with a seed.")
     dry_sequence_breakers: tuple[str, ...] = option("Sampling", "--dry-sequence-breaker", metavar="TEXT", multiple=True,
-        type=_breaker, default=DRY_BREAKERS, show_default=False,
-        help="DRY: text that ends a repetition (default: newline, colon, quote, asterisk); may be repeated; none for no such "
-        "text.")
+        type=_breaker, default=DRY_BREAKERS, show_default=False)
     # fmt: on
 
     @property

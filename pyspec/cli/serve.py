@@ -59,7 +59,7 @@ class ServedModels(ModelOptions, ProjectorOptions):
 
     # fmt: off
     model: tuple[str, ...] = option("Models", "-m", "--model", metavar="NAME|FILE", multiple=True,  # type: ignore[assignment]
-        shell_complete=model_names, help="Model that answers, as in all commands; if repeated, clients choose one by its name.")
+        shell_complete=model_names, help="Model that answers; repeat it for clients to choose by name.")
     # fmt: on
 
     @property
@@ -189,14 +189,7 @@ def _called(word: str, path: Path) -> str:
     return name_of(path) if path.suffix == ".gguf" or Path(word).exists() else word
 
 
-FIRST = (
-    "host port api_key origin alias parallel max_tokens system model draft "
-    "ctx threads n_gpu_layers verify temperature top_p"
-)
-"""Options that `--help` lists."""
-
-
-@command(examples=EXAMPLES, first=FIRST)
+@command(examples=EXAMPLES)
 def serve(
     server: ServerOptions,
     system: SystemOptions,

@@ -54,50 +54,46 @@ class ServerOptions:
     """Where the server listens, who may use it, and its limits."""
 
     # fmt: off
-    host: str = option("Server", "--host", default="127.0.0.1", help="Address to listen on.")
+    host: str = option("Server", "--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on.")
     port: int = option("Server", "--port", type=click.IntRange(0, 65535), default=8080,
-        help="Port to listen on; 0 for a free one.")
-    api_key: str | None = option("Server", "--api-key", envvar=_KEY,
-        help="Key that clients must send; PYSPEC_API_KEY sets it too.")
+        help="Port to listen on; 0: a free one.")
+    api_key: str | None = option("Server", "--api-key", envvar=_KEY, metavar="KEY",
+        help="Key that clients must send, or PYSPEC_API_KEY.")
     api_key_file: str | None = option("Server", "--api-key-file", metavar="FILE", type=_keys_in,
-        help="File of keys, one per line. Texts sent with one key never draft for another.")
+        help="Keys, one a line; their texts stay apart.")
     allow_host: tuple[str, ...] = option("Server", "--allow-host", metavar="NAME", multiple=True,
-        help="Another host name that requests may use, such as behind a proxy; may be repeated.")
-    origin: tuple[str, ...] = option("Server", "--origin", multiple=True,
-        help="Another web origin whose pages may use the server; * for any.")
-    alias: str | None = option("Server", "--alias", help="The model's name for clients; if not given, the file's name.")
+        help="Another host name of it, as behind a proxy.")
+    origin: tuple[str, ...] = option("Server", "--origin", metavar="URL", multiple=True,
+        help="Another web origin that may use it; *: any.")
+    alias: str | None = option("Server", "--alias", metavar="NAME", help="The model's name for clients.")
     embed: tuple[str, ...] = option("Server", "--embed", metavar="NAME|FILE", multiple=True, shell_complete=model_names,
-        help="A model that makes embeddings (/v1/embeddings), beside the one that answers; may be repeated.")
+        help="A model for embeddings, beside the others.")
     parallel: int | None = option("Server", "--parallel", type=click.IntRange(1, MAX_SEQUENCES),
-        help="Answers at once, each with its own context; if not given, chosen from profile and memory.")
+        help="Answers at once; if not given, what is best here.")
     queue: int = option("Server", "--queue", type=click.IntRange(min=0), default=256,
-        help="Requests that may wait; further ones get 429.")
+        help="Requests that may wait; others get 429.")
     max_body: int = option("Server", "--max-body", type=click.IntRange(min=1), default=MAX_BODY,
         help="Largest request, bytes.")
     max_tokens: int | None = option("Server", "-n", "--max-tokens", type=click.IntRange(1, MAX_TOKENS),
-        help="Longest answer, tokens, for requests that set no limit; if not given, as long as the context has room.")
+        help="Longest answer, where a request sets none.")
     reasoning_budget: int = option("Server", "--reasoning-budget", metavar="N", type=click.IntRange(-1, MAX_TOKENS), default=-1,
-        show_default=False, help="End the reasoning after N tokens, for requests that set no budget; if not given, or -1, the "
-        "model ends it.")
+        show_default=False, help="End the reasoning after N tokens.")
     drain: float = option("Server", "--drain", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0,
-        help="On SIGTERM, how long running answers may take to finish; new requests get 503.")
+        help="How long answers may go on after SIGTERM.")
     idle: float | None = option("Server", "--idle", metavar="30m", type=_duration,
-        help="End after so long without a request: seconds, or a number with s, m or h.")
+        help="End after so long without a request.")
     stall: float = option("Server", "--stall", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=STALL_S,
-        help="How long one decode may take while answers run or wait; after that /health and /health/live report a hang.")
+        help="/health reports a decode that takes longer.")
     token_gap: float | None = option("Server", "--token-gap", metavar="MS", type=click.FloatRange(min=1),
-        help="How long an answer may wait for its next token while prompts are read; longer gaps bring first tokens sooner. If "
-        "not given, 250, or four times as long as the answers alone take.")
+        help="Longest wait of an answer while prompts are read.")
     log_json: bool = option("Server", "--log-json", is_flag=True,
-        help="Log each request to stdout as a line of JSON, without its text.")
+        help="A line of JSON for each request, on stdout.")
     quiet: bool = option("Server", "-q", "--quiet", is_flag=True,
-        help="Print no line for each request, as a terminal otherwise gets. Texts are never printed.")
+        help="No line for each request.")
     models_max: int = option("Server", "--models-max", metavar="N", type=click.IntRange(min=0), default=0,
-        help="Most models in memory at once; the least recently used is unloaded. 0: as many as -m names. If higher than that, "
-        "clients may ask for any model that `pyspec models` lists as here.")
+        help="Most models in memory; with more than -m names, clients may ask for any that is here.")
     models_memory: float | None = option("Server", "--models-memory", metavar="GB", type=click.FloatRange(0.0, min_open=True),
-        help="Most memory for all models, weights and KV caches; the least recently used are unloaded. If not given, three "
-        "quarters of this machine's memory, or of its devices' if layers are put there.")
+        help="Most memory for all models; if not given, three quarters.")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -83,7 +83,9 @@ def file_text(path: Path, limit: int = MAX_BYTES) -> str:
 def _text(stream: BinaryIO, limit: int | None, name: str) -> str:
     data = stream.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
-        raise InputTooLong(f"{name} is larger than {limit} bytes", "raise --max-input")
+        raise InputTooLong(
+            f"{name} is larger than {limit} bytes", "give less of it, or use `pyspec batch`"
+        )
     return utf8(data, name)
 
 

@@ -28,15 +28,6 @@ def counted(n: int, thing: str) -> str:
 SAME = 0.05
 """How far from 1 a factor may be and still count as the same speed."""
 
-STATS_HELP = (
-    "tokens/s: tokens a second after the prompt was read. plain: the speed without drafts, where what decodes take here says it "
-    "within 5 %. drafted: tokens proposed; checked: "
-    "those that the target looked at; accepted: those that stayed. tokens a round: gained per pass of the target, 1 without "
-    "drafts. relaxed: tokens accepted although the target ranked another one first (--verify margin), and the sum of their "
-    "gaps."
-)
-"""Explains the terms of the line of statistics."""
-
 
 def speed_sentence(block: Mapping[str, Any], tokens_per_second: float) -> str:
     """One sentence: how fast an answer came compared with plain decoding, and why drafts did not help if they did not.
@@ -114,7 +105,7 @@ def plain_words(block: Mapping[str, Any]) -> str:
 
 
 def stats_line(block: Mapping[str, Any], tokens_per_second: float) -> str:
-    """The counts of an answer in one line; `STATS_HELP` explains the terms."""
+    """The counts of an answer in one line."""
     if not block:
         return "0 tokens"
     tokens = round(block["rounds"] * block["mean_length"])

@@ -14,7 +14,7 @@ import pytest
 from helpers import running, scripted, tiny, tiny_mmproj
 from helpers.running import start
 
-from pyspec.cli.generate import NEXT
+from pyspec.cli.generate import MAX_INPUT, NEXT
 from pyspec.engine.handle import Engine
 from pyspec.text.parts import Piece
 
@@ -228,10 +228,10 @@ def test_bad_utf8_on_stdin_is_named(smollm2: str) -> None:
 
 
 def test_too_much_input_is_refused(smollm2: str) -> None:
-    """More than --max-input bytes are not read."""
-    done = run("-", "-m", smollm2, "--max-input", "10", stdin=b"x" * 11)
+    """More than 1 MiB is not read."""
+    done = run("-", "-m", smollm2, stdin=b"x" * (MAX_INPUT + 1))
     assert done.returncode == 2
-    assert "--max-input" in done.stderr
+    assert "1048576 bytes" in done.stderr
 
 
 def test_prompt_longer_than_the_context(smollm2: str) -> None:

@@ -133,20 +133,6 @@ def test_info_names_every_folder(
     assert (found["chats"], found["chat-history"]) == ("/of/chats", "none")
 
 
-@pytest.mark.parametrize("words", [[], ["models"], ["models", "pull"], ["info"]])
-def test_help_all_is_taken_where_help_lists_all(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody has to know which commands have more options than they list."""
-    said = []
-    for word in ("--help", "--help-all"):
-        with pytest.raises(SystemExit) as left:
-            main([*words, word])
-        assert left.value.code == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] != ""
-
-
 class Interrupted:
     """A finder of modules during whose work Ctrl-C is pressed."""
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -16,12 +17,13 @@ from click.testing import CliRunner
 
 from pyspec.cli.batch import batch
 from pyspec.cli.chat import chat
-from pyspec.cli.command import GONE, Subcommand, tell
+from pyspec.cli.command import GONE, Option, tell
 from pyspec.cli.draft import draft
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.generate import generate
-from pyspec.cli.main import cli, main, sentences
+from pyspec.cli.main import cli, info, main, sentences
 from pyspec.cli.measure import measure
+from pyspec.cli.models import models
 from pyspec.cli.opening import find
 from pyspec.cli.options import ModelOptions
 from pyspec.cli.serve import serve
@@ -97,7 +99,7 @@ def test_words_of_llama_cpp_and_llm(words: list[str], name: str, value: object) 
 )  # fmt: skip
 def test_engine_options_become_arguments(words: list[str], wanted: dict[str, object]) -> None:
     """By llama.cpp's names, as llama-cpp-python takes them; what is not given is left to it."""
-    own = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
+    own = {each.name for each in fields(EngineOptions)}
     given = {name: value for name, value in parsed(*words).items() if name in own}
     assert EngineOptions(**given).arguments == wanted
 
@@ -111,7 +113,7 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
         return {
             word
             for each in of.params
-            if getattr(each, "group", "") in ("Engine", "Drafts", "Models") or each.name in named
+            if getattr(each, "group", "") in ("Machine", "Drafts", "Models") or each.name in named
             for word in each.opts
         }
 
@@ -121,53 +123,39 @@ def test_every_door_has_the_options_of_llama_cpp(command: click.Command) -> None
 @pytest.mark.parametrize("command", [measure])
 def test_measurements_have_the_engine_of_answers(command: click.Command) -> None:
     """What is to be measured can be run as it will be: its shares of devices, its types of cells."""
-    engine = {each.name for each in generate.params if getattr(each, "group", "") == "Engine"}
+    engine = {each.name for each in fields(EngineOptions)}
     assert engine <= {each.name for each in command.params}
 
 
-@pytest.mark.parametrize("command", [generate, chat, draft, serve])
-def test_every_option_has_a_sentence(command: click.Command) -> None:
-    silent = [
-        each.name for each in command.params if isinstance(each, click.Option) and not each.help
-    ]
-    assert silent == []
-
-
-def help_of(command: click.Command, word: str = "--help", width: int = 100) -> str:
-    return CliRunner().invoke(command, [word], terminal_width=width).output
+def help_of(command: click.Command, width: int = 100) -> str:
+    return CliRunner().invoke(command, ["--help"], terminal_width=width).output
 
 
 SEVERAL = [generate, chat, batch, serve]
-"""Commands with so many options that `--help` has a part of them."""
+"""Commands with the most options."""
+
+
+@pytest.mark.parametrize(
+    "command", [*SEVERAL, measure, draft, models, *models.commands.values(), info, cli]
+)
+def test_a_help_page_has_a_hundred_lines_at_most(command: click.Command) -> None:
+    """At 100 columns; it lists every option, and none is wider."""
+    lines = help_of(command).splitlines()
+    assert len(lines) <= 100
+    assert max(len(line) for line in lines if "$ " not in line) <= 100
+    for each in command.params:
+        if isinstance(each, Option):
+            assert max(set(each.opts) - each.aliases, key=len) in " ".join(lines)
 
 
 @pytest.mark.parametrize("command", SEVERAL)
-def test_help_lists_twenty_options_and_names_the_rest(command: click.Command) -> None:
-    """What most need, in groups, with examples; all of them by --help-all."""
-    text, all_text = (help_of(command, word) for word in ("--help", "--help-all"))
-    options = re.findall(r"^  (?:-\w+, )?--[\w-]+", text, flags=re.MULTILINE)
-    assert 10 <= len(options) <= 22  # --help and --help-all included
-    for part in ("Models:", "Sampling:", "Examples:", "--help-all"):
+def test_options_with_a_sentence_come_before_those_of_llama_cpp(command: click.Command) -> None:
+    """In groups, with examples; other programs' names do not make the page longer."""
+    text = help_of(command)
+    for part in ("Models:", "Sampling:", "Examples:", "as in llama.cpp: --draft-ngl N, "):
         assert part in text
-    for part in ("--min-p", "--theta", "--draft-ngl"):
+    for part in ("--model-draft", "--help-all"):
         assert part not in text
-        assert part in all_text
-
-
-@pytest.mark.parametrize("command", SEVERAL)
-def test_the_options_that_help_lists_exist(command: click.Command) -> None:
-    """A name that is none would silently leave an option out."""
-    assert isinstance(command, Subcommand)
-    assert command.first <= {each.name for each in command.params}
-
-
-@pytest.mark.parametrize("command", [generate, chat])
-def test_all_options_come_with_the_terms(command: click.Command) -> None:
-    """What the line of statistics says; other programs' names do not make the page longer."""
-    text = help_of(command, "--help-all")
-    assert "Engine:" in text
-    assert "tokens a round: gained" in " ".join(text.split())
-    assert "--model-draft" not in text
     assert text.count("[PROMPT]") <= 1  # in the usage alone
 
 
@@ -202,13 +190,13 @@ def test_the_environment_is_explained_once() -> None:
     """By `pyspec --help`."""
     for part in ("Environment:", "OLLAMA_MODELS", "NO_COLOR"):
         assert part in help_of(cli)
-        assert part not in help_of(generate, "--help-all")
+        assert part not in help_of(generate)
 
 
 @pytest.mark.parametrize("command", [*SEVERAL, draft])
 def test_help_calls_a_number_by_one_letter(command: click.Command) -> None:
     """Not INTEGER RANGE. The range that click appends, such as 1<=x<=4096, is for errors; defaults stay."""
-    text = help_of(command, "--help-all" if command in SEVERAL else "--help")
+    text = help_of(command)
     assert not re.search(r"INTEGER|FLOAT|x[<>]=?\d|\[\]", text)
     assert "[default: 4096]" in " ".join(text.split()) or command is draft
 
