@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from helpers import tiny
@@ -61,7 +62,10 @@ def test_samplers_and_noise_by_request(server, monkeypatch, path, noise):
 def test_drafts_of_an_answer_without_a_seed_draw_for_themselves(
     server, monkeypatch, seed, cheap, noise
 ):
-    """Where rows are cheap; an answer with a seed comes again by it."""
+    """Where rows are cheap and the server has no seed; an answer with one comes again by it."""
+    settings = server.batch.settings
+    unseeded = replace(settings, sampling=replace(settings.sampling, chance=True))
+    monkeypatch.setattr(server.batch, "settings", unseeded)
     monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", cheap)
     body = {**PATHS["chat/completions"], "temperature": 1.5, **seed}
     status, told = post(server, json.dumps(body).encode(), "/v1/chat/completions")
