@@ -18,6 +18,7 @@ from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import REFUSED, UndoneFields, refuse_undone
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
+from pyspec.requests.shapes import Schema, check_inside, refusal
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.formats import format_language, tools_left
@@ -48,11 +49,11 @@ class Body(UndoneFields, kw_only=True):
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
-    json_schema: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
+    json_schema: Schema | str | None = None
+    guided_json: Schema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     structured_outputs: dict[str, Any] | None = None
     repetition_penalty: float | None = None
     user: str | None = None
@@ -73,19 +74,21 @@ class Body(UndoneFields, kw_only=True):
     def n_prompts(self) -> int:
         return 1
 
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is to be streamed."""
+        return bool(self.stream)
+
     def records(self, name: str) -> list[Record]:
         """A record for each prompt. name: their id. Raises InputError, or any error of a malformed body."""
         raise NotImplementedError
 
     @property
     def budget(self) -> int | None:
-        """Maximal tokens of reasoning, under any API's name. Raises InputError."""
+        """Maximal tokens of reasoning, under any API's name."""
         thinking, reasoning = self.thinking or {}, self.reasoning or {}
         budgets = self.reasoning_budget, thinking.get("budget_tokens"), reasoning.get("max_tokens")
-        found: Any = next((each for each in budgets if each is not None), None)
-        if found is not None and type(found) is not int:
-            raise InputError(f"the budget for reasoning is {str(found)[:40]!r}", "use a number")
-        return found
+        return next((each for each in budgets if each is not None), None)
 
     @property
     def alternatives(self) -> int | None:
@@ -120,14 +123,15 @@ class Body(UndoneFields, kw_only=True):
 
     def _language(self) -> Language | None:
         """The language of the answer, by `response_format` or another API's field for it. Raises InputError."""
-        forms = [self.response_format, *self._forms_elsewhere()]
-        found = [language for form in forms if (language := format_language(form)) is not None]
+        forms = [("response_format", self.response_format), *self._forms_elsewhere()]
+        made = (_language_of(field, form) for field, form in forms)
+        found = [language for language in made if language is not None]
         if len(found) + (self.grammar is not None) > 1:
             raise InputError("an answer can follow only one schema or grammar", "keep one of them")
         return found[0] if found else None
 
-    def _forms_elsewhere(self) -> Iterator[dict[str, Any]]:
-        """The `response_format` for each of llama-server's and vLLM's fields. Raises InputError."""
+    def _forms_elsewhere(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The name, and the `response_format` for each of llama-server's and vLLM's fields. Raises InputError."""
         members = (self.structured_outputs or {}).items()
         outputs = {key: value for key, value in members if value not in (None, False)}
         if unknown := outputs.keys() - {"json", "json_object", *_GUIDED}:
@@ -135,18 +139,20 @@ class Body(UndoneFields, kw_only=True):
                 f"structured_outputs has {min(unknown)[:40]!r}",
                 f"use json, json_object, {', '.join(_GUIDED)}",
             )
-        for schema in (self.json_schema, self.guided_json, outputs.get("json")):
+        schemas = {"json_schema": self.json_schema, "guided_json": self.guided_json}
+        for field, schema in {**schemas, _OUTPUTS: outputs.get("json")}.items():
             if schema is not None:
-                read = msgspec.json.decode(schema) if isinstance(schema, str) else schema
-                yield {"type": "json_schema", "schema": read}
+                yield field, {"type": "json_schema", "schema": _read_schema(field, schema)}
         for kind in _GUIDED:
-            for value in (getattr(self, f"guided_{kind}"), outputs.get(kind)):
+            guided = f"guided_{kind}"
+            for field, value in (guided, getattr(self, guided)), (_OUTPUTS, outputs.get(kind)):
                 if value is not None:
-                    yield {"type": kind, kind: value}
+                    yield field, {"type": kind, kind: value}
         if "json_object" in outputs:
-            yield {"type": "json_object"}
+            yield _OUTPUTS, {"type": "json_object"}
 
 
+_OUTPUTS = "structured_outputs"
 _GUIDED = ("regex", "choice", "grammar")
 """vLLM's names for formats other than JSON."""
 
@@ -156,6 +162,23 @@ _SHAPING = (
     "output_config", "output_format",
 )  # fmt: skip
 """Fields of any kind of request that determine the grammar."""
+
+
+def _language_of(field: str, form: dict[str, Any] | None) -> Language | None:
+    """The language of a `response_format`. field: whose errors name it. Raises InputError."""
+    try:
+        return format_language(form)
+    except InputError as error:
+        if field in error.message:
+            raise
+        raise InputError(f"{field}: {error.message}", error.hint) from None
+
+
+def _read_schema(field: str, schema: Schema | str) -> Schema:
+    try:
+        return msgspec.json.decode(schema, type=Schema) if isinstance(schema, str) else schema
+    except (msgspec.MsgspecError, RecursionError):
+        raise InputError(f"{field} is no JSON schema", "send an object") from None
 
 
 def _as_many(tokens: int | None) -> int | None:
@@ -225,6 +248,8 @@ class ChatBody(Body):
             effort_kwargs = shared.get("chat_template_kwargs", {})
             shared["chat_template_kwargs"] = {**effort_kwargs, **self.chat_template_kwargs}
         if self.prediction is not None:
+            if self.prediction.get("content") is None:
+                raise InputError("prediction has no content", "send the text")
             shared["prediction"] = content_text(self.prediction["content"])
         return shared
 
@@ -235,7 +260,7 @@ class CompletionBody(Body, kw_only=True):
     refused = tuple(name for name in REFUSED if name != "suffix")
     harmless = ("stream_options.include_obfuscation",)
 
-    prompt: str | list[Any]
+    prompt: str | list[str | int | list[int]]
     suffix: str | None = None
     logprobs: int | None = None
     echo: bool | None = None
@@ -289,13 +314,17 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody
 
 
 def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
-    """A body of this type. Raises InputError."""
+    """A body of this type, whose members have their types at any depth. Raises InputError."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        body = msgspec.json.decode(data, type=kind)
+        check_inside(body)
     except RecursionError:
         raise InputError("the body is nested too deep") from None
+    except msgspec.ValidationError as error:
+        raise refusal(error) from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InputError(f"the body cannot be read: {error}") from None
+    return body
 
 
 def records_of(body: Body, name: str) -> list[Record]:
@@ -303,10 +332,10 @@ def records_of(body: Body, name: str) -> list[Record]:
     try:
         refuse_undone(body)
         return body.records(name)
+    except KeyError as error:
+        raise InputError(f"the body lacks {str(error)[:200]}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what = "it lacks" if isinstance(error, KeyError) else f"{type(error).__name__}:"
-        why = f"{what} {str(error)[:200]}"
-        raise InputError(f"the body cannot be understood: {why}") from error
+        raise InputError("the body cannot be understood") from error
     except RecursionError:
         raise InputError("the body is nested too deep") from None
 

@@ -41,8 +41,8 @@ def as_function_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """A chat's tool, a custom one replaced by its function."""
     if tool.get("type") != "custom":
         return tool
-    custom = tool["custom"]
-    return {"type": "function", "function": text_function(custom["name"], custom)}
+    custom = tool.get("custom") or {}
+    return {"type": "function", "function": text_function(custom.get("name"), custom)}
 
 
 def with_function_calls(message: dict[str, Any]) -> dict[str, Any]:

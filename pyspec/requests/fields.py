@@ -30,7 +30,7 @@ class Undone:
 
 
 def _unless(*values: Any) -> Callable[[Any], bool]:
-    return lambda value: value not in values
+    return lambda value: isinstance(value, bool) or value not in values
 
 
 _STORED = Undone(
@@ -40,13 +40,13 @@ _ANYWHERE = {
     # OpenAI's
     "moderation": Undone("is not done here"),
     "prompt_cache_options": Undone(
-        "asks for no answer (prewarm)", "send max_tokens 0", lambda v: bool(v.get("prewarm"))
+        "asks for no answer (prewarm)", "send max_tokens 0", lambda v: not isinstance(v, dict) or bool(v.get("prewarm"))
     ),
     "suffix": Undone(),
     # llama-server's and vLLM's
     "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
     "typ_p": Undone(asks=_unless(1)),
-    "top_n_sigma": Undone(asks=lambda v: v > 0),
+    "top_n_sigma": Undone(asks=lambda v: type(v) not in (int, float) or v > 0),
     "mirostat": Undone(),
     "min_tokens": Undone(),
     "ignore_eos": Undone(),
@@ -71,7 +71,7 @@ UNDONE = _ANYWHERE | {
     "previous_response_id": _STORED,
     "prompt": _STORED,
     "personality": Undone(hint="describe it in instructions"),
-    "truncation": Undone("auto is not supported", "leave it out, and shorten the input", lambda v: v == "auto"),
+    "truncation": Undone("auto is not supported", "leave it out, and shorten the input", _unless("disabled")),
     # Anthropic's
     "compaction": Undone(hint="ask for a summary in a message"),
     "container": Undone("is none of this server's"),

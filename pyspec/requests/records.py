@@ -35,7 +35,7 @@ class SpeculationBody(msgspec.Struct, forbid_unknown_fields=True):
     length: str | None = None
     confirm: int | None = None
     draft_max: int | None = None
-    tokens: bool = False
+    tokens: bool | None = None
 
 
 class AnswerFields(msgspec.Struct, kw_only=True):
@@ -159,7 +159,8 @@ class Record(RecordFields, kw_only=True):
         if len(prompts) != 1:
             raise InputError("give either prompt or messages")
         if not prompts[0] and self.suffix is None:
-            raise InputError("the prompt is empty")
+            what = "the prompt is" if self.messages is None else "the messages are"
+            raise InputError(f"{what} empty")
         if self.suffix is not None and self.prompt is None:
             raise InputError("a suffix needs a prompt that is a text", "send it as text")
         standard(self.messages or ())

@@ -150,7 +150,7 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
     known: dict[str, Any] = {
         "id": pending.name,
         "model": pending.serving.model,
-        "stream": bool(pending.body.stream),
+        "stream": pending.body.streams,
         "answers": len(pending.jobs),
         "prompt_tokens": pending.prompt_tokens,
         "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in ended),

@@ -148,7 +148,7 @@ class Handlers:
             async with self._fleet.using(body.model):
                 return json_response(empty)
         begins = self._begin(request, interface, body, len(data), holder)
-        if not body.stream:
+        if not body.streams:
             return await _whole_answer(interface, request, *await begins)
         begun, every = asyncio.ensure_future(begins), self._serving.ping
         await asyncio.wait({begun}, timeout=every)

@@ -25,10 +25,10 @@ class TokenizeBody(msgspec.Struct):
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    add_special: bool = False
-    add_special_tokens: bool = True
-    parse_special: bool = True
-    with_pieces: bool = False
+    add_special: bool | None = None
+    add_special_tokens: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -68,9 +68,11 @@ def _tokens(batch: Batch, body: TokenizeBody) -> list[int]:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise InputError("there is nothing to tokenize", "send content, prompt or messages")
-    begins = body.add_special if body.content is not None else body.add_special_tokens
+    begins = body.add_special if body.content is not None else body.add_special_tokens is not False
     found = batch.target.tokenizer_.tokenize(
-        text.encode("utf-8", "surrogatepass"), add_bos=begins, special=body.parse_special
+        text.encode("utf-8", "surrogatepass"),
+        add_bos=bool(begins),
+        special=body.parse_special is not False,
     )
     return list(found)
 

@@ -19,6 +19,8 @@ def messages_of(
     if isinstance(items, str):
         made = [{"role": "user", "content": items}]
     else:
+        if not items:
+            raise InputError("input is empty")
         made = list(_turns(items))
         while made and made[0]["role"] in SYSTEM_ROLES:  # templates take one such message
             system.append(made.pop(0)["content"])

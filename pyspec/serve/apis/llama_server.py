@@ -20,7 +20,7 @@ class OtherFileBody(msgspec.Struct):
     """Another file that is open in the editor."""
 
     text: str
-    filename: str = ""
+    filename: str | None = None
 
 
 class InfillBody(Body):
@@ -38,38 +38,35 @@ class InfillBody(Body):
         "repeat_last_n",
     )
 
-    input_prefix: str = ""
-    input_suffix: str = ""
+    input_prefix: str | None = None
+    input_suffix: str | None = None
     input_extra: list[OtherFileBody] | None = None
     prompt: str | None = None
     n_predict: int | None = None
     n_probs: int | None = None
-    return_tokens: bool = False
-    logit_bias: Any = None
+    return_tokens: bool | None = None
+    logit_bias: dict[int, float | bool] | list[tuple[int, float | bool]] | None = None  # type: ignore[assignment]
     functions: Any = None
     form = COMPLETION
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
-        self.prompt = self.input_prefix + (self.prompt or "")
+        self.prompt = (self.input_prefix or "") + (self.prompt or "")
         shared = {key: getattr(self, key) for key in Body.__struct_fields__}
         most = self.max_tokens if self.n_predict is None else self.n_predict
         shared |= {"max_tokens": most, "logit_bias": _biases(self.logit_bias), "n": None}
         (record,) = CompletionBody(prompt=self.prompt, **shared).records(name)
-        record.suffix = self.input_suffix
-        record.others = [(each.filename, each.text) for each in self.input_extra or ()]
+        record.suffix = self.input_suffix or ""
+        record.others = [(each.filename or "", each.text) for each in self.input_extra or ()]
         return [record]
 
 
 def _biases(value: Any) -> dict[int, float] | None:
     """A `logit_bias` by token id. The value false bans a token."""
     pairs = value.items() if isinstance(value, dict) else value or ()
-    try:
-        return {int(token): -1e9 if bias is False else float(bias) for token, bias in pairs} or None
-    except (TypeError, ValueError):
-        raise InputError(
-            "logit_bias has something else than token ids", "send [[id, bias], ..]"
-        ) from None
+    if any(bias is True for _, bias in pairs):
+        raise InputError("logit_bias has true for a bias", "use a number, or false to ban a token")
+    return {token: -1e9 if bias is False else bias for token, bias in pairs} or None
 
 
 def _whole(_pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
@@ -98,7 +95,7 @@ def _end(choice: Choice) -> dict[str, Any]:
         "tokens_cached": choice.block.get("prompt_kept", 0),
         "generation_settings": {
             "n_predict": pending.jobs[0].max_tokens,
-            "stream": bool(pending.body.stream),
+            "stream": pending.body.streams,
         },
         "prompt": pending.body.prompt,
         "has_new_line": "\n" in result.text,

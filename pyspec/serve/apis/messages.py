@@ -92,6 +92,9 @@ class MessagesBody(Body):
     def _records(self, name: str) -> list[Record]:
         choice = self.tool_choice or {}
         form = (self.output_config or {}).get("format") or self.output_format
+        if form is not None and form.get("type") != "json_schema":
+            name = "output_format" if self.output_format is form else "output_config.format"
+            raise InputError(f"{name} has no type that is known here", "use json_schema")
         wanted = self.response_format if form is None else {**form, "json_schema": form}
         chat = as_chat(
             self,

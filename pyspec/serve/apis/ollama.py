@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.requests.bodies import Body
-from pyspec.requests.fields import REFUSED
-from pyspec.requests.records import COMPLETION, Record
-from pyspec.sampling.options import OFFERED
+from pyspec.requests.fields import REFUSED, refuse_undone
+from pyspec.requests.records import COMPLETION, Record, number_fields
 from pyspec.serve.apis.interface import Interface, as_chat, reader
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.parts import object_of
@@ -24,37 +24,56 @@ from pyspec.text.pictures import base64_url, part_of
 
 LINES = "application/x-ndjson"
 
-_OPTIONS = {each.name: each.name for each in OFFERED}
-_OPTIONS |= {"seed": "seed", "stop": "stop", "num_predict": "max_tokens", "mirostat": "mirostat"}
-"""Our names for members of `options`. The rest concern loading the model, which the server's operator has decided."""
+
+class _Options(msgspec.Struct, kw_only=True):
+    """Members of `options` beside samplers. The rest concern loading the model, which the server's operator has decided."""
+
+    refused: ClassVar[tuple[str, ...]] = ("mirostat",)
+
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    num_predict: int | None = None
+    mirostat: Any = None
+
+
+if TYPE_CHECKING:
+    OllamaOptions = _Options
+else:
+    OllamaOptions = msgspec.defstruct(
+        "OllamaOptions", number_fields(), bases=(_Options,), kw_only=True
+    )
 
 _EFFORTS = ("low", "medium", "high")
 _AS_MUCH_AS_FITS = -2
 
 
 class OllamaBody(Body):
-    """Fields of both kinds of request. options: of `_OPTIONS`. format: "json" or a schema. think: whether, or how hard."""
+    """Fields of both kinds of request. format: "json" or a schema. think: whether, or how hard."""
 
     refused = tuple(name for name in REFUSED if name != "suffix")
     harmless = ("keep_alive", "truncate", "shift")
 
-    options: dict[str, Any] | None = None
-    format: Any = None
+    options: OllamaOptions | None = None
+    format: str | dict[str, Any] | None = None
     think: bool | str | None = None  # type: ignore[assignment]
     tools: list[dict[str, Any]] | None = None
 
-    def __post_init__(self) -> None:
-        if self.stream is None:
-            self.stream = True
-        for name, ours in _OPTIONS.items():
-            if (value := (self.options or {}).get(name)) is not None:
-                setattr(self, ours, value)
-        if self.max_tokens == _AS_MUCH_AS_FITS:
-            self.max_tokens = -1
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is to be streamed, which is the default."""
+        return self.stream is not False
 
     def _chat_fields(self) -> dict[str, Any]:
-        """Response format and reasoning effort as fields of a chat's body. Raises InputError."""
+        """Options, response format and reasoning effort as fields of a chat's body. Raises InputError."""
         fields: dict[str, Any] = {}
+        if self.options is not None:
+            refuse_undone(self.options)
+            fields = {
+                key: value for key, value in asdict(self.options).items() if value is not None
+            }
+            most = fields.pop("num_predict", None)
+            if most is not None:
+                fields["max_tokens"] = -1 if most == _AS_MUCH_AS_FITS else most
         if self.format not in (None, ""):
             fields["response_format"] = _form(self.format)
         if isinstance(self.think, str):
@@ -65,7 +84,7 @@ class OllamaBody(Body):
         return fields
 
 
-def _form(form: Any) -> dict[str, Any]:
+def _form(form: str | dict[str, Any]) -> dict[str, Any]:
     if form == "json":
         return {"type": "json_object"}
     if isinstance(form, dict):
@@ -96,10 +115,10 @@ class OllamaText(OllamaBody):
 
     refused = (*OllamaBody.refused, "template", "context")
 
-    prompt: str = ""
+    prompt: str | None = None
     system: str | None = None
     template: str | None = None
-    raw: bool = False
+    raw: bool | None = None
     suffix: str | None = None
     images: list[str] | None = None
     context: list[int] | None = None
@@ -112,10 +131,10 @@ class OllamaText(OllamaBody):
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
         turns = [{"role": "system", "content": self.system}] if self.system else []
-        turns.append(_turn({"role": "user", "content": self.prompt, "images": self.images}))
+        turns.append(_turn({"role": "user", "content": self.prompt or "", "images": self.images}))
         (record,) = as_chat(self, "text", messages=turns, **self._chat_fields()).records(name)
         if self.raw or self.suffix:
-            record.messages, record.prompt, record.form = None, self.prompt, COMPLETION
+            record.messages, record.prompt, record.form = None, self.prompt or "", COMPLETION
             record.suffix = self.suffix or None
         return [record]
 
