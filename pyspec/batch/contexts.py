@@ -19,7 +19,6 @@ from pyspec.batch.room import STEP, cell_bytes, held_bytes, padded, states_for
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions, longest_draft
-from pyspec.engine.pictures import Projector
 from pyspec.engine.profiles import SideFile, gpu_layers
 from pyspec.engine.selection import Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
@@ -90,7 +89,7 @@ _ROWS_A_SEQUENCE = 72
 class Models:
     """The target as a `llama_cpp.Llama`, with its draft and companion, before contexts are created.
 
-    at_once: largest number of sequences. mmproj: the target's projector, for pictures. kwargs: those of `TargetLlama`. Raises
+    at_once: largest number of sequences. kwargs: those of `TargetLlama`. Raises
     ModelInvalid, ModelNotFound or UnsupportedModel.
     """
 
@@ -102,7 +101,6 @@ class Models:
         memory: bool = False,
         *,
         at_once: int = 1,
-        mmproj: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         self._flash = kwargs.get("flash_attn", AUTO)
@@ -115,9 +113,6 @@ class Models:
             self._automatic = draft == "auto" and longest_draft(self.target) > 0
             self.parts: Parts = choose_parts(self.target, draft, companion)
             self.parts.remember(memory)
-            self.projector: Projector | None = None
-            if mmproj is not None:
-                self.projector = Projector(Path(mmproj), self.target, trust=self.target.trust)
         except BaseException:
             self.target.close()
             raise
@@ -193,8 +188,6 @@ class Models:
         return drafts and not (self._automatic and self.on_cpu)
 
     def close(self) -> None:
-        if self.projector is not None:
-            self.projector.close()
         self.target.close()
 
 

@@ -21,8 +21,6 @@ _TEXT_OPTIONS = (
 def changing_texts(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of llama.cpp and the template that are set and change answers."""
     found = {name: options[name] for name in _TEXT_OPTIONS if options.get(name) not in (None, {})}
-    if projector := options.get("mmproj"):
-        found["mmproj"] = file_sha256(Path(projector))
     if adapter := options.get("lora_path"):
         found["lora"] = file_sha256(Path(adapter))
     return found

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import PlainDecode, Tally, speculation_report, times_among
 from pyspec.errors import PyspecError
@@ -30,7 +29,7 @@ class Job:
     each position; None for none at all. cancelled: may be set from any thread; the job ends before the next round. alone: no
     other job may run beside it. begun: its answer so far, after a failed decode. timeout: in seconds. owner: only texts of the
     same owner are drafted for it. echo: the prompt's text if the answer begins with it. predicted: tokens of a predicted
-    answer, to draft from. drafts: names of draft and companion. pictures: those of the prompt.
+    answer, to draft from. drafts: names of draft and companion.
     """
 
     index: int
@@ -49,7 +48,6 @@ class Job:
     echo: str = ""
     predicted: Sequence[int] = ()
     drafts: tuple[str, str] = ("none", "none")
-    pictures: PromptPictures | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -129,8 +127,8 @@ class ActiveJob:
 
     @property
     def shares(self) -> bool:
-        """Whether others may begin with its text: while it is scored, the engine has only a part, and pictures are its own."""
-        return self.scored is None and self.job.pictures is None
+        """Whether others may begin with its text: while it is scored, the engine has only a part."""
+        return self.scored is None
 
     @property
     def ready(self) -> bool:

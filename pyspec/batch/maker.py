@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any
 
-from msgspec.structs import replace as record_with
-
 from pyspec.batch.jobs import Job
-from pyspec.engine.pictures import Picture, Projector, PromptPictures
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.gbnf import of_grammar
 from pyspec.grammar.languages import Constraint
@@ -25,7 +21,6 @@ from pyspec.text.answer import AnswerReader, Speech
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.fill_in import FillIn, OtherFile
 from pyspec.text.forms import SYSTEM_ROLES, from_outside
-from pyspec.text.pictures import has_pictures, taken_out, text_around
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
@@ -71,17 +66,14 @@ class Settings:
     def guess(self, record: Record) -> int:
         """An upper estimate of a record's tokens, prompt and answer."""
         texts = [record.prompt or "", record.system or self.system or ""]
-        texts += map(text_around, record.messages or ())
+        texts += map(str, record.messages or ())
         wanted = self.max_tokens if record.max_tokens is None else record.max_tokens
         size = sum(len(text.encode()) for text in texts)
         return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
 
 
 class JobMaker:
-    """Makes jobs for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion.
-
-    projector: what turns pictures into rows; None for a model that sees none.
-    """
+    """Makes jobs for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion."""
 
     def __init__(
         self,
@@ -89,9 +81,8 @@ class JobMaker:
         settings: Settings,
         n_ctx: int,
         drafts: tuple[str, str] = ("none", "none"),
-        projector: Projector | None = None,
     ) -> None:
-        self._target, self._drafts, self._projector = target, drafts, projector
+        self._target, self._drafts = target, drafts
         self._settings = settings
         self._n_ctx = n_ctx
         self._template = ChatTemplate.of(target)
@@ -119,15 +110,10 @@ class JobMaker:
 
     def job(self, index: int, record: Record) -> Job:
         """The job of a record. Raises InputError, OptionError or ContextOverflow."""
-        marked, by_word = self._with_pictures(record)
-        marked.check()
-        tokens = self._tokens(marked, by_word)
-        pictures = None
-        if self._projector is not None and by_word:
-            pictures = PromptPictures(self._projector, [*by_word.values()])
-        beyond = pictures.beyond if pictures else 0
-        if len(tokens) + beyond > self._n_ctx:
-            raise ContextOverflow(self._n_ctx, len(tokens) + beyond)
+        record.check()
+        tokens = self._tokens(record)
+        if len(tokens) > self._n_ctx:
+            raise ContextOverflow(self._n_ctx, len(tokens))
         settings = self._settings
         wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
         functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
@@ -165,34 +151,21 @@ class JobMaker:
                 reasoning=limit,
             ),
             reader,
-            min(len(tokens) + wanted, self._n_ctx) + beyond,
+            min(len(tokens) + wanted, self._n_ctx),
             timeout=settings.timeout,
             echo=self._echo(record, tokens) if record.echo else "",
             predicted=self._predicted(record.prediction),
             drafts=self._drafts,
-            pictures=pictures,
         )
-
-    def _with_pictures(self, record: Record) -> tuple[Record, dict[str, Picture]]:
-        """Put a word in the place of each picture of a record. Returns the record, and the pictures by word.
-
-        Without a projector the record stays as it is.
-        """
-        if self._projector is None or not has_pictures(record.messages or ()):
-            return record, {}
-        turns, found = taken_out(record.messages or ())
-        pictures = {word: self._projector.picture(data) for word, data in found.items()}
-        return record_with(record, messages=turns), pictures
 
     def count(self, record: Record) -> int:
         """Count a prompt's tokens, even if it exceeds the context; a lower bound if it does so by far.
 
         Raises InputError or OptionError.
         """
-        marked, by_word = self._with_pictures(record)
-        marked.check()
+        record.check()
         try:
-            return len(self._tokens(marked, by_word))
+            return len(self._tokens(record))
         except ContextOverflow as error:
             return error.need
 
@@ -243,10 +216,8 @@ class JobMaker:
         seed = derive_seed(base.seed, record.id) if record.seed is None else record.seed
         return replace(base, seed=seed, chance=False, noise=noise, **own).seeded()
 
-    def _tokens(
-        self, record: Record, pictures: Mapping[str, Picture] = MappingProxyType({})
-    ) -> list[int]:
-        """A record's prompt. pictures: by the words that stand for them."""
+    def _tokens(self, record: Record) -> list[int]:
+        """A record's prompt."""
         if record.tokens is not None:
             check_tokens(record.tokens, self._target.n_vocab())
             return list(record.tokens)
@@ -268,9 +239,8 @@ class JobMaker:
         if record.reasons is False or budget == 0:
             arguments = {**self._speech.quiet, **arguments}
         return self._template.prompt(
-            from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on,
-            pictures={word: picture.ids for word, picture in pictures.items()},
-        )  # fmt: skip
+            from_outside(turns), tools=tools, arguments=arguments, goes_on=record.goes_on
+        )
 
     def _filling(self, record: Record, suffix: str) -> list[int]:
         """The prompt of an infill. It leaves room for the answer, at most a quarter of the context."""

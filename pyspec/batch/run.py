@@ -75,7 +75,6 @@ class Batch:
             None for an eighth of the free memory.
         prompt_cache: A file that keeps the longest prefix that prompts share, for the next `Batch`.
         memory: Whether lookup drafts from texts of other records.
-        mmproj: The file of the target's projector, with which it sees pictures in messages.
 
     Attributes:
         on_placed: Called with `placed` each time that contexts are created.
@@ -110,7 +109,6 @@ class Batch:
         cache_ram: int | None = None,
         prompt_cache: str | Path | None = None,
         memory: bool = True,
-        mmproj: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         _check(parallel, n_ctx, draft_max)
@@ -118,7 +116,7 @@ class Batch:
         self._cells, self._draft_max = cells, MAX_DRAFT if draft_max is None else draft_max
         beside = draft_n_gpu_layers, draft_devices, (draft_type_k, draft_type_v)
         self._side_options = SideOptions.of(*beside, draft_n_cpu_moe, draft_override_tensor)
-        own, kwargs["mmproj"] = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}, mmproj
+        own = {"length": length, "draft_max": draft_max, "n_ctx": n_ctx}
         self._options = own | changing_texts(kwargs)
         self._exact, self._interactive = exact, interactive
         self._prompt_cache, self._gap, self._cache_ram = prompt_cache, token_gap, cache_ram
@@ -128,7 +126,7 @@ class Batch:
         self._models = models = Models(file_of(model_path), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings, sides = settings, models.sides
-        self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names, models.projector)
+        self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
@@ -205,11 +203,6 @@ class Batch:
     def vocab(self) -> Any:
         """llama.cpp's handle of the target's vocabulary."""
         return self.target._model.vocab  # noqa: SLF001 - llama_cpp has no public way
-
-    @property
-    def sees(self) -> bool:
-        """Whether messages may have pictures."""
-        return self._models.projector is not None
 
     @property
     def facts(self) -> dict[str, Any]:

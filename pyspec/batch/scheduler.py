@@ -30,9 +30,7 @@ from pyspec.batch.prefix_cache import PrefixCache, common
 from pyspec.batch.queue import JobQueue
 from pyspec.batch.scoring import SCORED_CHUNK, score_chunk
 from pyspec.engine.parked import ParkedText, ParkedTexts
-from pyspec.engine.pictures import PromptPictures
 from pyspec.engine.rows import PREFILL_CHUNK
-from pyspec.engine.runs import Run
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.lookup.text_index import TAIL
@@ -127,7 +125,7 @@ class Scheduler:
         """Whether a prefilling sequence will hold a longer prefix of the prompt than any sequence holds now."""
         prompt = job.tokens, job.owner
         reading = [(s, a.run.tokens) for s, a in self.active.items() if a.run.missing and a.shares]
-        if not reading or job.pictures is not None:
+        if not reading:
             return False
         _, held = self.prefixes.source(*prompt, self._texts())
         most = max(self.prefixes.common(*each, *prompt) for each in reading)
@@ -142,7 +140,7 @@ class Scheduler:
         left = self.prefixes.left(seq, text, job.owner)
         if left >= n:  # no copy needed
             source, n = seq, left
-        # scoring needs every row of the prompt, and pictures are read by themselves
+        # scoring needs every row of the prompt
         if not answer.shares:
             source, n = None, 0
         parked = self._parked(answer, n)
@@ -166,20 +164,12 @@ class Scheduler:
         self._forget(seq)
 
     def _begin(self, answer: ActiveJob) -> None:
-        run, pictures = answer.run, answer.job.pictures
+        run = answer.run
         if answer.scored is not None:
             answer.scored = [None]
-        elif pictures is not None:
-            self._read_pictures(run, pictures)
         else:
             self._loop.begin(run)
             answer.kept = answer.kept or len(run.tokens) - 1 - run.missing
-
-    def _read_pictures(self, run: Run, pictures: PromptPictures) -> None:
-        """Begin a run whose prompt has pictures. All answers wait for these: the projector works in this thread."""
-        self._engine.set_tokens(run.seq, ())
-        held = pictures.read(run.tokens, run.seq)
-        self._loop.begin(run, held, least=held)
 
     def _parked(self, answer: ActiveJob, n: int) -> ParkedText | None:
         """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""

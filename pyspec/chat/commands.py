@@ -130,7 +130,7 @@ def _exit(chat: Chat, _argument: str) -> None:
 
 def _clear(chat: Chat, _argument: str) -> None:
     chat.conversation.exchanges.clear()
-    chat.pending, chat.pictures, chat.file = "", [], None
+    chat.pending, chat.file = "", None
     if chat.log is not None:
         chat.log = files.new_path()  # the old conversation stays in the log
     chat.screen.note("started a new conversation; the system prompt stays")
@@ -169,7 +169,7 @@ def _load(chat: Chat, argument: str, called: str = "") -> None:
     chat.settings, refused = apply(chat.settings, saved.settings)
     usual = values(ChatSettings())
     chat.set_by_user |= {name for name, value in saved.settings.items() if usual.get(name) != value}
-    chat.conversation, chat.pending, chat.pictures = conversation, "", []
+    chat.conversation, chat.pending = conversation, ""
     chat.file = path
     for sentence in refused:
         chat.screen.note(f"setting not loaded: {sentence}")
@@ -250,11 +250,6 @@ def _read(chat: Chat, argument: str) -> None:
         raise InputError(f"{path} is empty", "name a file with text")
     chat.pending = f"{chat.pending}\n\n{text}" if chat.pending else text
     chat.screen.note(f"{counted(len(text), 'character')} of {path} will precede the next message")
-
-
-def _image(chat: Chat, argument: str) -> None:
-    chat.pictures = [*chat.pictures, files.read_picture(_file(argument))]
-    chat.screen.note(f"{chat.pictures[-1][0]} will precede the next message")
 
 
 def _system(chat: Chat, argument: str) -> None:
@@ -366,7 +361,6 @@ COMMANDS = (
     Command("chats", _chats, "list earlier chats, or open one of them", "[N]"),
     Command("forget", _forget, "delete what is kept of this chat, or of all", "[all]", ("all",)),
     Command("read", _read, "put a text file before the next message", "FILE", takes_file=True),
-    Command("image", _image, "put a picture before the next message", "FILE", takes_file=True),
     Command("system", _system, "set the system prompt, or with - remove it; without a text, show it", "TEXT"),
     Command("set", _set, "change a setting, or show it; without a name, the usual ones", "NAME VALUE", (*FIELDS, "all")),
     Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,9 @@ from msgspec.structs import replace as replace_fields
 
 from pyspec.chat.files import SavedModel
 from pyspec.engine.handle import Role
-from pyspec.engine.models import can_roll_back
 from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
-from pyspec.engine.pictures import Picture, Projector, places_of
 from pyspec.engine.timing import time_unseen
-from pyspec.errors import InputError, PyspecError
+from pyspec.errors import PyspecError
 from pyspec.llama.options import AnswerOptions
 from pyspec.llama.pieces import stream_text
 from pyspec.llama.prompt_cache import PromptCache
@@ -31,7 +29,6 @@ from pyspec.store.words import FETCH
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
-from pyspec.text.pictures import has_pictures, taken_out
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokens import common_prefix
 
@@ -53,7 +50,6 @@ class LlamaChat:
     last answer, None if nothing was decoded. piece: returns the bytes of a token. thinking: False asks the template for no
     reasoning, if it supports that. called: the user's name for the target.
     cache_ram: MiB for conversations that gave way to others; None for an eighth of what is free.
-    mmproj: the target's projector, for pictures; another target has none.
     suggested: how the target suggests to sample. budget: most tokens of reasoning, -1 for any.
     One answer at a time; only `cancel` may be called from another thread.
     """
@@ -65,10 +61,9 @@ class LlamaChat:
         check: Callable[..., object] = lambda **_: None,
         called: str | None = None,
         cache_ram: int | None = None,
-        mmproj: Path | None = None,
     ) -> None:
         self._opener, self._kept_in, self._check = opener, prompt_cache, check
-        self._called, self._cache_ram, self._mmproj = called, cache_ram, mmproj
+        self._called, self._cache_ram = called, cache_ram
         self._open({})
         self._cancelled = False
         self.thinking, self.budget = True, -1
@@ -91,25 +86,9 @@ class LlamaChat:
         arguments = speech.arguments({}, None if limit is None else limit.tokens)
         if not self.thinking:
             arguments |= speech.quiet
-        turns, pictures = self._seen(messages)
         return self.template.prompt(
-            turns, arguments=arguments or None, now=self._begun, goes_on=goes_on, pictures=pictures
+            messages, arguments=arguments or None, now=self._begun, goes_on=goes_on
         )
-
-    def _seen(
-        self, messages: Sequence[Message]
-    ) -> tuple[Sequence[Mapping[str, Any]], dict[str, list[int]]]:
-        """Return messages with words for pictures, and the ids that stand for these. Raises InputError where none are seen."""
-        if not has_pictures(messages):
-            return messages, {}
-        if self._projector is None:
-            hint = "start with --mmproj FILE, the mmproj file that came with the model"
-            raise InputError(f"{self.name} has no projector here, so it sees no pictures", hint)
-        turns, found = taken_out(messages)
-        for data in found.values():
-            if data not in self._pictures:
-                self._pictures[data] = self._projector.picture(data)
-        return turns, {word: self._pictures[data].ids for word, data in found.items()}
 
     @property
     def limit(self) -> ReasoningLimit | None:
@@ -148,8 +127,6 @@ class LlamaChat:
         if self.stats is not None and self.llm.is_open:
             self._cache.keep(self.llm.input_ids[: self.llm.n_tokens].tolist())
             self._time_unseen()
-        if self._projector is not None:
-            self._projector.close()
         self.llm.close()
 
     def _time_unseen(self) -> None:
@@ -188,9 +165,6 @@ class LlamaChat:
         self.name, self.n_ctx = name_of(Path(self.llm.model_path)), int(self.llm.n_ctx())
         self.draft, self.companion = self.llm.assembly.draft, self.llm.assembly.companion
         self.template = ChatTemplate.of(self.llm)
-        own = None if "model" in other else self._mmproj
-        self._pictures: dict[bytes, Picture] = {}
-        self._projector = None if own is None else Projector(own, self.llm, trust=self.llm.trust)
         called = other.get("model", self._called) or ""
         self.suggested = suggested_by(Path(self.llm.model_path), called)
         self._other = other
@@ -211,24 +185,11 @@ class LlamaChat:
         llm = self.llm
         held = llm.input_ids[: llm.n_tokens].tolist()
         same = common_prefix(held, prompt)
-        if len(held) - same >= max(MIN_TOKENS, same) and not llm.unreadable:
+        if len(held) - same >= max(MIN_TOKENS, same):
             self._parked.park(0, held, "")
         found = self._parked.fetch(prompt, "", same + MIN_TOKENS)
         if found is not None and (n := self._parked.restore(found, 0, prompt)):
             llm.hold(prompt[:n])
-
-    def _look(self, prompt: Sequence[int]) -> None:
-        """Read those of a prompt's pictures that the context does not hold, and the text before them."""
-        places = places_of(prompt, list(self._pictures.values()))
-        if self._projector is None or not places:
-            return
-        held = self.llm.held_of(prompt)
-        if held < self.llm.n_tokens and not can_roll_back(self.llm.model):
-            held = 0
-        if held < places[-1].end:
-            with self.llm.answer_lock.alone():
-                n = self._projector.read(prompt, places, held=held)
-            self.llm.hold(prompt[:n], [(place.at, place.end) for place in places])
 
     def _pieces(
         self, prompt: Sequence[int], options: AnswerOptions, *, chat: bool
@@ -238,7 +199,6 @@ class LlamaChat:
             self._restored = True
             self._cache.restore(prompt)
         self._change_to(prompt)
-        self._look(prompt)
 
         def reading(done: int, total: int) -> None:
             if self._cancelled:  # cancelled before the engine started

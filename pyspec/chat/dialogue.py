@@ -23,23 +23,17 @@ FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, 
 class Exchange:
     """A question, and its answer once there is one.
 
-    pictures: names and data URLs of pictures before the question; files of chats keep only the names. answer.tokens: without the
-    one that ended it; empty if unknown, for example if another model made them. seed: the sampler's seed.
+    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. seed: the
+    sampler's seed.
     """
 
     user: str
     answer: Result | None = None
     seed: int = 0
-    pictures: Sequence[tuple[str, str]] = ()
 
     def asked(self) -> Message:
         """The question as a turn."""
-        if not self.pictures:
-            return Message(role="user", content=self.user)
-        from pyspec.text.pictures import part_of  # noqa: PLC0415 - as above
-
-        seen = [part_of(url) for _, url in self.pictures]
-        return Message(role="user", content=[*seen, {"type": "text", "text": self.user}])
+        return Message(role="user", content=self.user)
 
 
 @dataclass

@@ -16,8 +16,6 @@ from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
 from pyspec.store.files import parse, read_named, show, utf8, write_whole
-from pyspec.store.picture import MAX_BYTES, size_of_picture
-from pyspec.text.pictures import data_url
 from pyspec.text.result import Result
 from pyspec.text.tokens import Source, Token
 
@@ -124,10 +122,7 @@ def is_there(path: Path) -> bool:
 def _messages(conversation: Conversation) -> list[SavedMessage]:
     turns = [] if conversation.system is None else [SavedMessage("system", conversation.system)]
     for exchange in conversation.exchanges:
-        gone = "".join(
-            f"(the picture {name}, which is not kept)\n" for name, _ in exchange.pictures
-        )
-        turns.append(SavedMessage("user", gone + exchange.user))
+        turns.append(SavedMessage("user", exchange.user))
         if (answer := exchange.answer) is not None:
             tokens = [
                 SavedToken(t.id, int(t.source), t.gap, t.preferred, t.confirmed)
@@ -219,15 +214,9 @@ def _tokens(message: SavedMessage, model: ChatModelView) -> tuple[Token, ...]:
 def refuse_picture(name: str) -> None:
     """Raise InputError for a file with a picture's extension."""
     if _PICTURE.search(name):
-        hint = "/image FILE does, with the model's projector (--mmproj FILE)"
-        raise InputError("a picture cannot be read as text", hint)
-
-
-def read_picture(path: Path) -> tuple[str, str]:
-    """Read a picture; returns its name, and itself as a data URL. Raises InputError or InputTooLong."""
-    data = _read(path, MAX_BYTES)
-    size_of_picture(data)
-    return path.name, data_url(data)
+        raise InputError(
+            "a picture cannot be read as text", "pyspec.SpeculativeLlama sees pictures"
+        )
 
 
 def read_text(path: Path) -> str:

@@ -44,8 +44,7 @@ _SIGTERM = 15
 class Chat:
     """A conversation with a model, on a screen.
 
-    pending, pictures: text to put in front of the next question; names and data URLs of its pictures. interrupted_at: time of the
-    last Ctrl-C.
+    pending: text to put in front of the next question. interrupted_at: time of the last Ctrl-C.
     exit_code: of the last error, for scripts. log: file that keeps the chat automatically, None for no log.
     file: file last saved to or loaded from. confirm: asks the user; None if no user is present.
     kept: whether the log was written. set_by_user: settings that the user has set, which no model's suggestions change.
@@ -57,7 +56,6 @@ class Chat:
     settings: ChatSettings = ChatSettings()
     conversation: Conversation = field(default_factory=Conversation)
     pending: str = ""
-    pictures: list[tuple[str, str]] = field(default_factory=list)
     leaving: bool = False
     interrupted_at: float = float("-inf")
     exit_code: int = 0
@@ -104,9 +102,9 @@ class Chat:
     def send(self, text: str) -> None:
         """Answer a question. If no answer comes, the conversation stays as before."""
         question = f"{self.pending}\n\n{text}" if self.pending else text
-        self.conversation.exchanges.append(Exchange(question, pictures=self.pictures))
+        self.conversation.exchanges.append(Exchange(question))
         if self._answer_last(self._seed(0)):
-            self.pending, self.pictures = "", []
+            self.pending = ""
 
     def regen(self) -> None:
         """Answer the last question again with another seed. If no answer comes, keep the old one."""
@@ -116,7 +114,7 @@ class Chat:
                 "temperature is 0, so the answer stays the same; /set temp 0.8 varies it"
             )
         old = self.conversation.exchanges.pop()
-        self.conversation.exchanges.append(Exchange(old.user, pictures=old.pictures))
+        self.conversation.exchanges.append(Exchange(old.user))
         done = False
         try:
             done = self._answer_last(self._seed(old.seed + 1))

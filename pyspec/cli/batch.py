@@ -29,7 +29,6 @@ from pyspec.cli.options import (
     DraftOptions,
     MemoryOptions,
     ModelOptions,
-    ProjectorOptions,
     SystemOptions,
 )
 from pyspec.cli.sampler_options import SamplerOptions
@@ -76,7 +75,7 @@ class InputOptions(Reading):
 
 
 @dataclass(frozen=True)
-class BatchOptions(MemoryOptions, SystemOptions, ProjectorOptions):
+class BatchOptions(MemoryOptions, SystemOptions):
     """How to answer, and where to run."""
 
     # fmt: off
@@ -126,7 +125,6 @@ class BatchOptions(MemoryOptions, SystemOptions, ProjectorOptions):
         arguments = {
             **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact, "memory": self.memory,
-            "mmproj": self.mmproj,
         }  # fmt: skip
         if self.engine == "ray":
             if not local and models.threads is None:  # the actors use the cluster's cores

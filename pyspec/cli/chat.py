@@ -29,7 +29,6 @@ from pyspec.cli.options import (
     DraftOptions,
     KeptOptions,
     ModelOptions,
-    ProjectorOptions,
     ShownOptions,
 )
 from pyspec.cli.sampler_options import SamplerOptions
@@ -44,7 +43,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class TalkOptions(KeptOptions, DialogueOptions, ProjectorOptions):
+class TalkOptions(KeptOptions, DialogueOptions):
     """The conversation and how to show it."""
 
     # fmt: off
@@ -99,7 +98,6 @@ def chat(
         lambda **other: find(replace(models, **other)),
         models.model,
         options.cache_ram,
-        options.mmproj,
     )
     talk = Chat(model, screen_of(shown.color), interruptible, settings)
     talk.conversation = Conversation(options.system)

@@ -80,6 +80,8 @@ GONE = {
     "--max-input": "a prompt may have 1 MiB",
     "--memory": "what one process was told drafts in no other; in chat, batch and serve it is on or off",
     "-hf": "use -m OWNER/REPO[:TYPE]",
+    "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
+    "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--measure": "use pyspec measure -m MODEL --draft NAME",
     "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",

@@ -30,7 +30,6 @@ from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
     ModelOptions,
-    ProjectorOptions,
 )
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, prompt_text
@@ -65,7 +64,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
+class PromptOptions(CacheOptions, DialogueOptions):
     """Where the prompt comes from, and which conversation it continues."""
 
     # fmt: off
@@ -73,21 +72,8 @@ class PromptOptions(CacheOptions, DialogueOptions, ProjectorOptions):
     file: Path | None = option("Conversation", "-f", "--file", type=click.Path(path_type=Path),
         metavar="FILE",
         help="The prompt, or more of it, from a file; - is stdin.")
-    images: tuple[Path, ...] = option("Conversation", "--image", multiple=True, metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="A picture before the prompt, for --mmproj.")
     raw: bool = option("Conversation", "--raw", is_flag=True, help="Leave out the chat template.")
     # fmt: on
-
-    def question(self, text: str) -> Exchange:
-        """Return the question with its pictures. Raises InputError for one that cannot be read."""
-        if self.raw and self.images:
-            raise OptionError("a raw prompt has no place for a picture", "leave out --raw")
-        if not self.images:
-            return Exchange(text)
-        from pyspec.chat.files import read_picture  # noqa: PLC0415 - only for pictures
-
-        return Exchange(text, pictures=[read_picture(path) for path in self.images])
 
     def text(self, prompt: str | None, taken: str = "") -> str:
         """Return the whole prompt; `prompt` is the argument. Raises OptionError if there is none, or if it is given twice.
@@ -152,14 +138,12 @@ def _last_one(models: ModelOptions) -> ModelOptions:
     return models if models.model is not None else replace(models, model=last_model())
 
 
-def _opened(
-    request: PromptOptions, models: ModelOptions, drafts: DraftOptions, engine: EngineOptions
-) -> LlamaChat:
+def _opened(models: ModelOptions, drafts: DraftOptions, engine: EngineOptions) -> LlamaChat:
     from pyspec.chat.conversation import LlamaChat  # noqa: PLC0415 - loads llama.cpp
     from pyspec.cli.opening import open_model  # noqa: PLC0415 - as above
 
     opener = partial(open_model, models, drafts, engine)
-    return LlamaChat(opener, called=models.model, mmproj=request.mmproj)
+    return LlamaChat(opener, called=models.model)
 
 
 @command(examples=EXAMPLES)
@@ -176,22 +160,22 @@ def generate(
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
     text = request.text(_one(prompt), _sized(models.ctx))
-    speculation, content, question = drafts.speculation, shape.language(), request.question(text)
+    speculation, content = drafts.speculation, shape.language()
     sampler.sampling()  # refuses impossible numbers before anything is loaded
     models = _last_one(models) if request.going_on else models
     screen = _screen(output)
     from pyspec.text.parts import Piece  # noqa: PLC0415 - --help needs neither
     from pyspec.text.result import result_of  # noqa: PLC0415
 
-    with closing(_opened(request, models, drafts, engine)) as model:
+    with closing(_opened(models, drafts, engine)) as model:
         if sentence := model.suggested.sentence(sampler.given):
             screen.note(sentence)
         sampling = sampler.sampling(suggested=model.suggested.values)
         _set_reasoning(model, output, screen)
-        alone = request.system is None and not request.images
+        alone = request.system is None
         raw = request.raw or (model.template.is_plain and alone)
         conversation, path = conversation_of(model, request, raw)
-        conversation.exchanges.append(question)
+        conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
         shaped = _shape(model, tokens, content, raw=raw)

@@ -85,17 +85,6 @@ class ModelOptions:
         return replace(self, threads=self.threads or default_threads())
 
 
-@dataclass(frozen=True)
-class ProjectorOptions:
-    """What turns pictures into a model's inputs."""
-
-    # fmt: off
-    mmproj: Path | None = option("Models", "--mmproj", aliases=("-mm",), metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False, exists=True),
-        help="The model's projector, with which it sees pictures.")
-    # fmt: on
-
-
 # -- drafts ------------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,6 @@ from pyspec.cli.options import (
     DraftOptions,
     KeptOptions,
     ModelOptions,
-    ProjectorOptions,
     SystemOptions,
 )
 from pyspec.cli.sampler_options import SamplerOptions
@@ -54,7 +53,7 @@ EXAMPLES = [
 
 
 @dataclass(frozen=True)
-class ServedModels(ModelOptions, ProjectorOptions):
+class ServedModels(ModelOptions):
     """The models of a server, one per -m. Clients call a model given as a file by the file's name."""
 
     # fmt: off
@@ -102,9 +101,9 @@ class Loader:
                     "name several with -m, or set --models-max",
                 )
             return False
-        if server.alias is not None or self.cache.prompt_cache is not None or self.models.mmproj:
+        if server.alias is not None or self.cache.prompt_cache is not None:
             raise OptionError(
-                "--alias, --prompt-cache and --mmproj work with one model only", "leave them out"
+                "--alias and --prompt-cache work with one model only", "leave them out"
             )
         return True
 
@@ -157,7 +156,6 @@ class Loader:
             cache_ram=self.cache.cache_ram,
             prompt_cache=self.cache.prompt_cache,
             memory=self.cache.memory,
-            mmproj=self.models.mmproj,
             **{**arguments, **self.engine.arguments},
         )
         try:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from pyspec._lib import lib
 from pyspec.engine.guided import allowed, force
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.pictures import cannot_go_back
 from pyspec.engine.runs import UNLIMITED, Outage, Run, draft_of, emitted
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
@@ -98,12 +97,15 @@ class Loop:
     def begin(self, run: Run, held: int = -1, least: int = 0) -> int:
         """Load a run's tokens into its sequence; returns how many the target's KV holds.
 
-        held: see `Engine.set_tokens`. least: positions that cannot be read again, since the last of them hold a picture. Raises
+        held: see `Engine.set_tokens`. least: positions that cannot be read again, since the last of them hold an image. Raises
         UnsupportedModel if the memory does not keep those.
         """
         kept = self.engine.set_tokens(run.seq, run.tokens, held)
         if kept < least:
-            raise cannot_go_back()
+            raise UnsupportedModel(
+                "this model's memory cannot go back by a token without losing the image before it",
+                "end the prompt with text, or use a model that is neither recurrent nor hybrid",
+            )
         run.missing = len(run.tokens) - 1 - kept
         return kept
 

@@ -302,6 +302,9 @@ class Generation(Mirror):
         processors = [lent(each) for each in options.logits_processor or ()]
         hook = ProcessorHook(processors, tokens) if processors else None
         loop, cheap = self.session.loop, self._policies.rows_are_cheap
+        if self._sees(tokens):  # a draft model does not, and would seldom be right
+            looks_up = options.drafting in ("all", "lookup")
+            options = replace(options, drafting="lookup" if looks_up else "nothing")
         options = options.settled(self.verification, by_model=loop.draft_model, cheap=cheap)
         run, chain = options.begin(tokens, self, self.verification, hook)
         with in_force(chain):

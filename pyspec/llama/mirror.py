@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import llama_cpp
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from pyspec.engine.answer_lock import AnswerLock
 from pyspec.engine.handle import Engine
-from pyspec.engine.pictures import stand_ins
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
 from pyspec.llama.options import AnswerOptions
@@ -70,6 +70,7 @@ class ScoreRows:
         return np.zeros((1, self._n_vocab), dtype=np.float32)
 
 
+_NUMBERS = count(1)
 _NEVER_DECODED = (1, 1)
 """llama.cpp's counters before the first decode, and after they were reset."""
 
@@ -136,25 +137,26 @@ class Mirror(TargetLlama):
             self._stand_in(self._n_tokens, n)
         self._n_tokens = n
 
-    def hold(self, tokens: Sequence[int], foreign: Sequence[tuple[int, int]] = ()) -> None:
-        """Note that the context now holds these tokens, which somebody else decoded, and nothing else.
-
-        foreign: from where to where they only stand for other rows.
-        """
+    def hold(self, tokens: Sequence[int]) -> None:
+        """Note that the context now holds these tokens, which somebody else decoded, and nothing else."""
         self.input_ids[: len(tokens)] = tokens
-        self._n_tokens, self._foreign, self._left = len(tokens), list(foreign), []
+        self._n_tokens, self._foreign, self._left = len(tokens), [], []
 
-    def held_of(self, tokens: Sequence[int]) -> int:
-        """Return how many positions of the context a text can go on from: those of their common beginning, images whole."""
+    def _sees(self, tokens: Sequence[int]) -> bool:
+        """Whether a text goes on from an image in the context."""
+        if not self._foreign:
+            return False
         common = common_prefix(self.input_ids[: self.n_tokens].tolist(), tokens)
-        return self._whole(common)
+        return common >= self._foreign[0][1]
 
     def _whole(self, common: int) -> int:
         return next((first for first, end in self._foreign if first < common < end), common)
 
     def _stand_in(self, first: int, end: int) -> None:
         """Give positions that hold no tokens ids that no other such rows have, so that a text never takes them for its own."""
-        self.input_ids[first:end] = stand_ins(end - first, self._n_vocab)
+        number = next(_NUMBERS)
+        for at in range(end - 1, first - 1, -1):
+            number, self.input_ids[at] = divmod(number, self._n_vocab)
         self._foreign.append((first, end))
 
     def _keep_whole(self, common: int) -> int:

@@ -19,7 +19,7 @@ from pyspec.store.files import Stamp, recall, remember, show, stamp, stamps
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header
 from pyspec.store.heads import kind_of_draft
-from pyspec.store.isolate import PICTURE_SCRIPT, ChildExit, run_child
+from pyspec.store.isolate import ChildExit, run_child
 from pyspec.store.kinds import most_positions
 from pyspec.store.machine import (
     engine_build,
@@ -144,24 +144,6 @@ def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -
         name = show(Path(path).name)
         log.warning("all layers of %s stay on the CPU, because on a device %s", name, error)
         return extra, False
-
-
-def check_projector(path: Path, model: Path) -> None:
-    """Raise ModelRejected if a projector does not load beside a model, or does not encode a picture."""
-    kind = f"projects for {stamps(model)}, {processor()}, {engine_build()}"
-    at = stamp(path)
-    if recall(kind, at) == "works":
-        return
-    seconds = _BASE_SECONDS + (path.stat().st_size + model.stat().st_size) / _BYTES_PER_SECOND
-    files = [str(path.absolute()), str(model.absolute())]
-    trial = run_child("projector", files, timeout=seconds, script=PICTURE_SCRIPT)
-    if not trial.ok:
-        raise ModelRejected(
-            f"{show(path.name)} failed its trial beside {show(model.name)}: {trial.reason[:300]}",
-            "use the projector (mmproj) that belongs to the model",
-            trial.signal,
-        )
-    remember(kind, at, "works")
 
 
 def ships(path: Path) -> bool:

@@ -20,7 +20,6 @@ from time import monotonic
 from typing import IO
 
 _SCRIPT = Path(__file__).with_name("_child.py")
-PICTURE_SCRIPT = Path(__file__).with_name("_picture.py")
 
 # The child gets the parent's current import path, so that it never imports files of the working directory.
 _START = (

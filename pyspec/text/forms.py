@@ -64,24 +64,29 @@ def content_text(content: Any, *, result: bool = False) -> str | None:
         return content
     parts = content if isinstance(content, list) else [content]
     parts = without_pictures(parts) if result else parts
-    if any(map(_is_picture, parts)):
-        raise InputError(
-            "a message has a picture, and this model has no projector to see it",
-            "give --mmproj FILE, in Python mmproj= or a chat_handler; pictures are seen in users' messages only",
-        )
+    if any(map(is_picture, parts)):
+        raise picture_refused()
     if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
         raise InputError("a message has content that is not text", "files and audio are not read")
     return "".join(part["text"] for part in parts)
+
+
+def picture_refused() -> InputError:
+    """Return the error for a picture that somebody is to see."""
+    return InputError(
+        "a message has a picture, and only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's"
+    )
 
 
 def without_pictures(content: Any) -> Any:
     """Return a call's result with a line of text in place of each picture."""
     if not isinstance(content, list):
         return content
-    return [{"type": "text", "text": NO_PICTURE} if _is_picture(part) else part for part in content]
+    return [{"type": "text", "text": NO_PICTURE} if is_picture(part) else part for part in content]
 
 
-def _is_picture(part: Any) -> bool:
+def is_picture(part: Any) -> bool:
+    """Whether a part of a content is a picture, in any API's form."""
     return isinstance(part, dict) and part.get("type") in ("image", "image_url", "input_image")
 
 

@@ -11,7 +11,7 @@ class Message(TypedDict, total=False):
 
     Attributes:
         role: "system", "user", "assistant" or "tool".
-        content: The text of the turn, or parts of text and pictures.
+        content: The text of the turn, or its parts.
         reasoning_content: The model's reasoning before the content.
         tokens: Ids of an answer as it was generated, in place of its content. Never pass ids from an untrusted source.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -41,17 +41,6 @@ class Rendering:
                 "end with a user message",
             )
         return replace(self, text=self.text[:at], shown=self.shown[:place])
-
-    def stretches(self, words: Mapping[str, Sequence[int]]) -> list[tuple[int, int, list[int]]]:
-        """Find words in `shown`: start, end and the ids of each. Raises InputError for one that the template dropped."""
-        found = []
-        for word, ids in words.items():
-            if (at := self.shown.find(word)) < 0:
-                raise InputError(
-                    "this model's chat template leaves out a picture", "send it in the last message"
-                )
-            found.append((at, at + len(word), list(ids)))
-        return found
 
     def find(self, opening: str, answer: str, at: int) -> int:
         """Return where the template, not a text, opens this answer, from `at` on; -1 if nowhere."""

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any
 
 from pyspec.errors import EngineError, InputError, OptionError
@@ -116,7 +115,6 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         now: float | None = None,
         goes_on: bool = False,
-        pictures: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> list[int]:
         """Tokenize a conversation as a prompt.
 
@@ -127,7 +125,6 @@ class ChatTemplate:
             arguments: Further template variables, other than messages and tools.
             now: Time for the template's date, in seconds since 1970; None for the current time.
             goes_on: Whether the answer continues the last turn, which is the assistant's.
-            pictures: Token ids for words of the messages that stand for pictures.
 
         Returns:
             Token ids.
@@ -153,7 +150,7 @@ class ChatTemplate:
         answers = [list(turn["tokens"]) for turn in turns if turn.get("tokens")]
         opening = self._opening(name, inputs, now) if answers else None
         kept = [] if opening is None else tokens.kept(rendering, opening, answers)
-        return tokens.prompt(rendering, sorted(kept + rendering.stretches(pictures)))
+        return tokens.prompt(rendering, kept)
 
     def render(
         self,

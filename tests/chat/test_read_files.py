@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import tiny_mmproj
 from helpers.fake_chat import FakeModel, session
 
 from pyspec.chat.commands import unquoted
-from pyspec.chat.files import load
 
 
 def test_read_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
@@ -29,30 +27,11 @@ def test_a_file_dropped_into_the_terminal_is_explained(tmp_path: Path) -> None:
     path.write_text("x")
     picture = tmp_path / "cat.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    _, text = session(FakeModel(["one"]), f"{path}\n{picture}\n/image {picture}\n/read {picture}\n")
+    _, text = session(FakeModel(["one"]), f"{path}\n{picture}\n/read {picture}\n")
     lines = text.splitlines()
     assert "/read FILE" in lines[0]
-    assert all("/image FILE" in line for line in (lines[1], lines[3]))
-    assert "unknown kind, or damaged" in lines[2]
-    assert len(lines) == 4
-
-
-def test_a_picture_goes_in_front_of_the_next_message(tmp_path: Path) -> None:
-    """Answered again, the question has it still; the next question has none, and a saved chat has its name."""
-    picture, kept = tmp_path / "cat.bmp", tmp_path / "chat.json"
-    picture.write_bytes(tiny_mmproj.bitmap())
-    model = FakeModel(["one"])
-    _, text = session(model, f"/image {picture}\nwhat is this?\n/regen\nand now?\n/save {kept}\n")
-    assert text.startswith("cat.bmp will precede the next message\none\n")
-    first, again, last = (turns[0]["content"] for turns in model.turns)
-    assert isinstance(first, list)
-    part, words = first
-    assert part["image_url"]["url"].endswith(tiny_mmproj.picture().partition(",")[2])
-    assert words == {"type": "text", "text": "what is this?"}
-    assert first == again == last
-    assert model.turns[-1][-1]["content"] == "and now?"
-    saved = load(kept).messages
-    assert saved[0].content == "(the picture cat.bmp, which is not kept)\nwhat is this?"
+    assert all("a picture cannot be read as text" in line for line in lines[1:])
+    assert len(lines) == 3
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import running, scripted, tiny, tiny_mmproj
+from helpers import running, scripted, tiny
 from helpers.running import start
 
 from pyspec.cli.generate import MAX_INPUT, NEXT
@@ -139,21 +139,6 @@ def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
     by_file = run("-f", str(file), "-m", smollm2, *COMMON).stdout
     by_stdin = run("-", "-m", smollm2, *COMMON, stdin=b"Say\nhello.").stdout
     assert by_file == by_stdin != ""
-
-
-def test_a_picture_comes_before_the_prompt(tmp_path: Path) -> None:
-    """It changes the answer; without a projector there is one sentence about it."""
-    target = tiny.write(tmp_path / "sees.gguf", tokens=tiny.ASCII, n_layer=4)
-    projector = tiny_mmproj.write(tmp_path / "mmproj.gguf")
-    picture = tmp_path / "cat.bmp"
-    picture.write_bytes(tiny_mmproj.bitmap())
-    asked = "what?", "-m", str(target), "--trust-model", *COMMON, "--no-stats"
-    seen = run(*asked, "--image", str(picture), "--mmproj", str(projector))
-    assert seen.returncode == 0
-    assert len(seen.stdout) > 6
-    blind = run(*asked, "--image", str(picture))
-    assert blind.returncode != 0
-    assert "--mmproj FILE" in blind.stderr.splitlines()[-1]
 
 
 def test_no_tokens_at_all(smollm2: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import struct
-import zlib
 from pathlib import Path
 
 import gguf
@@ -61,28 +60,7 @@ def _shapes(n_embd: int) -> dict[str, tuple[int, ...]]:
 
 def picture(seed: int = 0) -> str:
     """A random picture of 8 by 8 pixels, as a data URL."""
-    return "data:image/bmp;base64," + base64.b64encode(bitmap(seed)).decode()
-
-
-def bitmap(seed: int = 0) -> bytes:
-    """The same as a file."""
     pixels = np.random.default_rng(seed).integers(0, 256, 3 * _SIDE * _SIDE, np.uint8).tobytes()
     head = struct.pack("<2sIHHI", b"BM", 54 + len(pixels), 0, 0, 54)
     sizes = struct.pack("<IiiHHIIiiII", 40, _SIDE, _SIDE, 1, 24, 0, len(pixels), 0, 0, 0, 0)
-    return head + sizes + pixels
-
-
-def png(width: int, height: int, rows: bytes = b"") -> bytes:
-    """A grey PNG whose header says this size."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + data))
-        return struct.pack(">I", len(data)) + kind + data + check
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    return "data:image/bmp;base64," + base64.b64encode(head + sizes + pixels).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ def asked(llm: Any, picture: int | None, n: int = 24) -> str:
 
 @pytest.fixture(scope="module")
 def wanted(target: Path, projector: Path) -> Sequence[str]:
-    llm = seeing(llama_cpp.Llama, target, projector)
-    return [asked(llm, picture) for picture in PICTURES]
+    with closing(seeing(llama_cpp.Llama, target, projector)) as llm:
+        return [asked(llm, picture) for picture in PICTURES]
 
 
 def drafts(folder: Path) -> dict[str, str]:
@@ -69,14 +70,18 @@ def drafts(folder: Path) -> dict[str, str]:
 def test_answers_are_those_without_drafts(
     target: Path, projector: Path, wanted: Sequence[str], tiny_folder: Path, name: str
 ) -> None:
-    """Of several chats in turn, with pictures and without; something is drafted."""
+    """Of several chats in turn, with pictures and without; behind a picture, a draft model is left out."""
     assert len(set(wanted)) == 3
     draft = drafts(tiny_folder)[name]
     with seeing(
         SpeculativeLlama, target, projector, draft=draft, length="fixed:3", trust=True
     ) as llm:
-        assert [asked(llm, picture) for picture in PICTURES] == wanted
-        assert (llm.last_speculation["drafted"] > 0) == (name != "none")
+        drafted = []
+        for picture, text in zip(PICTURES, wanted, strict=True):
+            assert asked(llm, picture) == text
+            drafted.append(llm.last_speculation["drafted"] > 0)
+        assert drafted[-1] == (name == "lookup")
+        assert drafted[2] or name == "none"
 
 
 def test_a_text_is_not_taken_for_a_picture(target: Path, projector: Path) -> None:
@@ -97,13 +102,13 @@ def test_a_picture_stays_for_a_text_that_goes_on(target: Path, projector: Path) 
     """By the ids that the context says it holds, as in llama-cpp-python."""
     said = []
     for kind, more in ((llama_cpp.Llama, {}), (SpeculativeLlama, {"draft": "none", "trust": True})):
-        llm = seeing(kind, target, projector, **more)
-        asked(llm, 1, 4)
-        ids = llm.input_ids[: llm.n_tokens].tolist()
-        more_text = [*ids, *llm.tokenize(b" and", add_bos=False)]
-        said.append(
-            llm.create_completion(more_text, max_tokens=12, temperature=0.0, repeat_penalty=1.0)
-        )
+        with closing(seeing(kind, target, projector, **more)) as llm:
+            asked(llm, 1, 4)
+            ids = llm.input_ids[: llm.n_tokens].tolist()
+            more_text = [*ids, *llm.tokenize(b" and", add_bos=False)]
+            said.append(
+                llm.create_completion(more_text, max_tokens=12, temperature=0.0, repeat_penalty=1.0)
+            )
     one, other = (each["choices"][0]["text"] for each in said)
     assert one == other
 

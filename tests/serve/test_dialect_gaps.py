@@ -116,6 +116,22 @@ def test_tools_with_public_schemas_need_none(kind, name, field):
     assert chat_tool({**tool, "input_schema": own})["function"]["parameters"] == own
 
 
+URL = {"type": "image_url", "image_url": {"url": "data:"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatBody, {"messages": [{"role": "user", "content": [URL]}]}),
+        (MessagesBody, {"messages": [{"role": "user", "content": [PICTURE]}]}),
+        (ResponsesBody, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}),
+    ],
+)  # fmt: skip
+def test_a_picture_is_refused_by_the_name_of_what_sees_it(kind, body):
+    with pytest.raises(InputError, match=r"only pyspec\.SpeculativeLlama sees"):
+        texts(kind, **body)
+
+
 # -- pictures in results -----------------------------------------------------------------------------------------------
 
 
@@ -133,8 +149,7 @@ def test_a_picture_in_a_result_is_a_line_of_text():
     said = {"role": "assistant", "content": [call]}
     turns = [*USER, said, {"role": "user", "content": blocks}]
     assert texts(MessagesBody, messages=turns)[-1] == f"seen:\n{NO_PICTURE}"
-    url = {"type": "image_url", "image_url": {"url": "data:"}}
-    turns = [*USER, {"role": "tool", "tool_call_id": "c", "content": [url]}]
+    turns = [*USER, {"role": "tool", "tool_call_id": "c", "content": [URL]}]
     assert texts(ChatBody, messages=turns)[-1] == NO_PICTURE
     items = [
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},

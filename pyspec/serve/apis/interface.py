@@ -27,7 +27,7 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body, ChatBody, decoded
 from pyspec.serve.pending import FAILED, Choice, PendingRequest
-from pyspec.text.pictures import base64_url, part_of
+from pyspec.text.forms import is_picture, picture_refused
 
 Refusal = Callable[[int, str | None, str], dict[str, Any]]
 
@@ -151,33 +151,14 @@ def text_of(content: Any, kinds: tuple[str, ...]) -> str:
     return "".join(_text_in(part, kinds) for part in content)
 
 
-def content_of(content: Any, kinds: tuple[str, ...]) -> str | list[dict[str, Any]]:
-    """A user's content: its text, or parts in OpenAI's format if there are pictures among them. Raises InputError."""
-    if not isinstance(content, list) or not any(map(_is_picture, content)):
-        return text_of(content, kinds)
-    return [_part(part, kinds) for part in content]
-
-
-def _is_picture(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in ("image", "input_image")
-
-
-def _part(part: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    if not _is_picture(part):
-        return {"type": "text", "text": _text_in(part, kinds)}
-    source = part.get("source")  # Anthropic's
-    if isinstance(source, dict):
-        inside = source.get("type") == "base64"
-        return part_of(base64_url(str(source.get("data"))) if inside else str(source.get("url")))
-    return part_of(str(part.get("image_url")))
-
-
 def _text_in(part: Any, kinds: tuple[str, ...]) -> str:
+    if is_picture(part):
+        raise picture_refused()
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get("refusal" if kind == "refusal" else "text") if kind in kinds else None
     if not isinstance(text, str):
         raise InputError(
             f"content of the type {str(kind)[:40]!r} cannot be read",
-            "send text, and pictures in users' messages; files and audio are not read",
+            "send text; files and audio are not read",
         )
     return text

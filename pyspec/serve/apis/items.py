@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.serve.apis.interface import content_of, text_of
+from pyspec.serve.apis.interface import text_of
 from pyspec.serve.apis.tools import CALLS, OUTPUTS, SERVERS, TEXTS, call_of, result_message
 from pyspec.text.forms import SYSTEM_ROLES
 
@@ -74,8 +74,7 @@ def _own_part(item: dict[str, Any]) -> dict[str, Any] | None:
 def _turn(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type", "message")
     if kind == "message":
-        read = content_of if item["role"] == "user" else text_of
-        return {"role": item["role"], "content": read(item["content"], TEXTS)}
+        return {"role": item["role"], "content": text_of(item["content"], TEXTS)}
     if kind in OUTPUTS:
         return result_message(item)
     if kind == "item_reference":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from pyspec.errors import AnswerFailed, InputError
@@ -18,7 +18,6 @@ from pyspec.serve.apis.interface import (
     PING,
     Interface,
     as_chat,
-    content_of,
     event,
     reader,
     status_of,
@@ -178,7 +177,7 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
             own.append(block)
             continue
         if own:
-            yield {"role": role, "content": _content(role, own)}
+            yield {"role": role, "content": "\n".join(map(_text, own))}
             own = []
         result = block.get("content") or ""
         parts = [result] if isinstance(result, str) else list(map(_text, without_pictures(result)))
@@ -187,15 +186,7 @@ def _users(role: str, blocks: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
         text = "\n".join(parts)
         yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
     if own:
-        yield {"role": role, "content": _content(role, own)}
-
-
-def _content(role: str, blocks: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """A turn's text, or in a user's turn with pictures its parts."""
-    if role != "user" or not any(block.get("type") == "image" for block in blocks):
-        return "\n".join(map(_text, blocks))
-    read = [b if b.get("type") == "image" else {"type": "text", "text": _text(b)} for b in blocks]
-    return content_of(read, ("text",))
+        yield {"role": role, "content": "\n".join(map(_text, own))}
 
 
 def _found(content: Any) -> Iterator[str]:

@@ -19,8 +19,8 @@ from pyspec.requests.fields import REFUSED, refuse_undone
 from pyspec.requests.records import COMPLETION, Record, number_fields
 from pyspec.serve.apis.interface import Interface, as_chat, reader
 from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.text.forms import picture_refused
 from pyspec.text.parts import object_of
-from pyspec.text.pictures import base64_url, part_of
 
 LINES = "application/x-ndjson"
 
@@ -143,9 +143,8 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
     """A message in OpenAI's format. Raises InputError."""
     text = message.get("content") or ""
     made = {"role": message.get("role"), "content": text}
-    if images := message.get("images"):
-        seen = [part_of(base64_url(str(each))) for each in images]
-        made["content"] = [*seen, {"type": "text", "text": text}]
+    if message.get("images"):
+        raise picture_refused()
     if message.get("thinking"):
         made["reasoning_content"] = message["thinking"]
     if calls := message.get("tool_calls"):
