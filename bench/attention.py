@@ -29,15 +29,7 @@ from pyspec.store.locate import resolve
 SETTINGS = {"on": True, "off": False, "auto": "auto"}
 TEXT = b"The keeper of the light wrote down each evening which ships had passed, and what the weather had been. "
 TOKENS = 64
-HEAD = (
-    "model",
-    "prompt",
-    "reading on / off",
-    "plain on / off",
-    "whole on / off",
-    "auto is",
-    "of the better",
-)
+HEAD = ("model", "prompt", "reading on / off", "plain on / off", "whole on / off", "auto is", "of the better")  # fmt: skip
 OPTIONS = {"lengths": "31,213,1115,4000", "threads": 0, "repeat": 5, "build": "", "out": None}
 
 
@@ -70,13 +62,8 @@ class Cell(msgspec.Struct):
             [(self.length + TOKENS) / self.whole(name) for name in ("on", "off")],
         ]
         rates = [" / ".join(f"{rate:.0f}" for rate in pair) for pair in pairs]
-        return [
-            self.model,
-            str(self.length),
-            *rates,
-            "on" if self.chosen else "off",
-            f"{self.held:.2f}",
-        ]
+        chosen = "on" if self.chosen else "off"
+        return [self.model, str(self.length), *rates, chosen, f"{self.held:.2f}"]
 
 
 class Attention(Made, kw_only=True):
@@ -98,13 +85,8 @@ class Attention(Made, kw_only=True):
         said = f'"auto" is at {least:.2f} of the better setting or more.'
         about = (__doc__ or "").rpartition("\n\n")[2]
         rows = [cell.row() for cell in self.cells]
-        return page_of(
-            f"Flash attention and what is chosen{self.build and ', ' + self.build}",
-            about,
-            made,
-            table(HEAD, rows),
-            said,
-        )
+        title = f"Flash attention and what is chosen{self.build and ', ' + self.build}"
+        return page_of(title, about, made, table(HEAD, rows), said)
 
 
 def time_one(llm: SpeculativeLlama, length: int) -> tuple[float, float]:
@@ -162,15 +144,10 @@ def main(words: Sequence[str] | None = None) -> None:
     lengths = [int(length) for length in options.lengths.split(",")]
     cells = [c for path in paths for c in measure(path, lengths, options.threads, options.repeat)]
     files = [model_file(path) for path in paths]
-    made = dict(zip(("command", "machine", "commit"), made_by("attention", words)))
     found = Attention(
-        **made,
-        models=files,
-        threads=options.threads,
-        cells=cells,
-        build=options.build,
+        **made_by("attention", words), models=files, threads=options.threads, cells=cells, build=options.build,
         features=features(),
-    )
+    )  # fmt: skip
     print(found.page())
     if options.out:
         keep(found, options.out / f"{options.out.name}.json")

@@ -222,40 +222,25 @@ def command_line(name: str, words: Sequence[str] | None) -> str:
 
 
 class Made(msgspec.Struct):
-    """A script's results on this machine, with the commit of the code that ran."""
+    """A script's results on this machine, with the commit of the code that ran, and the day where it was kept."""
 
     command: str
     machine: str
     commit: str
+    day: str = ""
 
     @property
     def made(self) -> str:
         """How the results were made, as a page says it."""
-        return f"Made by `{self.command}`{code_of(self.commit)} on {self.machine}."
+        when = f" on {self.day}" if self.day else ""
+        return f"Made by `{self.command}`{code_of(self.commit)}{when}: {self.machine}."
 
 
-def made_by(name: str, words: Sequence[str] | None) -> tuple[str, str, str]:
-    """The first fields of a `Made` of bench/NAME.py."""
-    return command_line(name, words), machine(), commit()
-
-
-class Dated(msgspec.Struct):
-    """The same with the day."""
-
-    command: str
-    day: str
-    machine: str
-    commit: str
-
-    @property
-    def made(self) -> str:
-        """How and when the results were made, without a full stop."""
-        return f"Made by `{self.command}`{code_of(self.commit)} on {self.day}: {self.machine}"
-
-
-def dated(name: str, words: Sequence[str] | None) -> tuple[str, str, str, str]:
-    """The first fields of a `Dated` of bench/NAME.py."""
-    return command_line(name, words), today(), machine(), commit()
+def made_by(name: str, words: Sequence[str] | None) -> dict[str, str]:
+    """The fields of a `Made` of bench/NAME.py."""
+    return {
+        "command": command_line(name, words), "machine": machine(), "commit": commit(), "day": today(),
+    }  # fmt: skip
 
 
 class Paged(Protocol):

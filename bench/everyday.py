@@ -21,20 +21,12 @@ from statistics import fmean, median
 from typing import Any
 
 import msgspec
-from common import Dated, arguments, dated, half_width, keep, page_of
+from common import Made, arguments, half_width, keep, made_by, page_of
 from measure.report import table
 
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {"temp": "0,0.8", "repeat": 5, "tokens": 128, "seed": 1, "half": 0, "out": None}
-HEAD = (
-    "temperature",
-    "prompt",
-    "times plain",
-    "whole",
-    "tokens a round",
-    "tok/s plain",
-    "texts equal",
-)
+HEAD = ("temperature", "prompt", "times plain", "whole", "tokens a round", "tok/s plain", "texts equal")  # fmt: skip
 SLOW = 0.97
 """A prompt below this many times plain speed counts as slower."""
 
@@ -50,7 +42,7 @@ class Pair(msgspec.Struct):
     equal: bool
 
 
-class Everyday(Dated):
+class Everyday(Made, kw_only=True):
     """All pairs: by temperature, by prompt."""
 
     tokens: int
@@ -83,13 +75,9 @@ class Everyday(Dated):
 
     def page(self) -> str:
         """The title, how it was made, a description and the table."""
-        made, how = f"{self.made}; {self.tokens} tokens an answer at most.", __doc__ or ""
-        return page_of(
-            "Everyday prompts, one process each",
-            made,
-            how.partition("\n\n")[2].strip(),
-            shown(self),
-        )
+        made, how = f"{self.made} {self.tokens} tokens an answer at most.", __doc__ or ""
+        about = how.partition("\n\n")[2].strip()
+        return page_of("Everyday prompts, one process each", made, about, shown(self))
 
 
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
@@ -163,7 +151,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
-    found = Everyday(*dated("everyday", given), options.tokens, {})
+    found = Everyday(**made_by("everyday", given), tokens=options.tokens, pairs={})
     measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:

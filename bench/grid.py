@@ -52,10 +52,7 @@ PAGES = {
     # by --parts, --held-out
     (False, False): ("README.md", "The length policy on synthetic texts"),
     (True, False): ("parts.md", "What the parts of the policy are worth"),
-    (False, True): (
-        "held-out.md",
-        "The length policy on curves and texts by which nothing of it was chosen",
-    ),
+    (False, True): ("held-out.md", "The length policy on curves and texts not used to choose it"),
     (True, True): ("held-out-parts.md", "What the parts of the policy are worth on the same"),
 }
 
@@ -97,18 +94,6 @@ CURVES: Mapping[str, tuple[Mapping[int, float], str]] = {
     "steps of 4": (stairs("1 1.5 1.9 1.45 2 2.4 2.8 2.1 2.7 2.8 2.9 3 3.2 3.4 3.6 3.8"), "Q4_K_M"),
     "flat on Metal": ({1: 1.0, 8: 1.15, 9: 2.1, 16: 2.4, 64: 6.0}, "metal"),
 }
-FORMER: Mapping[str, tuple[Mapping[int, float], str]] = {
-    # formerly held out; later changes of the policy have quoted them
-    "repacked, 4": (
-        stairs("1 1.8 2.5 1.6 2.6 3.3 3.9 2.6 3.5 4.2 4.9 3.6 4.5 5.2 6 4.7"),
-        "Q4_K_M",
-    ),
-    "repacked, 8": (stairs("1 2 2.4 2.7 3.2 3.5 3.8 2.3 3.2 3.6 3.9 4.3 4.5 4.8 5 3.9"), "Q8_0"),
-    "flat to 8, Metal": ({1: 1.0, 7: 1.05, 8: 1.08, 9: 2.6, 16: 3.0, 64: 7.0}, "metal"),
-    "linear, Metal": ({1: 1.0, 2: 1.9, 4: 3.7, 8: 7.3, 16: 9.0, 64: 14.0}, "metal"),
-    "flat to 8, CUDA": ({1: 1.0, 4: 1.08, 8: 1.3, 9: 2.2, 16: 2.5, 64: 4.0}, "cuda"),
-    "Q4_0 taken for BF16": (SHAPES["Q4_0"], "BF16"),
-}
 HELD_OUT: Mapping[str, tuple[Mapping[int, float], str]] = {
     "tiles of 4": (stairs("1 1.6 2.2 1.3 2.1 2.7 3.3 2 2.8 3.4 4 2.8 3.5 4.1 4.7 3.6"), "Q8_0"),
     "tiles of 8": (stairs("1 1.9 2.3 2.5 2.9 3.1 3.4 2 2.9 3.2 3.5 3.8 4 4.3 4.5 3.4"), "BF16"),
@@ -122,7 +107,7 @@ HELD_OUT: Mapping[str, tuple[Mapping[int, float], str]] = {
 }
 
 
-KNOWN = {**CURVES, **FORMER, **HELD_OUT}
+KNOWN = {**CURVES, **HELD_OUT}
 SEEN = (CURVES, ACCEPTANCES, DRAFT_COSTS, 0)
 UNSEEN = (HELD_OUT, (0.35, 0.55, 0.75, 0.9), (0.06, 0.12, 0.25), 700)
 """Curves, acceptances, draft costs and first seed: SEEN may be used to choose constants, UNSEEN judges them."""

@@ -23,14 +23,10 @@ from operator import sub
 from pathlib import Path
 from typing import Any
 
-import accepted
 import card.page as card
-import confirm
 import msgspec
 from attention import Attention
 from batch import BatchResults
-from blocks import Blocks
-from busy import BusyRun
 from common import Comparison, Paged, T, arguments, half_width, times, write_one, write_page
 from everyday import Everyday
 from long import Long
@@ -87,7 +83,7 @@ COMPARED: dict[str, type[Comparison]] = {
 """Folders of comparisons."""
 
 KEPT: dict[str, type[Paged]] = {
-    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention), "blocks": Blocks, "busy": BusyRun,
+    **dict.fromkeys(("attention", "attention-avx2", "attention-avx512"), Attention),
     "everyday": Everyday, "returning": Returning,
 }  # fmt: skip
 """Folders of one file, which has the folder's name."""
@@ -103,8 +99,8 @@ def redraw(folder: Path) -> None:
         write_page(folder / name, kind)
     for name, one in _kept(folder, KEPT):
         write_one(folder / name / f"{name}.json", one)
-    for name, one in _kept(folder, {"accepted": accepted, "card": card, "confirm": confirm}):
-        one.write(folder / name)
+    if (folder / "card").is_dir():
+        card.write(folder / "card")
 
 
 def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
@@ -229,13 +225,10 @@ def numbers(folder: Path) -> dict[str, str]:
                 f"{who}/answers": str(figures.answers),
                 f"{who}/length": f"{figures.length:.2f}",
             }
-    for name, beside in read(folder, BusyRun, "*/busy.json").items():
-        out |= {f"{name}/{r.others}/{r.draft}": f"{r.times:.2f}" for r in beside.rates}
     for name, pairs in read(folder, Everyday, "*/everyday.json").items():
         for temp in pairs.pairs:
             out |= {f"{name}/{temp}/{key}": told for key, told in pairs.figures(temp).items()}
     out |= _batches(folder)
-    out |= {f"confirm/{name}": told for name, told in confirm.figures(folder / "confirm").items()}
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
     for name, one in drafts(folder).items():

@@ -25,13 +25,7 @@ from pyspec import SpeculativeLlama
 
 CONTENDERS = ("llama_cpp", "pyspec:none", "pyspec")
 OPTIONS = {"repeat": 3, "tokens": 64, "threads": 2, "title": "", "out": None, "contender": ""}
-HEAD = (
-    "contender",
-    "first thread",
-    "a pool's threads",
-    "pieces in a pool's threads",
-    "pool / first",
-)
+HEAD = ("contender", "first thread", "a pool's threads", "pieces in a pool's threads", "pool / first")  # fmt: skip
 POOL = 4
 ANSWERS = 4
 PROMPT = [{"role": "user", "content": "Tell me a long story about a dog."}]

@@ -22,8 +22,7 @@ from common import arguments
 from grid import costs_of, informed_speed
 from measure.oracle import oracle_speed
 from measure.report import table
-from measure.rounds import load_rounds
-from measure.simulate import Answer, Costs, Player, fixed_speed
+from measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds
 from msgspec.structs import replace
 
 from pyspec.policy.acceptance import Acceptance

@@ -31,7 +31,7 @@ HEAD = ("server", "first p50", "first p95", "second p50", "second p95")
 FOLLOW_UP = "Say that again in one sentence."
 
 
-class Returning(Made):
+class Returning(Made, kw_only=True):
     """The table, and how it was made."""
 
     rows: list[list[str]]
@@ -85,7 +85,7 @@ def main(words: Sequence[str] | None = None) -> None:
     rows = [[one, *(f"{s:.2f}" for s in medians(those).values())] for one, those in runs.items()]
     print(table(HEAD, rows))
     if options.out:
-        keep(Returning(*made_by("returning", words), rows), options.out / "returning.json")
+        keep(Returning(**made_by("returning", words), rows=rows), options.out / "returning.json")
 
 
 if __name__ == "__main__":

@@ -20,15 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import median, quantiles
 
-from common import (
-    Comparison,
-    Figures,
-    StreamedAnswer,
-    arguments,
-    compare,
-    resident,
-    streamed,
-)
+from common import Comparison, Figures, StreamedAnswer, arguments, compare, resident, streamed
 from measure.contenders import ServerProcess, llama_server
 from measure.questions import Question, load_questions
 from measure.report import table

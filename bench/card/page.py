@@ -27,12 +27,7 @@ from sequences import ALONE, JUDGED, measured  # noqa: E402
 from serve import ServeResults  # noqa: E402
 
 FOLDER = BENCH / "results" / "card"
-NUMBERS, TEMPS, DEPTHS, ROWS = (
-    (1, 4, 8, 16, 32, 64),
-    (0.0, 0.8),
-    (64, 1000, 4000),
-    (1, 2, 4, 8, 16, 32, 64),
-)
+NUMBERS, TEMPS, DEPTHS, ROWS = (1, 4, 8, 16, 32, 64), (0.0, 0.8), (64, 1000, 4000), (1, 2, 4, 8, 16, 32, 64)  # fmt: skip
 COMPARED = {
     "bench-t0": "wide target, T 0", "bench-t08": "wide target, T 0.8", "bench-t1": "wide target, T 1",
     "mixture-card": "mixture, experts on the card", "mixture-processor": "mixture, experts on the processor",
@@ -121,13 +116,8 @@ def outside(cells: Sequence[dict[str, Any]]) -> str:
     found = {
         (c["sequences"], c["contender"]): 1 - sum(c["decode_s"].values()) / c["whole"] for c in own
     }
-    rows = [
-        [
-            str(n),
-            *(f"{100 * found[n, who]:.1f} %" if (n, who) in found else "" for who in contenders),
-        ]
-        for n in NUMBERS
-    ]
+    shown = {key: f"{100 * share:.1f} %" for key, share in found.items()}
+    rows = [[str(n), *(shown.get((n, who), "") for who in contenders)] for n in NUMBERS]
     return table(["sequences", *contenders], rows)
 
 
@@ -142,10 +132,8 @@ def comparisons(compared: dict[str, Results | None]) -> str:
             rows.append(
                 [COMPARED[name], who, *(_compared(one, results) if one and results else [""] * 5)]
             )
-    return table(
-        ["", "mode", "times plain", "worst kind", "tokens a verify", "outside decodes", "8 rows"],
-        rows,
-    )
+    head = ["", "mode", "times plain", "worst kind", "tokens a verify", "outside decodes", "8 rows"]
+    return table(head, rows)
 
 
 def _compared(one: Any, results: Results) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, comb, erfc, sqrt
-from statistics import NormalDist
+from math import comb, erfc, sqrt
 
 import msgspec
 import numpy as np
@@ -69,12 +68,3 @@ def resampled_means(
     draw = np.random.default_rng(0).integers(0, n, (resamples, n))
     means: npt.NDArray[np.float64] = np.asarray(values)[draw].mean(axis=1)
     return means
-
-
-def sample_size(spread: float, bound: float) -> int:
-    """Questions needed to show that a loss is within a bound, if there is none: ((z(.975) + z(.8)) * spread / bound)^2.
-
-    Succeeds four times in five. spread: standard deviation of paired differences between questions.
-    """
-    z = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
-    return ceil((z * spread / bound) ** 2)

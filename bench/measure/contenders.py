@@ -7,7 +7,7 @@ Names of the peers, comma-separated:
     server                llama-server without speculation
     server-draft          llama-server, draft-simple at its default length
     server-draft:K        llama-server, draft-simple, at most K drafted tokens
-    server-eagle3[:K]     the same, draft-eagle3; and server-mtp, server-dflash and server-dspark
+    server-eagle3[:K]     the same, draft-eagle3
     server-ngram          llama-server, ngram-simple at its defaults
 
 Each gets the same token ids as pyspec. llama-server runs on 127.0.0.1 for as long as the run lasts.
@@ -37,7 +37,7 @@ from pyspec.errors import EngineError, OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 from pyspec.store.check import extra_buffers
-from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, kind_of_draft
+from pyspec.store.heads import EAGLE3, kind_of_draft
 from pyspec.text.tokens import Step
 
 from .errors import PeerMissing
@@ -46,7 +46,7 @@ from .tasks import Mode, Options
 
 _HINT = (
     "peers: llama_cpp, llama_cpp-lookup, server, server-ngram, and server-draft[-sampled][:K], "
-    "also with -eagle3, -mtp, -dflash or -dspark"
+    "also with -eagle3"
 )
 _START_S, _ANSWER_S = 120.0, 600.0
 _WEB = build_opener(ProxyHandler({}))  # a server on this machine is behind no proxy
@@ -151,9 +151,6 @@ _SPEC_TYPES = {
     "server": "",
     "server-draft": "draft-simple",
     "server-eagle3": "draft-eagle3",
-    "server-mtp": "draft-mtp",
-    "server-dflash": "draft-dflash",
-    "server-dspark": "draft-dspark",
     "server-ngram": "ngram-simple",
 }
 SAMPLED = "-sampled"
@@ -162,9 +159,6 @@ SAMPLED = "-sampled"
 _DRAFTING = {
     "server-draft": ("",),
     "server-eagle3": (EAGLE3,),
-    "server-mtp": (MTP, ASSISTANT),
-    "server-dflash": (DFLASH,),
-    "server-dspark": (DSPARK,),
 }
 """Peers that draft with a file, and the kinds of file, as in `kind_of_draft`; a head inside the target is no file."""
 
@@ -203,7 +197,7 @@ def open_peer(name: str, files: Files, server: Path | None) -> InProcess | Serve
                     f"{files.draft.name} is not a file for {_SPEC_TYPES[kind]}", "--peer-draft PATH"
                 )
             more += ["-md", str(files.draft), "-td", str(files.threads)]
-        elif kind != "server-mtp":
+        else:
             raise missing("llama-server needs a draft model", "--draft PATH")
     if sampled:
         more += ["--spec-draft-sampling", "probabilistic"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pyspec.errors import InputError
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.shapes import expand, time_at
 from pyspec.policy.types import (
@@ -33,6 +35,7 @@ from pyspec.policy.types import (
     SeqOutcome,
     table_bin,
 )
+from pyspec.store.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 
@@ -107,8 +110,16 @@ class Answer(msgspec.Struct):
 
 
 def save_rounds(path: Path, answers: Sequence[Answer]) -> None:
-    """Write answers as compressed msgpack; `bench/measure/rounds.py` reads them."""
+    """Write answers as compressed msgpack."""
     path.write_bytes(gzip.compress(msgspec.msgpack.encode(answers)))
+
+
+def load_rounds(path: Path) -> list[Answer]:
+    """Read what `save_rounds` wrote. Raises InputError for any other file."""
+    try:
+        return msgspec.msgpack.decode(gzip.decompress(read_named(path, 1 << 30)), type=list[Answer])
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+        raise InputError(f"{path} was not written by `bench/pair.py --rounds`: {error}") from None
 
 
 class Times:

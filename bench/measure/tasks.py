@@ -11,7 +11,7 @@ compiles  the answer's code is Python
 A mode is parts joined by `+`, in any order, each setting one thing:
 
     plain                     no speculation
-    strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed), confirm or phase
+    strict | margin[/K=V...]  the rule; K is theta, gap, budget, lookup (0: lookup is never relaxed) or confirm
     fixed:K | confidence:P | companion | auto    the draft length
     lookup | model | nothing  what drafts: only prompt lookup, only the draft model, no drafter; both by default
     apart                     above temperature 0 the target draws alone, and drafts are greedy
@@ -200,7 +200,7 @@ def _margin(part: str) -> Margin:
 
 
 _SETTINGS: dict[str, Callable[[str], Any]] = {
-    "lookup": lambda value: bool(float(value)), "confirm": int, "phase": str,
+    "lookup": lambda value: bool(float(value)), "confirm": int,
 }  # fmt: skip
 
 

@@ -24,8 +24,6 @@ from pyspec.errors import PyspecError
 
 BENCH = Path(__file__).parents[2] / "bench"
 GIVEN = ["QUESTIONS=questions.jsonl", "SERVER=llama-server"]
-STEMS = {"results/accepted/random-%.json": "eagle3"}
-"""What stands for % where not every word may."""
 
 INSIDE = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
 SHELL = {"for", "do", "done", "mkdir", "cd", "cp", "test", "tar", "rm", "cmake", "{", "}", "echo", "exit"}  # fmt: skip
@@ -41,7 +39,7 @@ def targets() -> list[str]:
     text = (BENCH / "Makefile").read_text(encoding="utf-8")
     rules = re.findall(r"^((?:results|\$\(MODELS\))/[^:=]+):(?! \w+ =)", text, re.MULTILINE)
     found = [name for line in rules for name in line.split()]
-    return [name.replace("%", STEMS.get(name, "q8_0")).replace("$(MODELS)", "build/models") for name in found]  # fmt: skip
+    return [name.replace("%", "q8_0").replace("$(MODELS)", "build/models") for name in found]  # fmt: skip
 
 
 def expanded(*goals: str) -> list[str]:

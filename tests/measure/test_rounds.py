@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from measure.contenders import Ours
-from measure.costs import measure_costs
 from measure.pair import record_answer
-from measure.rounds import load_rounds
-from measure.simulate import Answer, save_rounds
+from measure.simulate import Answer, load_rounds, save_rounds
 from measure.tasks import Options, parse_mode
 
 from pyspec.errors import InputError
@@ -113,21 +111,3 @@ def test_recording_ends_when_its_time_is_up(recorded: Any) -> None:
     llm, _, _ = recorded
     found = record_answer(llm, PROMPT, max_tokens=N, kmax=KMAX, until=0.0)
     assert all(t < 2 for t in (*found.models, *found.lookups))
-
-
-def test_costs_without_any_time_to_spare(recorded: Any) -> None:
-    """One row and two are measured all the same, at the depth that is quick to reach: no curve goes without them."""
-    llm, _, _ = recorded
-    costs = measure_costs(llm, PROMPT, kmax=2, depths=(8, 200), budget_s=0.0)
-    assert {depth: set(rows) for depth, rows in costs.target_ms.items()} == {8: {1, 2}}
-    assert costs.draft_step_ms > 0
-
-
-def test_drafts_that_are_timed_fit_a_batch(
-    open_llama: Callable[..., Any], tiny_target: Path, tiny_draft: Path, tiny_companion: Path
-) -> None:
-    """However long drafts may be, none is longer than what one decode verifies."""
-    llm = open_llama(tiny_target, draft=str(tiny_draft), companion=tiny_companion, n_batch=8)
-    costs = measure_costs(llm, PROMPT, kmax=32, depths=(8,), budget_s=0.0)
-    assert max(costs.companion_ms) < 8
-    assert max(costs.target_ms[8]) <= 8

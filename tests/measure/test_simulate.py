@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 from helpers.making import FLAT, synthetic
-from measure.rounds import load_rounds
-from measure.simulate import Costs, Player, Times, fixed_speed, save_rounds
+from measure.simulate import Costs, Player, Times, fixed_speed, load_rounds, save_rounds
 
 from pyspec.policy.simple import FixedPolicy
 from pyspec.policy.types import Place, Plan

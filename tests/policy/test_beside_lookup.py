@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from measure.rounds import load_rounds
-from measure.simulate import Costs, Player, Times
+from measure.simulate import Costs, Player, Times, load_rounds
 
 from pyspec.engine.profiles import read_prior
 from pyspec.policy.cost import CostCurve

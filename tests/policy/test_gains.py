@@ -8,8 +8,7 @@ from statistics import geometric_mean
 
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
-from measure.rounds import load_rounds
-from measure.simulate import Costs, Player, Times
+from measure.simulate import Costs, Player, Times, load_rounds
 from msgspec import structs
 
 from pyspec.policy.acceptance import Acceptance

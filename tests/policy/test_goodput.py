@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure.rounds import load_rounds
-from measure.simulate import Answer, Costs, Player, Times, fixed_speed
+from measure.simulate import Answer, Costs, Player, Times, fixed_speed, load_rounds
 from measure.synthetic import planted
 
 from pyspec.policy.acceptance import Acceptance

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from measure.questions import load_questions
-from measure.rounds import load_rounds
+from measure.simulate import load_rounds
 
 from pyspec.cli.server_options import _keys_in
 from pyspec.cli.streams import file_text, prompt_text
