@@ -16,7 +16,7 @@ import msgspec
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
-from pyspec.requests.fields import REFUSED, UndoneFields, refuse_undone
+from pyspec.requests.fields import HARMLESS, REFUSED, UndoneFields, refuse_undone
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.requests.shapes import Schema, check_inside, refusal
 from pyspec.sampling.chain import MIN_TOP_P
@@ -189,9 +189,10 @@ def _as_many(tokens: int | None) -> int | None:
 class ChatBody(Body):
     """The body of a chat completion."""
 
-    refused = (*REFUSED, "audio", "modalities", "web_search_options")
+    refused = (*REFUSED, "audio", "echo", "modalities", "web_search_options")
     harmless = (
-        "metadata", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store", "verbosity",
+        *HARMLESS, "add_special_tokens", "metadata",
+        "prompt_cache_key", "prompt_cache_retention", "service_tier", "store", "verbosity",
         "stream_options.include_obfuscation",
     )  # fmt: skip
 
@@ -209,6 +210,9 @@ class ChatBody(Body):
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
+    echo: Any = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     prediction: dict[str, Any] | None = None
 
     @property
@@ -224,7 +228,14 @@ class ChatBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """The chat as one record. Raises InputError."""
-        return [Record(messages=known(self.messages), form=CHAT, **self._record_fields(name))]
+        record = Record(messages=known(self.messages), form=CHAT, **self._record_fields(name))
+        if not record.goes_on:
+            hint = "end with text of the assistant's, and leave formats and forced calls out"
+            if self.continue_final_message:
+                raise InputError("continue_final_message finds no text to continue", hint)
+            if self.add_generation_prompt is False:
+                raise InputError("add_generation_prompt cannot be false here", hint)
+        return [record]
 
     def _record_fields(self, name: str) -> dict[str, Any]:
         """All of a record's fields but the messages. Raises InputError."""
@@ -257,13 +268,17 @@ class ChatBody(Body):
 class CompletionBody(Body, kw_only=True):
     """The body of a completion."""
 
-    refused = tuple(name for name in REFUSED if name != "suffix")
-    harmless = ("stream_options.include_obfuscation",)
+    refused = (*(name for name in REFUSED if name != "suffix"), "add_special_tokens")
+    harmless = (
+        *HARMLESS,
+        "stream_options.include_obfuscation",
+    )
 
     prompt: str | list[str | int | list[int]]
     suffix: str | None = None
     logprobs: int | None = None
     echo: bool | None = None
+    add_special_tokens: Any = None
     best_of: int | None = None
 
     form = COMPLETION

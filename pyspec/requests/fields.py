@@ -30,9 +30,19 @@ class Undone:
 
 
 def _unless(*values: Any) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, bool) or value not in values
+    """Whether a value is none of these; true is no 1."""
+    return lambda value: (
+        not any(
+            value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
+        )
+    )
 
 
+def _positive(value: Any) -> bool:
+    return type(value) not in (int, float) or value > 0
+
+
+_BUDGET = Undone(hint="use reasoning_budget", asks=_unless(-1))
 _STORED = Undone(
     "needs stored responses, and none are stored", "send the whole conversation as input"
 )
@@ -46,7 +56,37 @@ _ANYWHERE = {
     # llama-server's and vLLM's
     "n_predict": Undone(hint="use max_tokens", asks=_unless(-1)),
     "typ_p": Undone(asks=_unless(1)),
-    "top_n_sigma": Undone(asks=lambda v: type(v) not in (int, float) or v > 0),
+    "top_n_sigma": Undone(asks=_positive),
+    "adaptive_target": Undone(asks=_positive),
+    "chat_format": Undone("comes with the model"),
+    "grammar_lazy": Undone(hint="send tools, whose calls are held to their form"),
+    "grammar_triggers": Undone(hint="send tools, whose calls are held to their form"),
+    "lora": Undone(hint="merge the adapter into the model's file"),
+    "min_keep": Undone(asks=_positive),
+    "n_cmpl": Undone(hint="use n", asks=_unless(1)),
+    "n_indent": Undone(asks=_positive),
+    "parse_tool_calls": Undone("is always done", "leave tools out", _unless(True)),
+    "preserved_tokens": Undone(),
+    "reasoning_budget_message": Undone(),
+    "reasoning_budget_tokens": _BUDGET,
+    "reasoning_format": Undone("cannot be chosen", asks=_unless("auto", "deepseek")),
+    "repeat_last_n": Undone("is always 64", asks=_unless(64)),
+    "response_fields": Undone("cannot be chosen"),
+    "return_progress": Undone(),
+    "t_max_predict_ms": Undone(hint="use max_tokens, or close the connection", asks=_positive),
+    "thinking_forced_open": Undone(hint="use chat_template_kwargs"),
+    "guided_whitespace_pattern": Undone(),
+    "include_reasoning": Undone("is always done", "ask for none by enable_thinking", _unless(True)),
+    "include_stop_str_in_output": Undone(),
+    "kv_transfer_params": Undone(),
+    "logits_processors": Undone(hint="use logit_bias"),
+    "mm_processor_kwargs": Undone(),
+    "return_token_ids": Undone(hint="send the content to /tokenize"),
+    "return_tokens_as_token_ids": Undone(),
+    "skip_special_tokens": Undone("is always done", asks=_unless(True)),
+    "thinking_token_budget": _BUDGET,
+    "truncate_prompt_tokens": Undone(hint="shorten the prompt"),
+    "vllm_xargs": Undone(),
     "mirostat": Undone(),
     "min_tokens": Undone(),
     "ignore_eos": Undone(),
@@ -62,6 +102,11 @@ _ANYWHERE = {
     "num_ctx": Undone("is no matter of a request", "set the context when the server starts (-c)"),
 }  # fmt: skip
 UNDONE = _ANYWHERE | {
+    # of some kinds alone: vLLM's, and ollama's
+    "add_special_tokens": Undone("is always done", "send token ids", _unless(True)),
+    "echo": Undone(hint="use /v1/completions"),
+    "logprobs": Undone(hint="use /v1/chat/completions"),
+    "top_logprobs": Undone(hint="use /v1/chat/completions"),
     # OpenAI's
     "audio": Undone(hint="answers are text alone"),
     "modalities": Undone("has more than text", "answers are text alone", lambda v: set(v) != {"text"} and bool(v)),
@@ -87,6 +132,15 @@ UNDONE = _ANYWHERE | {
     "context": Undone(hint="send the conversation to /api/chat"),
 }  # fmt: skip
 """Every refused field of any kind of request."""
+
+HARMLESS = (
+    "backend_sampling", "cache_prompt", "id_slot", "n_cache_reuse", "n_keep", "post_sampling_probs",
+    "speculative.n_max", "speculative.n_min", "speculative.p_min", "sse_ping_interval", "t_max_prompt_ms",
+    "timings_per_token",
+    "cache_salt", "guided_decoding_backend", "length_penalty", "priority", "request_id",
+    "spaces_between_special_tokens",
+)  # fmt: skip
+"""llama-server's and vLLM's fields that may be ignored."""
 
 REFUSED = tuple(sorted(_ANYWHERE))
 """Names of the fields that are read of all kinds of request, to refuse them."""

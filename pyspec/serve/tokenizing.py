@@ -25,6 +25,8 @@ class TokenizeBody(msgspec.Struct):
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     add_special: bool | None = None
     add_special_tokens: bool | None = None
     parse_special: bool | None = None
@@ -61,6 +63,8 @@ def _tokens(batch: Batch, body: TokenizeBody) -> list[int]:
             messages=body.messages,
             tools=body.tools,
             chat_template_kwargs=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
             max_tokens=0,
         )
         (record,) = records_of(chat, "tokens")

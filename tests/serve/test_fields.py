@@ -13,10 +13,10 @@ import pytest
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, CompletionBody, decoded, records_of
-from pyspec.requests.fields import REFUSED, UNDONE
+from pyspec.requests.fields import HARMLESS, REFUSED, UNDONE
 from pyspec.serve.apis.llama_server import InfillBody
 from pyspec.serve.apis.messages import CountBody, MessagesBody
-from pyspec.serve.apis.ollama import OllamaText
+from pyspec.serve.apis.ollama import OllamaChat, OllamaOptions, OllamaText
 from pyspec.serve.apis.responses import ResponseCountBody, ResponsesBody
 from pyspec.serve.embedding import EmbeddingBody
 
@@ -34,7 +34,11 @@ ASKED = {
     CountBody: {"messages": MESSAGES},
 }
 KINDS = list(ASKED)
-ASKED |= {InfillBody: {"input_prefix": "hello"}, OllamaText: {"prompt": "hello"}}
+ASKED |= {
+    InfillBody: {"input_prefix": "hello"},
+    OllamaText: {"prompt": "hello"},
+    OllamaChat: {"messages": MESSAGES},
+}
 
 CALLS = [
     ("openai.resources.chat.completions", "Completions.create", "openai.types.chat.completion_create_params", ChatBody),
@@ -58,6 +62,94 @@ INSIDE = {
     "output_config.format", "output_format.schema", "output_format.type", "metadata.user_id",
 }  # fmt: skip
 """What is honoured of fields that are objects of settings."""
+
+LLAMA_SERVERS = re.findall(
+    r"\S+",
+    """
+    adaptive_target backend_sampling cache_prompt chat_format chat_template_kwargs dry_allowed_length dry_base
+    dry_multiplier dry_penalty_last_n dry_sequence_breakers dynatemp_exponent dynatemp_range frequency_penalty grammar
+    grammar_lazy grammar_triggers id_slot ignore_eos json_schema logit_bias lora max_tokens min_keep min_p mirostat n
+    n_cache_reuse n_cmpl n_indent n_keep n_predict parse_tool_calls post_sampling_probs presence_penalty preserved_tokens
+    reasoning_budget_message reasoning_budget_tokens reasoning_format repeat_last_n repeat_penalty response_fields
+    return_progress samplers seed speculative.n_max speculative.n_min speculative.p_min sse_ping_interval stop stream
+    t_max_predict_ms t_max_prompt_ms temperature thinking_forced_open timings_per_token top_k top_n_sigma top_p typ_p
+    typical_p xtc_probability xtc_threshold
+""",
+)
+"""Of its requests of any kind, at its commit of autumn 2026; mirostat's other settings do nothing without it."""
+
+VLLMS = re.findall(
+    r"\S+",
+    """
+    add_special_tokens allowed_token_ids bad_words cache_salt echo guided_choice guided_decoding_backend guided_grammar
+    guided_json guided_regex guided_whitespace_pattern ignore_eos include_reasoning include_stop_str_in_output
+    kv_transfer_params length_penalty logits_processors min_p min_tokens mm_processor_kwargs priority prompt_logprobs
+    repetition_penalty request_id return_token_ids return_tokens_as_token_ids skip_special_tokens
+    spaces_between_special_tokens stop_token_ids structured_outputs thinking_token_budget top_k truncate_prompt_tokens
+    use_beam_search vllm_xargs
+""",
+)
+
+ANY = ("chat_template_kwargs", "n_predict")
+"""llama-server's of chats alone, and of what is no chat."""
+
+OTHERS = [
+    *((kind, field) for kind in (ChatBody, InfillBody) for field in LLAMA_SERVERS if field not in ANY),
+    (InfillBody, "n_probs"), (InfillBody, "return_tokens"), (InfillBody, "n_predict"),
+    (InfillBody, "input_extra"), (InfillBody, "input_prefix"), (InfillBody, "input_suffix"),
+    *((kind, field) for kind in (ChatBody, CompletionBody) for field in VLLMS),
+    *((ChatBody, field) for field in (
+        "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "documents",
+    )),
+    *((kind, field) for kind in (OllamaChat, OllamaText) for field in (
+        "model", "stream", "format", "options", "think", "keep_alive", "logprobs", "top_logprobs", "truncate", "shift",
+    )),
+    *((OllamaChat, field) for field in ("messages", "tools")),
+    *((OllamaText, field) for field in ("prompt", "suffix", "images", "system", "template", "context", "raw")),
+]  # fmt: skip
+"""Other servers' fields."""
+
+
+@pytest.mark.parametrize("kind", {kind: None for kind, _ in OTHERS})
+def test_each_field_of_other_servers_is_in_one_list(kind):
+    found = {field: listed(kind, field) for each, field in OTHERS if each is kind}
+    assert {field: lists for field, lists in found.items() if len(lists) != 1} == {}
+
+
+OLLAMAS_LOADING = {
+    "num_ctx",
+    "num_batch",
+    "num_gpu",
+    "main_gpu",
+    "use_mmap",
+    "num_thread",
+    "num_keep",
+    "numa",
+}
+
+
+def test_each_option_of_ollama_is_done_refused_or_of_loading():
+    options = OLLAMAS_LOADING | {*OllamaOptions.__struct_fields__}
+    assert {
+        "seed", "num_predict", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "temperature", "repeat_penalty",
+        "presence_penalty", "frequency_penalty", "stop", "mirostat", *OLLAMAS_LOADING,
+    } <= options  # fmt: skip
+    for name in OllamaOptions.refused:
+        with pytest.raises(InputError, match=rf"^{name} "):
+            records(OllamaText, options={name: 2})
+    assert records(OllamaText, options={"num_ctx": 8}) == records(OllamaText)
+
+
+@pytest.mark.parametrize(
+    "field", [{"add_generation_prompt": False}, {"continue_final_message": True}]
+)
+def test_a_message_of_the_models_own_is_continued(field):
+    own = [*MESSAGES, {"role": "assistant", "content": "So"}]
+    assert records(ChatBody, messages=own, **field) == records(ChatBody, messages=own)
+    for more in ({}, {"messages": own, "response_format": {"type": "json_object"}}):
+        with pytest.raises(InputError, match=f"^{next(iter(field))} "):
+            records(ChatBody, **more, **field)
+
 
 SETTINGS = {name.split(".")[0] for name in INSIDE}
 
@@ -162,7 +254,14 @@ SAMPLES = {
     "user_profile_id": "u",
     "verbosity": "low",
     "workspace_id": "w",
-}
+    "add_special_tokens": False,
+    "cache_salt": "a",
+    "guided_decoding_backend": "xgrammar",
+    "id_slot": -1,
+    "request_id": "a",
+} | dict.fromkeys(
+    {*HARMLESS} - {"cache_salt", "guided_decoding_backend", "id_slot", "request_id"}, 1
+)
 """A value of each field that is harmless."""
 
 
@@ -195,7 +294,13 @@ def test_a_refused_field_is_named_on_the_page():
 
 
 WANTED = dict.fromkeys(UNDONE, True) | {
+    "add_special_tokens": False,
     "context": [1],
+    "include_reasoning": False,
+    "n_cmpl": 2,
+    "parse_tool_calls": False,
+    "reasoning_format": "none",
+    "skip_special_tokens": False,
     "modalities": ["text", "audio"],
     "n_probs": 3,
     "template": "{{ .Prompt }}",
@@ -210,6 +315,9 @@ WANTED = dict.fromkeys(UNDONE, True) | {
 """A value that asks for something, of each field that is refused."""
 
 NOTHING = {
+    "add_special_tokens": True, "adaptive_target": -1, "include_reasoning": True, "lora": [], "n_cmpl": 1,
+    "n_indent": 0, "parse_tool_calls": True, "reasoning_budget_tokens": -1, "reasoning_format": "auto",
+    "repeat_last_n": 64, "return_progress": False, "skip_special_tokens": True, "t_max_predict_ms": 0,
     "background": False, "container": None, "ignore_eos": False, "mcp_servers": [], "min_tokens": 0, "mirostat": 0,
     "modalities": ["text"], "n_predict": -1, "prompt_cache_options": {"mode": "explicit"}, "stop_token_ids": [],
     "suffix": "", "top_n_sigma": -1, "truncation": "disabled", "typ_p": 1,

@@ -9,7 +9,7 @@ import msgspec
 
 from pyspec.errors import AnswerFailed, InputError
 from pyspec.requests.bodies import Body, CompletionBody
-from pyspec.requests.fields import REFUSED
+from pyspec.requests.fields import HARMLESS, REFUSED
 from pyspec.requests.records import COMPLETION, Record
 from pyspec.serve.apis.completions import broken
 from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refusal, reader
@@ -30,13 +30,7 @@ class InfillBody(Body):
     """
 
     refused = (*(name for name in REFUSED if name != "n_predict"), "n_probs", "return_tokens")
-    harmless = (
-        "cache_prompt",
-        "id_slot",
-        "timings_per_token",
-        "post_sampling_probs",
-        "repeat_last_n",
-    )
+    harmless = HARMLESS
 
     input_prefix: str | None = None
     input_suffix: str | None = None

@@ -28,12 +28,13 @@ LINES = "application/x-ndjson"
 class _Options(msgspec.Struct, kw_only=True):
     """Members of `options` beside samplers. The rest concern loading the model, which the server's operator has decided."""
 
-    refused: ClassVar[tuple[str, ...]] = ("mirostat",)
+    refused: ClassVar[tuple[str, ...]] = ("mirostat", "repeat_last_n")
 
     seed: int | None = None
     stop: str | list[str] | None = None
     num_predict: int | None = None
     mirostat: Any = None
+    repeat_last_n: Any = None
 
 
 if TYPE_CHECKING:
@@ -50,12 +51,14 @@ _AS_MUCH_AS_FITS = -2
 class OllamaBody(Body):
     """Fields of both kinds of request. format: "json" or a schema. think: whether, or how hard."""
 
-    refused = tuple(name for name in REFUSED if name != "suffix")
+    refused = (*(name for name in REFUSED if name != "suffix"), "logprobs", "top_logprobs")
     harmless = ("keep_alive", "truncate", "shift")
 
     options: OllamaOptions | None = None
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None  # type: ignore[assignment]
+    logprobs: Any = None
+    top_logprobs: Any = None
     tools: list[dict[str, Any]] | None = None
 
     @property
