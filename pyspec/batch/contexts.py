@@ -24,8 +24,7 @@ from pyspec.engine.selection import Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
 from pyspec.sampling.limits import is_quantised
-from pyspec.store.attention import Attention, attention_of, streams_pay
-from pyspec.store.attention_times import TILE, Use, flash_type
+from pyspec.store.attention import flash_pays, flash_type
 from pyspec.store.words import AUTO, parse_devices
 
 log = logging.getLogger("pyspec")
@@ -36,7 +35,7 @@ MAX_SEQUENCES = 64
 """Largest number of sequences: cost curves end there."""
 
 FEW = 2
-"""Largest number of running sequences that draft in streams: unequal rows split into as many passes."""
+"""Largest number of running sequences that draft in streams: unequal rows split into as many passes. So many share a pool."""
 
 WASTE = 3
 """Streams may take so many times the cells of a pool."""
@@ -117,31 +116,21 @@ class Models:
             self.target.close()
             raise
 
-    def attention(self, n_seq: int, n_ctx: int, *, unified: bool) -> Attention:
-        """The attention kernels for n_seq sequences of n_ctx cells. unified: in a pool, not in streams."""
-        if not self.on_cpu or not self._flash:
-            return Attention(bool(self._flash))
-        use = self._use(n_seq, n_ctx)._replace(unified=unified)
-        return attention_of(Path(self.target.model_path), use, self._must_flash)
+    def flash(self, n_pooled: int, n_ctx: int) -> bool:
+        """Whether flash attention is on for sequences of n_ctx cells. n_pooled: how many share a pool.
 
-    def streams_pay(self, n_seq: int, n_ctx: int, pass_ms: float) -> bool:
-        """Whether streams are faster than a pool: as measured on a CPU; on a device, as llama.cpp's server assumes."""
-        if n_seq == 1 or not self.on_cpu:
-            return n_seq > 1
-        layers = int(llama_cpp.llama_model_n_layer(self.target.model))
-        path, use = Path(self.target.model_path), self._use(n_seq, n_ctx)
-        return streams_pay(path, use, layers, pass_ms, self._must_flash)
-
-    def _use(self, n_seq: int, n_ctx: int) -> Use:
+        Without it each row takes as long as for all cells of the pool; it is on for more than `FEW`.
+        """
         params = self.target.context_params
+        if self._flash != AUTO or is_quantised(params.type_v) or not self.on_cpu or n_pooled > FEW:
+            return bool(self._flash)
         rows = self.requested_rows[1] or params.n_ubatch
-        return Use(n_ctx, params.n_threads, n_seq, n_ubatch=rows, swa_full=params.swa_full)
+        path, threads = Path(self.target.model_path), params.n_threads
+        return flash_pays(path, n_ctx, threads, n_ubatch=rows, swa_full=params.swa_full)
 
-    @property
-    def _must_flash(self) -> bool | None:
-        """Whether flash attention must be on, or off; None for what is faster."""
-        free = self._flash == AUTO and not is_quantised(self.target.context_params.type_v)
-        return None if free else bool(self._flash)
+    def streams_pay(self, n_seq: int) -> bool:
+        """Whether streams are faster than a pool, in which each row checks the mask of every cell, or drafts of a few are."""
+        return n_seq > (FEW if self.on_cpu else 1)
 
     @staticmethod
     def _snapshots(path: Path, draft: Any, at_once: int, kwargs: Mapping[str, Any]) -> int:
@@ -194,8 +183,7 @@ class Models:
 class Contexts:
     """An engine over `n_slots` sequences.
 
-    n_ctx: tokens of a sequence. answering_rows: row limit of a decode while any sequence answers. Raises NoMemory, and as
-    `Assembly` does; smaller contexts may then be created.
+    n_ctx: tokens of a sequence. Raises NoMemory, and as `Assembly` does; smaller contexts may then be created.
     """
 
     def __init__(
@@ -209,12 +197,10 @@ class Contexts:
         self.n_slots, self.n_ctx, self.layout = n_slots, n_ctx, layout
         self.target = models.target
         self.drafter = models.parts.drafter
-        attention = models.attention(n_slots, n_ctx, unified=not layout.each)
-        own = self._replace_context(models.requested_rows, flash=attention.flash)
+        flash = models.flash(1 if layout.each else n_slots, n_ctx)
+        own = self._replace_context(models.requested_rows, flash=flash)
         self.n_batch = int(llama_cpp.llama_n_batch(own.ctx))
         self._n_ubatch = int(llama_cpp.llama_n_ubatch(own.ctx))
-        fewer = attention.below_tile and n_slots < TILE - 1
-        self.answering_rows = min(TILE - 1, self.n_batch) if fewer else self.n_batch
         self.assembly = Assembly(self.target, models.parts, options, n_seq=n_slots, n_ctx=n_ctx)
         self.engine, self.loop = self.assembly.engine, self.assembly.loop
 
@@ -228,7 +214,7 @@ class Contexts:
     def fill_rows(self, n_answering: int) -> int:
         """Prompt tokens that fit the next decode. With answers, as many as fit one pass with them."""
         if n_answering:
-            return min(self._n_ubatch, self.answering_rows) - n_answering
+            return min(self._n_ubatch, self.n_batch) - n_answering
         return self.n_batch
 
     def draft_rows(self, n_answering: int, n_running: int, filled: int) -> int:
@@ -238,7 +224,7 @@ class Contexts:
         """
         if self.layout.each and n_running > FEW:
             return 0  # unequal rows of streams split into several passes
-        return max(0, (self.answering_rows - filled) // max(1, n_answering) - 1)
+        return max(0, (self.n_batch - filled) // max(1, n_answering) - 1)
 
     def _replace_context(self, requested_rows: tuple[int, int], *, flash: bool) -> Any:
         """Replace the small context that the target was loaded with by one for all sequences.
@@ -293,18 +279,15 @@ def open_contexts(
     options: SideOptions,
     *,
     most: int | None,
-    pass_ms: float,
     must_pool: bool,
     must_stream: bool,
 ) -> Contexts:
     """Create contexts for `n_slots` sequences, or for half as many, and so on, until memory suffices.
 
-    most: limit on KV cells; None to insist on `n_slots`. pass_ms: see `Models.streams_pay`. must_pool, must_stream: rule the
-    other layout out. Raises NoMemory.
+    most: limit on KV cells; None to insist on `n_slots`. must_pool, must_stream: rule the other layout out. Raises NoMemory.
     """
     while True:
-        free = not (must_pool or must_stream)
-        streams = free and models.streams_pay(n_slots, n_ctx, pass_ms)
+        streams = not must_pool and models.streams_pay(n_slots)
         layout = lay_out(n_slots, n_ctx, needs, streams=streams, must_stream=must_stream)
         last = most is None or n_slots == 1
         try:

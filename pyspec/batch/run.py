@@ -303,8 +303,7 @@ class Batch:
         must_pool = bool(self._cells) or self._models.must_draft
         self._contexts = made = open_contexts(
             self._models, self.parallel, self._n_ctx, needs, self._side_options,
-            most=None if self._fixed else self._room, pass_ms=self._policies.curve.target.table()[1],
-            must_pool=must_pool, must_stream=self._exact,
+            most=None if self._fixed else self._room, must_pool=must_pool, must_stream=self._exact,
         )  # fmt: skip
         self.parallel, made.engine.temper = made.n_slots, self._pair.temper
         self.on_placed(self.placed)

@@ -20,7 +20,7 @@ import llama_cpp
 
 from pyspec.engine.tensor_places import TensorPlaces, has_experts
 from pyspec.errors import ModelInvalid
-from pyspec.store.attention_times import flash_type
+from pyspec.store.attention import flash_type
 from pyspec.store.devices import Device, buffer_names, count_layers, layer_devices, room_on
 from pyspec.store.gguf import Header
 from pyspec.store.header import read_header

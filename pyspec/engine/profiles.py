@@ -21,7 +21,6 @@ from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError
 from pyspec.policy.acceptance import Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve
-from pyspec.store.attention_times import VERIFIED
 from pyspec.store.devices import layer_devices
 from pyspec.store.files import file_sha256, write_whole
 from pyspec.store.shipped import came_with
@@ -162,7 +161,7 @@ def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) ->
     """Return the curve assumed before any measurement: the shape of the target's file type, and side models' shares by file size.
 
     The first rounds correct it; until then only its ratios matter. one_row_ms: the time of a row on this machine, as measured
-    before, 0 if unknown. Where it is known and `deeper` has timed the target's heads, that time is the cost of context.
+    before, 0 if unknown.
     """
     experts, size = experts_of(llm) or (None, max(1, llama_cpp.llama_model_size(llm.model)))
     shares = [max(0.02, side.size / size) for side in sides][:2]
@@ -171,12 +170,8 @@ def prior_curve(llm: Any, sides: Sequence[SideFile], one_row_ms: float = 0.0) ->
         return CostCurve.prior(device, 10.0, *shares, head=head, experts=experts)
     shape = _TYPES.get(int(llm.metadata.get("general.file_type", -1)), "")
     row = one_row_ms or 10.0
-    deeper, layers = getattr(llm, "deeper", None), llama_cpp.llama_model_n_layer(llm.model)
-    if one_row_ms and deeper:
-        adds = layers * deeper[0], layers * deeper[1]
-    else:
-        adds = (share := row * _depth_share(llm.model)), VERIFIED * share
-    deeper_ms = {1: adds[0], VERIFIED: adds[1]}
+    share = row * _depth_share(llm.model)
+    deeper_ms = {1: share, 8: 8 * share}
     return CostCurve.prior(shape, row, *shares, deeper=deeper_ms, head=head, experts=experts)
 
 

@@ -26,8 +26,7 @@ from pyspec.engine.offload import (
 from pyspec.engine.tensor_places import Overrides, tensor_places
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
-from pyspec.store.attention import Deeper, attention_of
-from pyspec.store.attention_times import Use
+from pyspec.store.attention import flash_pays
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.devices import device_array, layer_devices, rough_layers
 from pyspec.store.files import show, size_of
@@ -117,7 +116,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self.trust, self._snapshots = trust, snapshots
         self.devices = parse_devices(devices)
         self._chosen = layer_devices(self.devices) if layers != 0 or self.devices else []
-        self.deeper: Deeper | None = None
         kwargs["flash_attn"] = self._flash(Path(model_path), kwargs)
         self._device_array = device_array(self._chosen)
         self.places = tensor_places(n_cpu_moe, override_tensor, Path(model_path))
@@ -167,15 +165,13 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         must = self._chosen or kwargs.get("embedding") or kwargs.get("vocab_only")
         if flash != AUTO or must or is_quantised(kwargs.get("type_v")):
             return bool(flash)
-        use = Use(
+        return flash_pays(
+            path,
             kwargs["n_ctx"],
             kwargs["n_threads"],
             n_ubatch=kwargs.get("n_ubatch", 512),
             swa_full=kwargs.get("swa_full") is not False,
         )
-        found = attention_of(path, use)
-        self.deeper = found.deeper
-        return found.flash
 
     def _loading(self, model_path: str, kwargs: Mapping[str, Any]) -> Loading:
         """What llama_cpp.Llama's own arguments say of the load, and where layers go in the trial."""

@@ -1,46 +1,45 @@
-"""Whether flash attention pays: by times of attention on this machine, for the shape of a model's heads and windows.
+"""Whether flash attention pays: timed once on this machine, for the shape of a model's heads and windows.
 
 On a CPU, llama.cpp's flash attention takes each row through all cells by itself until a decode has as many rows as a tile,
 and some builds have no fast product for narrow heads. Without it, rows share one matrix product, but look at every cell of the
-KV cache, also at those of other sequences and at those that a sliding window hides. Which of the two costs less depends on heads,
-windows, depth, sequences, build and processor.
+KV cache, also at those that a sliding window hides. Which of the two costs less depends on heads, windows, depth, build and
+processor.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterator
-from functools import lru_cache
+import logging
+import os
+import tempfile
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
+import llama_cpp
 import numpy as np
 
-from pyspec.errors import PyspecError
-from pyspec.store.attention_times import (
-    BESIDE,
-    DEPTHS,
-    VERIFIED,
-    AttentionTimes,
-    Times,
-    Use,
-    behind,
-    depth_of_many,
-    times_of,
-)
-from pyspec.store.files import Stamp, stamp
+from pyspec._lib import release_workers
+from pyspec.errors import EngineError, PyspecError
+from pyspec.store.files import recall, remember
 from pyspec.store.gguf import Array, Header
 from pyspec.store.header import read_header
-from pyspec.store.machine import machine_memory
-from pyspec.store.toy import Heads
+from pyspec.store.llama_log import DROP, log_to
+from pyspec.store.machine import address_space_left, machine_memory, this_machine
+from pyspec.store.toy import Heads, write_toy
 
-_PLAIN_STEPS, _VERIFIES = 64, 16
-# of an answer of 128 tokens: half of them plain, half in verifies that yield four each
-_PIECES = 8  # of a prompt, each read at the cost of its middle
-_DEEPER = DEPTHS[-1] // DEPTHS[-2]  # a context's depths go on as those that are measured
+log = logging.getLogger("pyspec")
+
+DEEPEST = 4096
+"""Tokens of context behind which attention is timed, at most: a deeper text would take seconds to read."""
+
+_ANSWER = 128  # tokens of an answer, which are weighed against the reading of a prompt as deep as the context
+_CHUNK = 256  # rows of a prompt in a decode
+_TURNS, _ROW_TURNS = 2, 8
+_ROOM = 1 << 30  # bytes of address space that measuring may take
 _SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
+_WIDEST = 1024  # heads, or numbers of one: a header may claim anything
 
 _PERIODS = {
     "afmoe": 4, "cohere2": 4, "cohere2moe": 4, "exaone-moe": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5,
@@ -53,153 +52,154 @@ _PERIODS = {
 class Window(NamedTuple):
     """size: tokens that a layer with a sliding window sees. share: of the layers that have one."""
 
-    size: int
-    share: float
+    size: int = 0
+    share: float = 0.0
 
 
 class Shape(NamedTuple):
     """What attention's time depends on: the heads, the window of some layers, and the tokens of context in training."""
 
     heads: Heads
-    window: Window | None = None
-    n_ctx: int = 0
+    window: Window
+    n_ctx: int
 
 
-Deeper = tuple[float, float]
-"""Milliseconds that each token of context adds to a decode of one row, and of `VERIFIED` rows."""
+class Times(NamedTuple):
+    """Milliseconds of decodes with flash attention and without it: of a chunk of a prompt, and of a row of an answer."""
+
+    chunk: tuple[float, float]
+    row: tuple[float, float]
 
 
-class Attention(NamedTuple):
-    """flash: whether flash attention is on. below_tile: whether decodes beside answers should have fewer rows than its tile.
-
-    deeper: what context adds in one layer; None where that is not known.
-    """
-
-    flash: bool
-    below_tile: bool = False
-    deeper: Deeper | None = None
+def flash_type(flash: bool) -> int:
+    """Return llama.cpp's number for a context with flash attention or without."""
+    on, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return int(on if flash else off)
 
 
-class AttentionMs(NamedTuple):
-    """Milliseconds of a mean layer for reading prompts and answering them.
-
-    on: with flash attention; off: without; below: with it, prompts read in decodes of fewer rows than its tile has. deeper: what
-    context adds with it, and without; known for a single text.
-    """
-
-    on: float
-    off: float
-    below: float = math.inf
-    deeper: tuple[Deeper, ...] = ()
-
-    @property
-    def ms(self) -> float:
-        """The least time."""
-        return min(self.on, self.off, self.below)
-
-    @property
-    def best(self) -> Attention:
-        """What takes the least time."""
-        flash = self.ms < self.off or self.on <= self.off
-        one, verify = self.deeper[not flash] if self.deeper else (0.0, 0.0)
-        deeper = (one, verify) if min(one, verify) > 0.0 else None
-        return Attention(flash, flash and self.below < self.on, deeper)
-
-
-def attention_of(path: Path, use: Use, flash: bool | None = None) -> Attention:
-    """What is fastest for this model and use on the CPU; flash attention where it cannot be told, as in llama.cpp's programs.
-
-    flash: what was asked for, or must be.
-    """
-    found = _usable_ms(path, use, flash) if flash is not False else None
-    return Attention(flash is not False) if found is None else found.best
-
-
-def streams_pay(
-    path: Path, use: Use, layers: int, pass_ms: float, flash: bool | None = None
+def flash_pays(
+    path: Path, n_ctx: int, n_threads: int, *, n_ubatch: int = 512, swa_full: bool = True
 ) -> bool:
-    """Whether a stream for each of several sequences takes less time than a pool; False where it cannot be told.
+    """Whether flash attention is faster for this model on the CPU; True where that cannot be told, as in llama.cpp's programs.
 
-    In a pool every row looks at the cells of all sequences. In streams, prompt rows beside answers take a pass of their own over
-    the weights. pass_ms: milliseconds of a pass of one row. flash: see `attention_of`.
+    n_ctx: cells of a sequence, 0 for as many as the model was trained with. swa_full: whether layers with a sliding window keep
+    the cells outside it.
     """
-    pool, streams = (
-        _usable_ms(path, use._replace(unified=unified), flash) for unified in (True, False)
-    )
-    if pool is None or streams is None:
-        return False
-    passes = use.n_seq * depth_of_many(use) / BESIDE
-    return layers * streams.ms + passes * pass_ms < layers * pool.ms
-
-
-def _usable_ms(path: Path, use: Use, flash: bool | None) -> AttentionMs | None:
-    """Times of what the caller and memory allow; None where they cannot be measured."""
     shape = shape_of(path)
     if shape is None:
-        return None
-    use = use._replace(n_ctx=use.n_ctx or shape.n_ctx)
-    timed = times_of(shape.heads, use)
-    if timed is None:
-        return None
-    found = weigh(timed, use, shape.window)
-    if flash is False:
-        return found._replace(on=math.inf, below=math.inf)
-    if flash or _scores(shape.heads, use) > _MAX_SCORES * machine_memory():
-        return found._replace(off=math.inf)
-    return found
+        return True
+    n_ctx = n_ctx or shape.n_ctx
+    if _SCORE_BYTES * shape.heads.query * n_ubatch * n_ctx > _MAX_SCORES * machine_memory():
+        return True
+    depth = max(1, min(n_ctx, DEEPEST))
+    kind = f"flash attention of {shape[:2]} behind {depth}, {n_threads} threads, {swa_full=}"
+    known = recall(kind, this_machine())
+    if known not in ("on", "off"):
+        window = shape.window
+        depths = {depth, min(window.size, depth)} if window.share else {depth}
+        times = _measure(shape.heads, sorted(depths), n_threads)
+        if times is None:
+            return True
+        on, off = weigh(times, window, swa_full=swa_full)
+        log.info("attention behind %d tokens: %.1f ms with flash, %.1f without", depth, on, off)
+        known = "on" if on <= off else "off"
+        remember(kind, this_machine(), known)
+    return known == "on"
 
 
-def _scores(heads: Heads, use: Use) -> int:
-    cells = use.n_ctx * (use.n_seq if use.unified else 1)
-    return _SCORE_BYTES * heads.query * use.n_ubatch * cells
+def weigh(times: dict[int, Times], window: Window, *, swa_full: bool) -> tuple[float, float]:
+    """Return what a mean layer takes for a prompt and an answer, with flash attention and without.
 
+    times: by cells that rows see, those of the whole context last, and those of a window first if some layers have one.
+    """
+    depth, seen = max(times), min(times)
 
-# -- what a use takes --------------------------------------------------------------------------------------------------
+    def spent(cells: int, i: int) -> float:
+        reads = depth / min(_CHUNK, depth) * (1.0 - cells / (2.0 * depth))
+        # of the first tokens of a prompt, rows see less
+        return reads * times[cells].chunk[i] + _ANSWER * times[cells].row[i]
 
-
-def weigh(timed: AttentionTimes, use: Use, window: Window | None) -> AttentionMs:
-    """Return what a mean layer takes for prompts of each depth that fits, and for an answer behind each, all added up."""
-    size, share = window or Window(0, 0.0)
-    hidden = size if share else math.inf  # flash attention passes over what no row sees
-    masked = math.inf if use.swa_full else hidden
-    depths = list(_depths(use, timed.on[0].depth))
-
-    def all_(times: tuple[Times, ...], seen: float) -> float:
-        everything = (1.0 - share) * sum(_spent(times, depth, math.inf) for depth in depths)
-        return everything + (share and share * sum(_spent(times, depth, seen) for depth in depths))
-
-    on, off = use.n_seq * all_(timed.on, hidden), use.n_seq * all_(timed.off, masked)
-    if use.n_seq > 1:
-        less = [each._replace(read=timed.below) for each in timed.on if timed.below is not None]
-        return AttentionMs(on, off, use.n_seq * all_(tuple(less), hidden) if less else math.inf)
-    kinds = ((timed.on, hidden), (timed.off, masked))
-    return AttentionMs(on, off, deeper=tuple(_rises(*kind, share) for kind in kinds))
-
-
-def _depths(use: Use, depth: float) -> Iterator[float]:
-    yield depth
-    while use.n_seq == 1 and (depth := depth * _DEEPER) + VERIFIED <= use.n_ctx:
-        yield depth
-
-
-def _spent(times: tuple[Times, ...], depth: float, limit: float) -> float:
-    """Milliseconds of a prompt and an answer of which no row sees more than `limit` cells."""
-    middles = [(i + 0.5) * depth / _PIECES for i in range(_PIECES)]
-    reading = sum(behind(times, min(middle, limit)).read for middle in middles)
-    at = behind(times, min(depth, limit))
-    return depth / _PIECES * reading + _PLAIN_STEPS * at.plain + _VERIFIES * at.verify
-
-
-def _rises(times: tuple[Times, ...], seen: float, share: float) -> Deeper:
-    """What each token of context adds, in a mean layer."""
-    first, last = times[0], times[-1]
-    far = max(1.0, last.depth - first.depth)
-    # within a window it adds for a short while only
-    see = 1.0 if math.isinf(seen) else 1.0 - share
-    return (
-        see * max(0.0, last.plain - first.plain) / far,
-        see * max(0.0, last.verify - first.verify) / far,
+    on, off = (  # flash attention passes over what no row sees
+        (1.0 - window.share) * spent(depth, i) + window.share * spent(cells, i)
+        for i, cells in enumerate((seen, depth if swa_full else seen))
     )
+    return on, off
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+def _measure(heads: Heads, depths: list[int], n_threads: int) -> dict[int, Times] | None:
+    """Time a toy model; None if llama.cpp cannot make one with such heads here, or without room."""
+    if address_space_left() < _ROOM:  # ggml ends the process if an allocation fails
+        return None
+    with tempfile.TemporaryDirectory() as folder, log_to(DROP):
+        write_toy(path := Path(folder, "toy.gguf"), heads)
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers, params.use_extra_bufts = 0, False
+        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not model:
+            return None
+        both: list[_Cells] = []
+        try:
+            both += (_Cells(model, depths[-1], n_threads, flash=flash) for flash in (True, False))
+            return {depth: _times(both, depth) for depth in depths}
+        except EngineError:  # such heads, or so little memory
+            return None
+        finally:
+            for cells in both:
+                llama_cpp.llama_free(cells.context)
+            llama_cpp.llama_model_free(model)
+            release_workers()
+
+
+def _times(both: list[_Cells], depth: int) -> Times:
+    """Read as far as `depth`, and time the last chunk and a row behind it, in turns: a slow moment does not hit only one."""
+    chunk = min(_CHUNK, depth)
+    for cells in both:
+        cells.read(depth - chunk)
+
+    def least(n: int, turns: int) -> tuple[float, float]:
+        on, off = zip(*([cells.timed(n) for cells in both] for _ in range(turns)))
+        return min(on), min(off)
+
+    read = least(chunk, _TURNS)
+    for cells in both:
+        cells.read(depth)
+    return Times(read, least(1, _ROW_TURNS))
+
+
+class _Cells:
+    """A context of the toy model, whose one sequence holds `held` tokens."""
+
+    def __init__(self, model: Any, depth: int, n_threads: int, *, flash: bool) -> None:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = depth + 1, _CHUNK, _CHUNK
+        params.n_threads = params.n_threads_batch = n_threads
+        params.no_perf, params.flash_attn_type = True, flash_type(flash)
+        self.held, self.context = 0, llama_cpp.llama_init_from_model(model, params)
+        if not self.context:
+            raise EngineError("no context for timing attention")
+
+    def read(self, depth: int) -> None:
+        """Hold as many tokens."""
+        while (n := min(_CHUNK, depth - self.held)) > 0:
+            self._decode(n)
+            self.held += n
+
+    def timed(self, n: int) -> float:
+        """Milliseconds of a decode of n rows behind what is held; nothing of it stays."""
+        start = perf_counter()
+        self._decode(n)
+        ms = (perf_counter() - start) * 1e3
+        memory = llama_cpp.llama_get_memory(self.context)
+        llama_cpp.llama_memory_seq_rm(memory, 0, self.held, -1)
+        return ms
+
+    def _decode(self, n: int) -> None:
+        tokens = (llama_cpp.llama_token * n)()
+        if status := llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(tokens, n)):
+            raise EngineError(f"timing attention: llama_decode returned {status}")
 
 
 # -- the shape ---------------------------------------------------------------------------------------------------------
@@ -207,13 +207,6 @@ def _rises(times: tuple[Times, ...], seen: float, share: float) -> Deeper:
 
 def shape_of(path: Path) -> Shape | None:
     """Return the shape of a model's attention by its header: the widest layer's heads; None where the header does not say."""
-    with contextlib.suppress(PyspecError):
-        return _shape_in(path, stamp(path))
-    return None
-
-
-@lru_cache(maxsize=8)  # a header with a large vocabulary takes .2 s to read, and each layout asks
-def _shape_in(path: Path, _state: Stamp) -> Shape | None:
     with contextlib.suppress(PyspecError, TypeError, ValueError, KeyError, ZeroDivisionError):
         header = read_header(path, weights=False)
 
@@ -234,10 +227,7 @@ def _shape_in(path: Path, _state: Stamp) -> Shape | None:
     return None
 
 
-_WIDEST = 1024  # heads, or numbers of one: a header may claim anything
-
-
-def _window(header: Header) -> Window | None:
+def _window(header: Header) -> Window:
     """The window of some layers, by their pattern: a flag for each, or of how many one sees everything."""
     size, key = header.of_arch("attention.sliding_window"), "attention.sliding_window_pattern"
     pattern = header.of_arch(key) or _PERIODS.get(header.architecture)
@@ -245,4 +235,4 @@ def _window(header: Header) -> Window | None:
         share = float(np.mean(header.array(f"{header.architecture}.{key}") != 0))
     else:
         share = 1.0 - 1.0 / int(pattern) if isinstance(pattern, int) and pattern > 0 else 0.0
-    return Window(size, share) if isinstance(size, int) and size > 0 and share > 0.0 else None
+    return Window(size, share) if isinstance(size, int) and size > 0 and share > 0.0 else Window()

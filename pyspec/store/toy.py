@@ -1,13 +1,12 @@
 """A model of one layer that costs next to nothing but its attention, which is that of a real model.
 
 llama.cpp's time for attention depends on the number of heads and their widths, not on weights. So a file of a few hundred
-kilobytes, with random weights, tells how long attention takes behind thousands of tokens, which a real model would have to read.
+kilobytes tells how long attention takes behind thousands of tokens, which a real model would have to read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,20 +30,19 @@ class Heads(NamedTuple):
 
 
 def write_toy(path: Path, heads: Heads) -> None:
-    """Write the model as a GGUF of the architecture "llama"."""
-    values, tensors = _header(heads), _tensors(heads)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values))
+    """Write the model as a GGUF of the architecture "llama", with random weights."""
+    values = _header(heads)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors := _tensors(heads)), len(values))
     head += b"".join(_text(key) + _value(value) for key, value in values.items())
-    data = bytearray()
+    data, random = b"", np.random.default_rng(0)
     for name, shape in tensors.items():
-        sizes = struct.pack(f"<{len(shape)}Q", *shape)
-        head += _text(name) + struct.pack("<I", len(shape)) + sizes
+        head += _text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
         head += struct.pack("<IQ", 0, len(data))  # type 0 is F32
-        data += _padded(_weights(shape))
+        data += _padded((0.1 * random.standard_normal(shape)).astype("<f4").tobytes())
     path.write_bytes(_padded(head) + data)
 
 
-def _header(heads: Heads) -> Mapping[str, str | int | float]:
+def _header(heads: Heads) -> dict[str, str | int | float]:
     return {
         "general.architecture": "llama",
         "tokenizer.ggml.model": "no_vocab",
@@ -62,7 +60,7 @@ def _header(heads: Heads) -> Mapping[str, str | int | float]:
     }
 
 
-def _tensors(heads: Heads) -> Mapping[str, Sequence[int]]:
+def _tensors(heads: Heads) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights, inner dimension first."""
     return {
         "token_embd.weight": (_WIDTH, _WORDS),
@@ -79,14 +77,8 @@ def _tensors(heads: Heads) -> Mapping[str, Sequence[int]]:
     }
 
 
-def _weights(shape: Sequence[int]) -> bytes:
-    random = np.random.default_rng(len(shape))
-    return (0.1 * random.standard_normal(int(np.prod(shape)))).astype("<f4").tobytes()
-
-
 def _text(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack("<Q", len(raw)) + raw
+    return struct.pack("<Q", len(text)) + text.encode()
 
 
 def _value(value: str | float) -> bytes:

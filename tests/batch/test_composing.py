@@ -25,7 +25,6 @@ def composer(
         layout=SimpleNamespace(each=each),
         n_slots=16,
         n_batch=512,
-        answering_rows=512,
         fill_rows=lambda n: 128 if n else 512,
     )
     curve = SimpleNamespace(target=SimpleNamespace(table=lambda: [row_ms * n for n in range(65)]))

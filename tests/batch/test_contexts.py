@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from helpers.answers import counters
-from helpers.devices import LAYERS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.batch.contexts import WASTE, Layout, best_parallel, lay_out
 from pyspec.batch.prefix_cache import common
-from pyspec.engine.round import Loop
-from pyspec.requests.records import Record
 
 
 @given(
@@ -61,23 +57,3 @@ def test_common_beginning(a, b):
     while slow < min(len(a), len(b) - 1) and a[slow] == b[slow]:
         slow += 1
     assert common(a, b) == slow
-
-
-@pytest.mark.skipif(LAYERS != 0, reason="a rule for processors")
-@pytest.mark.parametrize("draft", ["none", "lookup"])
-def test_decodes_beside_answers_stay_under_an_attention_tile(open_batch, monkeypatch, draft):
-    """On a CPU, 64 rows and more would compute attention over the cells of every other sequence."""
-    rows = []
-    round_ = Loop.round
-
-    def counted(self, runs, *more):
-        answering = any(run.missing == 0 for run in runs)
-        before = counters(self.engine).rows[0]
-        steps = round_(self, runs, *more)
-        rows.append(counters(self.engine).rows[0] - before if answering else 0)
-        return steps
-
-    monkeypatch.setattr(Loop, "round", counted)
-    records = [Record(id=str(i), prompt=chr(97 + i) * 150, max_tokens=4 + 3 * i) for i in range(12)]
-    list(open_batch(draft=draft, parallel=4).run(records))
-    assert max(rows) == 63

@@ -56,7 +56,7 @@ def test_one_prompt_is_read_at_a_time(open_batch, work):
     assert all(sum(n > 1 for n in each) <= 1 for each in fills)
 
 
-@pytest.mark.parametrize(("parallel", "draft"), [(4, "none"), (16, "lookup")])
+@pytest.mark.parametrize(("parallel", "draft"), [(2, "none"), (16, "lookup")])
 def test_drafts_and_few_sequences_share_a_pool(open_batch, parallel, draft):
     """Unequal rows would fall apart into several passes."""
     batch = open_batch(parallel=parallel, draft=draft)

@@ -6,14 +6,12 @@ import gc
 import json
 import time
 
-import llama_cpp
 import msgspec
 import pytest
 
-from pyspec.engine.learned import MAX_CHANGE, PairFacts, PairMemory
+from pyspec.engine.learned import MAX_CHANGE, PairFacts
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import Experience
-from pyspec.policy.lengths import Auto
 from pyspec.policy.switch import SwitchState
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.verification import Margin, Strict
@@ -146,24 +144,6 @@ def test_times_are_kept_unless_others_used_the_machine(pair, quiet, crowded, kep
     again = pair().curve.target
     assert (again.time(3) == pytest.approx(5.0, rel=0.05)) is kept
     assert bool(again.seen()) is kept
-
-
-def test_what_context_adds_is_known_from_the_measurement(pair):
-    """In each layer, for one row and for eight, once the machine's own time of a row is known."""
-    llm = pair()
-    teach(llm)
-    for _ in range(3):
-        llm.curve.target.observe(1, 3.0)
-    llm.close()
-    again = pair()
-    again.deeper = (0.001, 0.004)
-    sides = again.assembly.sides
-    target = PairMemory(again, sides).begin(again, sides, Auto()).curve.target
-    target.hope = 1.0
-    shallow, deep = list(target.table(0)[:9]), list(target.table(1024)[:9])
-    layers = llama_cpp.llama_model_n_layer(again.model)
-    for rows, adds in ((1, 1.024), (8, 4.096)):
-        assert deep[rows] - shallow[rows] == pytest.approx(layers * adds)
 
 
 def test_other_files_or_threads_have_their_own(pair, open_llama, tiny_target, tiny_draft):

@@ -15,7 +15,7 @@ from llama_cpp import llama_cpp as library
 
 from pyspec import SpeculativeLlama
 from pyspec.batch.run import Batch
-from pyspec.store import attention_times
+from pyspec.store import attention
 from pyspec.store.toy import Heads
 
 pytestmark = pytest.mark.skipif(
@@ -82,10 +82,7 @@ def test_a_batch_leaves_none(tiny_target, left):
 
 def test_measuring_leaves_none(left):
     """It runs in the thread that loads a model, which answers no request in a server."""
-    assert (
-        left(lambda: attention_times._measure(Heads(2, 2, 8, 8), attention_times.Use(64, 2), (8,)))
-        == 0
-    )
+    assert left(lambda: attention._measure(Heads(2, 2, 8, 8), [8], 2)) == 0
 
 
 def test_a_fork_does_not_wait_for_its_parents_workers(tiny_target):

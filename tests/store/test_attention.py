@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import llama_cpp
@@ -14,55 +13,134 @@ from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store import attention
-from pyspec.store.attention import Attention, AttentionMs, Window, attention_of, shape_of, weigh
-from pyspec.store.attention_times import TILE, AttentionTimes, Times, Use
+from pyspec.store.attention import DEEPEST, Times, Window, flash_pays, shape_of, weigh
 from pyspec.store.gguf import parse_header
 from pyspec.store.toy import Heads
 
-USE = Use(512, 1)
-TIMED = AttentionTimes(
-    (Times(64, 0.1, 1.0, 1.0), Times(256, 0.2, 1.0, 1.0)),
-    (Times(64, 0.05, 1.0, 1.0), Times(256, 0.15, 1.0, 1.0)),
-)
-"""Off reads faster; both take as much more behind a deeper context."""
-
+HEADS = Heads(4, 2, 8, 8)
 ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What the measurement finds, and what it was asked."""
-    found, asked = [TIMED], []
+    """What the measurement finds behind every depth, and what it was asked."""
+    found, asked = [Times((1.0, 1.0), (1.0, 0.5))], []
 
-    def times_of(*what):
+    def measure(*what):
         asked.append(what)
-        return found[0]
+        return found[0] and dict.fromkeys(what[1], found[0])
 
-    monkeypatch.setattr(attention, "times_of", times_of)
+    monkeypatch.setattr(attention, "_measure", measure)
     return found, asked
 
 
+# -- the measurement ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depths", [[1], [64], [64, 600]])
+def test_a_toy_is_timed(depths):
+    times = attention._measure(HEADS, depths, 1)
+    assert list(times) == depths
+    assert all(ms > 0.0 for each in times.values() for pair in each for ms in pair)
+
+
+def test_impossible_heads_are_not_timed():
+    """llama.cpp makes no model of them."""
+    assert attention._measure(Heads(3, 2, 7, 8), [8], 1) is None
+
+
+def test_without_room_nothing_is_timed(monkeypatch):
+    """Ggml ends the process if an allocation fails."""
+    monkeypatch.setattr(attention, "address_space_left", lambda: 1 << 20)
+    assert attention._measure(HEADS, [8], 1) is None
+
+
 @pytest.mark.parametrize(
-    ("times", "best"),
+    ("depth", "chunk", "row", "on"),
     [
-        (AttentionMs(1.0, 2.0), Attention(True)),
-        (AttentionMs(2.0, 1.0), Attention(False)),
-        (AttentionMs(2.0, 1.5, 1.0), Attention(True, True)),
-        (AttentionMs(1.0, 1.5, 1.2), Attention(True, False)),
-        (AttentionMs(3.0, 1.0, 2.0), Attention(False, False)),
+        (4000, (30.0, 37.0), (2.0, 0.5), False),  # rows through all cells alone, as AMX has it
+        (1000, (15.0, 25.0), (0.2, 0.18), True),  # a slow product without it, as on AVX2
+        (64, (1.0, 2.0), (0.1, 0.1), True),
+        (64, (1.0, 1.0), (0.1, 0.1), True),  # llama.cpp's own choice between equals
     ],
 )
-def test_what_takes_least_is_best(times, best):
-    """Of flash attention, none, and flash attention in small decodes."""
-    assert times.best == best
+def test_reading_and_answering_are_weighed(depth, chunk, row, on):
+    flash, without = weigh({depth: Times(chunk, row)}, Window(), swa_full=True)
+    assert (flash <= without) is on
 
 
-def test_what_context_adds_is_that_of_the_choice():
-    """With flash attention or without; where nothing could be told apart, it is not known."""
-    rises = ((0.5, 4.0), (0.1, 0.3))
-    assert AttentionMs(2.0, 1.0, deeper=rises).best == Attention(False, deeper=(0.1, 0.3))
-    assert AttentionMs(1.0, 2.0, deeper=rises).best == Attention(True, deeper=(0.5, 4.0))
-    assert AttentionMs(1.0, 2.0, deeper=((0.0, 4.0), rises[1])).best.deeper is None
+def test_a_prompt_as_deep_as_the_context_is_read():
+    """In chunks that on average see half of it, and an answer of 128 tokens sees all."""
+    times = {1024: Times((8.0, 4.0), (0.25, 0.5))}
+    assert weigh(times, Window(), swa_full=True) == (4 * 8 / 2 + 32, 4 * 4 / 2 + 64)
+
+
+def test_a_window_spares_flash_attention_what_it_hides():
+    """Without it, rows look at all cells that are kept."""
+    times = {512: Times((1.0, 1.0), (1.0, 1.0)), 4096: Times((8.0, 8.0), (8.0, 8.0))}
+    all_ = weigh(times, Window(), swa_full=True)
+    assert all_[0] == all_[1]
+    on, off = weigh(times, Window(512, 0.75), swa_full=True)
+    assert (on < all_[0], off) == (True, all_[1])
+    on, off = weigh(times, Window(512, 0.75), swa_full=False)
+    assert on == off < all_[0]
+
+
+# -- what is asked and kept --------------------------------------------------------------------------------------------
+
+
+def test_it_is_measured_once(tiny_target, measured):
+    assert [flash_pays(tiny_target, 512, 1) for _ in range(3)] == [False] * 3
+    assert len(measured[1]) == 1
+
+
+@pytest.mark.parametrize("what", ["depth", "threads", "processor", "windows"])
+def test_what_may_change_it_is_measured_again(tiny_target, measured, monkeypatch, what):
+    flash_pays(tiny_target, 512, 1)
+    if what == "processor":
+        other = attention.this_machine()._replace(realpath="another")
+        monkeypatch.setattr(attention, "this_machine", lambda: other)
+    full = what != "windows"
+    flash_pays(tiny_target, 500 if what == "depth" else 512, 1 + (what == "threads"), swa_full=full)
+    assert len(measured[1]) == 2
+
+
+def test_two_files_of_one_shape_share_it(tmp_path, measured):
+    for name in ("a.gguf", "b.gguf"):
+        flash_pays(tiny.write(tmp_path / name), 512, 1)
+    assert len(measured[1]) == 1
+
+
+@pytest.mark.parametrize(("n_ctx", "depth"), [(0, 4096), (100, 100), (1 << 14, DEEPEST)])
+def test_it_is_timed_behind_the_context(tiny_target, measured, n_ctx, depth):
+    """0 tokens of context are llama.cpp's word for those of training; very deep ones are not read."""
+    flash_pays(tiny_target, n_ctx, 1)
+    assert measured[1][0][1] == [depth]
+
+
+@pytest.mark.parametrize(("n_ctx", "depths"), [(256, [64, 256]), (32, [32])])
+def test_windows_are_timed_as_well(tmp_path, measured, monkeypatch, n_ctx, depths):
+    window = Window(64, 0.75)
+    monkeypatch.setattr(attention, "_window", lambda _header: window)
+    flash_pays(tiny.write(tmp_path / "m.gguf"), n_ctx, 1)
+    assert measured[1][0][1] == depths
+
+
+def test_what_cannot_be_timed_has_flash_attention(tiny_target, measured):
+    """And is tried again."""
+    measured[0][0] = None
+    assert [flash_pays(tiny_target, 512, 1) for _ in range(2)] == [True] * 2
+    assert len(measured[1]) == 2
+
+
+def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypatch):
+    """Without flash attention, the scores of a micro-batch lie in memory."""
+    monkeypatch.setattr(attention, "machine_memory", lambda: 1 << 20)
+    assert flash_pays(tiny_target, 16, 1, n_ubatch=16) is False
+    assert flash_pays(tiny_target, 1 << 20, 1) is True
+
+
+# -- the shape ---------------------------------------------------------------------------------------------------------
 
 
 def test_heads_are_the_files(tiny_target):
@@ -73,58 +151,23 @@ def test_heads_are_the_files(tiny_target):
 
 def test_a_file_without_heads_has_flash_attention(tiny_recurrent):
     assert shape_of(tiny_recurrent) is None
-    assert attention_of(tiny_recurrent, USE) == Attention(flash=True)
-
-
-def test_a_window_spares_flash_attention_what_it_hides():
-    """Without it, rows look at all cells that are kept: it is on where a context is much deeper than the windows."""
-    window = Window(64, 0.75)
-    assert not weigh(TIMED, Use(512, 1), None).best.flash
-    assert not weigh(TIMED, Use(4096, 1), None).best.flash
-    assert weigh(TIMED, Use(4096, 1), window).best.flash
-    assert not weigh(TIMED, Use(4096, 1, swa_full=False), window).best.flash
-
-
-def test_a_window_that_nothing_outgrows_changes_nothing():
-    assert weigh(TIMED, USE, Window(4096, 0.5))[:2] == pytest.approx(weigh(TIMED, USE, None)[:2])
-
-
-def test_context_adds_to_the_layers_that_see_it():
-    """With flash attention those without a window; without it all of them, while the others keep all cells."""
-    timed = AttentionTimes(*[(Times(64, 1.0, 1.0, 2.0), Times(264, 1.0, 2.0, 6.0))] * 2)
-    on, off = weigh(timed, USE, Window(64, 0.75)).deeper
-    assert on == pytest.approx((0.00125, 0.005))
-    assert off == pytest.approx((0.005, 0.02))
-
-
-def test_many_texts_are_weighed_at_one_depth():
-    """Each reads its prompt, in decodes of fewer rows than a tile where that is less, and answers."""
-    once, more = Times(192, 0.5, 1.0), Times(192, 1.0, 2.0)
-    use = Use(4096, 1, n_seq=4)
-    assert weigh(AttentionTimes((once,), (more,), 0.25), use, None)[:3] == (640.0, 1280.0, 448.0)
-    assert weigh(AttentionTimes((once,), (more,)), use, None).below == math.inf
-
-
-def test_a_context_of_the_training_length_is_as_deep(tiny_target, measured):
-    """0 tokens of context are llama.cpp's word for it."""
-    attention_of(tiny_target, USE._replace(n_ctx=0))
-    assert measured[1][0][1].n_ctx == 4096
+    assert flash_pays(tiny_recurrent, 512, 1)
 
 
 @pytest.mark.parametrize(
     ("arch", "keys", "window"),
     [
         ("gemma3", {"sliding_window": 512}, Window(512, pytest.approx(5 / 6))),
-        ("gemma3", {}, None),
-        ("gemma3", {"sliding_window": 0}, None),
+        ("gemma3", {}, Window()),
+        ("gemma3", {"sliding_window": 0}, Window()),
         (
             "gemma4",
             {"sliding_window": 512, "sliding_window_pattern": [True, True, False, True]},
             Window(512, 0.75),
         ),
         ("gpt-oss", {"sliding_window": 128, "sliding_window_pattern": 4}, Window(128, 0.75)),
-        ("phi3", {"sliding_window": 2047}, None),
-        ("llama", {"sliding_window": 4096}, None),
+        ("phi3", {"sliding_window": 2047}, Window()),
+        ("llama", {"sliding_window": 4096}, Window()),
     ],
 )
 def test_windows_are_the_headers(tmp_path, arch, keys, window):
@@ -138,57 +181,14 @@ def test_windows_are_the_headers(tmp_path, arch, keys, window):
     assert attention._window(parse_header(path)) == window
 
 
-def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypatch):
-    """Without flash attention, the scores of a micro-batch lie in memory."""
-    monkeypatch.setattr(attention, "machine_memory", lambda: 1 << 20)
-    assert attention_of(tiny_target, Use(16, 1)).flash is False
-    assert attention_of(tiny_target, USE._replace(n_ctx=1 << 20)).flash is True
-
-
-def test_what_is_asked_for_is_what_there_is(tiny_target, measured):
-    many, (on,), (off,) = USE._replace(n_seq=4), TIMED.on[:1], TIMED.off[:1]
-    measured[0][:] = [AttentionTimes((on,), (off,), on.read / 2)]
-    assert attention_of(tiny_target, many, flash=True) == Attention(True, below_tile=True)
-    assert attention_of(tiny_target, USE, flash=False) == Attention(False)
-
-
-# -- streams or a pool -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("pool", "streams", "pay"),
-    [
-        (AttentionMs(3.0, 2.0), AttentionMs(3.0, 1.0), True),
-        (AttentionMs(3.0, 2.0), AttentionMs(3.0, 2.5), False),
-        (
-            AttentionMs(3.0, 2.0),
-            AttentionMs(3.0, 1.9),
-            False,
-        ),  # less than its further passes over the weights take
-        (None, AttentionMs(3.0, 2.0), False),
-    ],
-)
-def test_streams_pay_by_measured_times(tiny_target, monkeypatch, pool, streams, pay):
-    """Attention over the cells of all sequences, against passes of their own for prompts."""
-    monkeypatch.setattr(
-        attention, "_usable_ms", lambda _path, use, _: pool if use.unified else streams
-    )
-    assert attention.streams_pay(tiny_target, Use(256, 1, n_seq=4), 10, 1.0) is pay
-
-
 # -- who follows it ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def found(monkeypatch):
-    def set_(flash, below_tile=False):
+    def set_(flash):
         for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
-            monkeypatch.setattr(
-                f"{module}.attention_of",
-                lambda _path, _use, asked=None: Attention(
-                    flash if asked is None else asked, below_tile
-                ),
-            )
+            monkeypatch.setattr(f"{module}.flash_pays", lambda *_given, **_more: flash)
 
     return set_
 
@@ -221,14 +221,34 @@ def test_where_there_is_no_choice_it_is_on(tiny_target, found, chosen, options):
     assert TargetLlama._flash(target, tiny_target, given)
 
 
-@pytest.mark.parametrize("flash", [True, False])
-@pytest.mark.parametrize("below_tile", [True, False])
-def test_contexts_follow_it(tiny_target, found, flash, below_tile):
-    """With their number of sequences, and so do the rows of their decodes."""
-    found(flash, below_tile)
+@pytest.mark.parametrize(
+    ("n_slots", "layout", "kind"),
+    [(1, Layout(64), OFF), (4, Layout(256, 64), OFF), (2, Layout(128), OFF), (4, Layout(256), ON)],
+)
+def test_contexts_follow_it(tiny_target, found, n_slots, layout, kind):
+    """But where many share a pool, whose cells each row would look at."""
+    found(flash=False)
     models = Models(str(tiny_target), "none", "none", n_threads=1)
-    contexts = Contexts(models, 4, 64, Layout(256))
-    assert models.target.context_params.flash_attn_type == (ON if flash else OFF)
-    assert (contexts.answering_rows < TILE) is below_tile
+    contexts = Contexts(models, n_slots, 64, layout)
+    assert models.target.context_params.flash_attn_type == kind
     contexts.close()
     models.close()
+
+
+@pytest.mark.parametrize(("flash", "kind"), [(True, ON), (False, OFF)])
+def test_contexts_have_what_was_asked_for(tiny_target, found, flash, kind):
+    found(not flash)
+    models = Models(str(tiny_target), "none", "none", n_threads=1, flash_attn=flash)
+    contexts = Contexts(models, 1, 64, Layout(64))
+    assert models.target.context_params.flash_attn_type == kind
+    contexts.close()
+    models.close()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "streams"), [(True, (False, False, True)), (False, (False, True, True))]
+)
+def test_streams_are_for_more_than_may_draft(cpu, streams):
+    """On a CPU; on a device for all, as llama.cpp's server assumes."""
+    models = SimpleNamespace(on_cpu=cpu)
+    assert tuple(Models.streams_pay(models, n) for n in (1, 2, 3)) == streams

@@ -19,14 +19,9 @@ def settle_attention(put: Callable[[Any, str, Any], object]) -> None:
     """No measurement chooses how logits are rounded. put: how a name of a module gets another value."""
     from pyspec.batch import contexts
     from pyspec.engine import target
-    from pyspec.store.attention import Attention
-
-    def on(_path: object, use: Any, _flash: bool | None = None) -> Attention:
-        return Attention(flash=True, below_tile=use.unified and use.n_seq > 1)
 
     for module in (contexts, target):
-        put(module, "attention_of", on)
-    put(contexts, "streams_pay", lambda _path, use, *_: use.n_seq >= 8)
+        put(module, "flash_pays", lambda *_given, **_more: True)
 
 
 def halt(module: str, owner: str, name: str, calls: str) -> None:
