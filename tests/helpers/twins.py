@@ -21,11 +21,6 @@ class Row:
     lse: float
 
 
-def is_numeric(row: np.ndarray) -> bool:
-    """Whether a row of logits means anything: no NaN, no +inf, and one entry that is not -inf."""
-    return not np.isnan(row).any() and not np.isposinf(row).any() and not np.isneginf(row).all()
-
-
 def scan(row: np.ndarray) -> Row:
     """Top-2, the lowest id first among equals; log-sum-exp."""
     x = row.astype(np.float64)
