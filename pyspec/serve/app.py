@@ -42,7 +42,7 @@ from pyspec.serve.apis.interface import (
 from pyspec.serve.apis.messages import MESSAGES
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
-from pyspec.serve.guard import HostCheck
+from pyspec.serve.guard import HostCheck, LengthCheck
 from pyspec.serve.keys import Keys
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.paths import (
@@ -96,7 +96,7 @@ def make_app(
             *(Route(path, _page) for path in _PAGE),
             *Handlers(fleet, serving, metrics, embedders).routes(),
         ],
-        middleware=[Middleware(activity.around), *_middleware(serving)],
+        middleware=[Middleware(LengthCheck), Middleware(activity.around), *_middleware(serving)],
         exception_handlers={PyspecError: _refuse, HTTPException: _refuse, Exception: _refuse},
         lifespan=lifespan,
     )

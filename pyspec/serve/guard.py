@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 try:
@@ -87,6 +87,23 @@ class GuardedProtocol(_Protocol):
             self.transport.close()
 
 
+class LengthCheck:
+    """Refuses requests whose body has two lengths, and closes: a proxy that goes by the other one would see another request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with 400."""
+        app: ASGIApp = self._app
+        if {b"content-length", b"transfer-encoding"} <= {
+            key for key, _ in scope.get("headers", ())
+        }:
+            words = "send Content-Length or Transfer-Encoding, not both"
+            app = PlainTextResponse(words, 400, {"connection": "close"})
+        await app(scope, receive, send)
+
+
 class HostCheck:
     """Refuses requests whose Host header is not one of `names`: a foreign page can point its own name here (DNS rebinding).
 
@@ -116,6 +133,6 @@ class HostCheck:
     def _name(scope: Scope) -> str:
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         try:
-            return urlsplit(f"//{host}").hostname or ""
+            return (urlsplit(f"//{host}").hostname or "").removesuffix(".")
         except ValueError:
             return ""

@@ -125,6 +125,8 @@ def test_other_hosts_and_methods(serve):
         ("localhost", "/v1/models", 200),
         ("[::1]:8080", "/v1/models", 400),
         ("localhost:1", "/v1/models", 200),
+        ("LOCALHOST.", "/v1/models", 200),
+        ("localhost.:1", "/v1/models", 200),
         ("localhost.evil.example", "/v1/models", 400),
         ("", "/v1/models", 400),
         ("localhost", "/nothing", 404),
@@ -132,6 +134,18 @@ def test_other_hosts_and_methods(serve):
     ]:
         with begun(server, path, Host=host) as response:
             assert response.status == status
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/health", "/"])
+def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(serve, path):
+    """A proxy that believes the other length would take what follows for another client's request."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+    twice = f"{head}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n{head}\r\n{{}}"
+    with socket.create_connection(("127.0.0.1", serve().port), timeout=DEADLINE_S) as connection:
+        connection.sendall(twice.encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_half_a_body_is_half_a_request(serve):
