@@ -7,6 +7,7 @@ supported are refused (`fields.py`). Others are ignored, since clients send many
 from __future__ import annotations
 
 import hashlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -19,6 +20,7 @@ from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import HARMLESS, REFUSED, UndoneFields, refuse_undone
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
 from pyspec.requests.shapes import Schema, check_inside, refusal
+from pyspec.requests.unreadable import unreadable
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.formats import format_language, tools_left
@@ -330,6 +332,7 @@ def read_body(path: str, data: bytes | msgspec.Raw) -> ChatBody | CompletionBody
 
 def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
     """A body of this type, whose members have their types at any depth. Raises InputError."""
+    data = bytes(data).removeprefix(BOM_UTF8)
     try:
         body = msgspec.json.decode(data, type=kind)
         check_inside(body)
@@ -338,7 +341,7 @@ def decoded(kind: type[AnyBody], data: bytes | msgspec.Raw) -> AnyBody:
     except msgspec.ValidationError as error:
         raise refusal(error) from None
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InputError(f"the body cannot be read: {error}") from None
+        raise unreadable(data, str(error)) from None
     return body
 
 

@@ -16,6 +16,9 @@ from pyspec.serve.pending import PendingRequest
 REQUEST = "pyspec.request"
 """Key of the `PendingRequest` in a request's scope."""
 
+REQUEST_ID = "pyspec.request_id"
+"""Key of the request's id in its scope: the one in the response's headers."""
+
 UNRECORDED = ("/health", "/v1/health", "/health/live", "/health/ready", "/metrics")
 """Paths that programs poll, and that are not recorded."""
 
@@ -37,6 +40,7 @@ class AccessLog:
         finally:
             line = {
                 "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+                "request": scope.get(REQUEST_ID),
                 "client": (scope.get("client") or [None])[0],
                 "method": scope["method"],
                 "path": scope["path"],

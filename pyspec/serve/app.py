@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive
+from starlette.types import Message, Receive, Scope, Send
 
 from pyspec.batch.run import Batch
 from pyspec.errors import (
@@ -32,7 +33,7 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body, decoded
 from pyspec.serve import about, tokenizing
-from pyspec.serve.access import REQUEST, AccessLog, Activity, Spans
+from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Activity, Spans
 from pyspec.serve.apis.interface import (
     Interface,
     error_fields,
@@ -91,7 +92,7 @@ def make_app(
         yield
         await fleet.stop()
 
-    app = Starlette(
+    app = _App(
         routes=[
             *(Route(path, _page) for path in _PAGE),
             *Handlers(fleet, serving, metrics, embedders).routes(),
@@ -102,6 +103,21 @@ def make_app(
     )
     app.state.fleet, app.state.activity = fleet, activity
     return app
+
+
+class _App(Starlette):
+    """Each response has an id, which clients log: in `x-request-id` for OpenAI's, in `request-id` for Anthropic's."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = f"req_{uuid.uuid4().hex}"
+        ids = [(key, name.encode()) for key in (b"x-request-id", b"request-id")]
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *ids]}
+            await send(message)
+
+        await super().__call__({**scope, REQUEST_ID: name}, receive, named)
 
 
 class Handlers:

@@ -51,7 +51,9 @@ class Embedder:
             raise OptionError(f"{name} ranks texts", "give --embed a model that makes embeddings")
         if pooling in (None, llama_cpp.LLAMA_POOLING_TYPE_NONE):
             how["pooling_type"] = llama_cpp.LLAMA_POOLING_TYPE_MEAN
-        rows = min(rows, trained) if type(trained) is int and trained > 0 else rows
+        most = trained if type(trained) is int and trained > 0 else rows + 1
+        self._longer = "shorten it, or raise -b" if rows < most else "shorten it"
+        rows = min(rows, most)
         how |= {"draft": "none", "embedding": True, "n_ctx": rows, "n_batch": rows}
         self._llm = SpeculativeLlama(path, **how)
         self._thread = ThreadPoolExecutor(1, "pyspec-embedder")
@@ -88,7 +90,7 @@ class Embedder:
         if longest > most and not body.truncate:
             raise InputError(
                 f"a text of input has {longest} tokens, and {self.name} takes {most}",
-                "shorten it, or raise -b",
+                self._longer,
             )
         made: Any = self._llm.create_embedding(texts, model=self.name)
         for each in made["data"]:

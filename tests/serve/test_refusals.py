@@ -37,6 +37,46 @@ def test_media_types_that_pages_cannot_send_are_taken(server, kind, status):
     assert post(server, b'{"content": "a"}', "/tokenize", **{"Content-Type": kind})[0] == status
 
 
+def test_every_answer_has_an_id(serve, monkeypatch):
+    """Which OpenAI's and Anthropic's clients log: refusals and failures have one, too, and the line of the log says it."""
+    lines, found = [], []
+    server = serve(log=lines.append, hosts=("localhost", "127.0.0.1"))
+    asks = [("/health", None), ("/nothing", None), ("/v1/chat/completions", b"{")]
+    asks.append(("/v1/chat/completions", body()))
+
+    def ids(path, data, **headers):
+        with begun(server, path, data, **headers) as response:
+            response.read()
+            found.append(response.getheader("x-request-id"))
+            assert response.getheader("request-id") == found[-1]
+
+    for path, data in asks:
+        ids(path, data)
+    ids("/health", None, Host="elsewhere")
+
+    async def ask(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(Service, "ask", ask)
+    ids("/v1/chat/completions", body())
+    assert len({*found}) == 6
+    wait(lambda: len(lines) == 4)
+    assert {json.loads(line)["request"] for line in lines} <= {*found}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "word"),
+    [
+        ("/v1/completions", {"prompt": "a" * 2000}, "your prompt has 2"),
+        ("/api/generate", {"prompt": "a" * 2000}, "your prompt has 2"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 2000}]}, "your messages"),
+    ],
+)  # fmt: skip
+def test_too_long_a_prompt_is_called_what_it_is(server, path, asked, word):
+    status, told = post(server, b"\xef\xbb\xbf" + json.dumps(asked).encode(), path)
+    assert (status, word in json.dumps(told)) == (400, True)
+
+
 def test_what_is_not_made_here_is_asked_for_once(serve):
     """A client that would try three times believes the first answer."""
     lines = []

@@ -9,7 +9,14 @@ import msgspec
 
 from pyspec.errors import AnswerFailed
 from pyspec.requests.bodies import ChatBody, CompletionBody
-from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refusal, reader
+from pyspec.serve.apis.interface import (
+    PING,
+    PROMPT_TOO_LONG,
+    Interface,
+    data_event,
+    openai_refusal,
+    reader,
+)
 from pyspec.serve.pending import Choice, PendingRequest
 
 _TEXT = {"content"}
@@ -99,5 +106,6 @@ def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
 
 CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal, broken)
 TEXTS = Interface(
-    "completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal, broken
-)
+    "completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal, broken,
+    too_long=PROMPT_TOO_LONG,
+)  # fmt: skip

@@ -37,6 +37,10 @@ OPENAI_TOO_LONG = (
     "This model's maximum context length is {have} tokens. However, your messages resulted in {need} tokens. "
     "Please reduce the length of the messages."
 )
+PROMPT_TOO_LONG = (
+    "This model's maximum context length is {have} tokens. However, your prompt has {need} tokens. "
+    "Please reduce the length of the prompt."
+)
 
 
 PING = b":\n\n"

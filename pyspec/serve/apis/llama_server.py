@@ -12,7 +12,14 @@ from pyspec.requests.bodies import Body, CompletionBody
 from pyspec.requests.fields import HARMLESS, REFUSED
 from pyspec.requests.records import COMPLETION, Record
 from pyspec.serve.apis.completions import broken
-from pyspec.serve.apis.interface import PING, Interface, data_event, openai_refusal, reader
+from pyspec.serve.apis.interface import (
+    PING,
+    PROMPT_TOO_LONG,
+    Interface,
+    data_event,
+    openai_refusal,
+    reader,
+)
 from pyspec.serve.pending import Choice, PendingRequest
 
 
@@ -128,5 +135,6 @@ async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
 
 
 INFILL = Interface(
-    "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, broken
-)
+    "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, broken,
+    too_long=PROMPT_TOO_LONG,
+)  # fmt: skip

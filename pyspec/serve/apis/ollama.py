@@ -17,7 +17,7 @@ from pyspec.errors import AnswerFailed, InputError
 from pyspec.requests.bodies import Body
 from pyspec.requests.fields import REFUSED, refuse_undone
 from pyspec.requests.records import COMPLETION, Record, number_fields
-from pyspec.serve.apis.interface import Interface, as_chat, reader
+from pyspec.serve.apis.interface import PROMPT_TOO_LONG, Interface, as_chat, reader
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.forms import picture_refused
 from pyspec.text.parts import object_of
@@ -278,5 +278,5 @@ OLLAMA_CHATS = Interface(
 )  # fmt: skip
 OLLAMA_TEXTS = Interface(
     "ollama text", "text-", reader(OllamaText), _whole(_of_text), _events(_of_text), ollama_refusal, broken,
-    media_type=LINES, ping=b"",
+    too_long=PROMPT_TOO_LONG, media_type=LINES, ping=b"",
 )  # fmt: skip
