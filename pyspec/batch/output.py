@@ -1,8 +1,8 @@
 """Runs a batch from input files to output files. Answers go into a journal first; the output is assembled from it at the end.
 
 `OUT.jsonl` has a line for each record, in the order of the inputs. `DIR/` has a text file for each input file, and `OUT.csv` a
-row for each record. These two keep their journal, since they cannot hold whole results. Without `--overwrite`, a run replaces
-only files that it wrote itself.
+row for each record. These two cannot hold whole results, so the folder keeps its journal, and the table as long as a record of
+it may be retried. Without `--overwrite`, a run replaces only files that it wrote itself.
 """
 
 from __future__ import annotations
@@ -228,6 +228,10 @@ def open_output(
             "-o - would be stdout, from which no batch resumes", "name a file, such as OUT.jsonl"
         )
     folder = out.endswith(("/", os.sep)) or Path(out).is_dir()
+    if not folder and not (parent := Path(out).parent).is_dir():
+        raise InputError(
+            f"-o {as_text(out)}: there is no folder {as_text(str(parent))}", "create it"
+        )
     if lines.get("prompts") and (folder or out.lower().endswith(".csv")):
         raise InputError("--with-prompt is for JSON lines", "give -o OUT.jsonl, or leave it out")
     if folder:

@@ -330,11 +330,15 @@ def check_vocabulary(target: Any, other: Any, name: str) -> None:
     n_ours, n_theirs = llama_cpp.llama_vocab_n_tokens(ours), llama_cpp.llama_vocab_n_tokens(theirs)
     if abs(n_ours - n_theirs) > MAX_DIFFERENCE:
         raise DraftMismatch(f"{name} has {n_theirs} tokens and the target {n_ours}", hint)
-    text = llama_cpp.llama_vocab_get_text
+
+    def text(vocab: Any) -> str:
+        data: bytes = llama_cpp.llama_vocab_get_text(vocab, token)
+        return data.decode("utf-8", "backslashreplace")
+
     for token in range(FIRST_COMPARED, min(n_ours, n_theirs)):
-        if text(ours, token) != text(theirs, token):
+        if text(ours) != text(theirs):
             raise DraftMismatch(
-                f"{name} differs from the target in token {token}: {text(theirs, token)!r}, not {text(ours, token)!r}",
+                f"{name} differs from the target in token {token}: {text(theirs)!r}, not {text(ours)!r}",
                 hint,
             )
 

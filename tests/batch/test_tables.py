@@ -91,6 +91,26 @@ def test_an_interrupted_run_goes_on(go, table, tmp_path):
     assert (tmp_path / "out.csv").read_bytes() == before
 
 
+def test_the_journal_goes_once_all_is_answered(go, tmp_path):
+    """A finished table is not replaced either."""
+    (tmp_path / "in.csv").write_text("question\nbad\nb\n")
+    go(["in.csv"], "out.csv", column="question")
+    assert (tmp_path / "out.csv.journal").exists()
+    (tmp_path / "in.csv").write_text("question\na\nb\n")
+    go(["in.csv"], "out.csv", column="question")
+    assert not (tmp_path / "out.csv.journal").exists()
+    with pytest.raises(ResumeMismatch, match="no journal of this run"):
+        go(["in.csv"], "out.csv", column="question")
+    assert not (tmp_path / "out.csv.journal").exists()
+
+
+@pytest.mark.parametrize("out", ["no/out.jsonl", "no/out.csv"])
+def test_a_folder_that_is_not_there_is_named(go, table, tmp_path, out):
+    with pytest.raises(InputError) as caught:
+        go([table], out, column="question")
+    assert f"there is no folder {tmp_path}/no" in str(caught.value)
+
+
 def test_a_table_of_others_is_not_replaced(go, table, tmp_path):
     (tmp_path / "out.csv").write_text("precious\n")
     with pytest.raises(ResumeMismatch):

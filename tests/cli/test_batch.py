@@ -149,7 +149,7 @@ def test_the_second_run_counts_failures_once(pyspec, tmp_path):
         (["in.txt", "-o", "in.txt"], 2, "is an input"),
         (["in.txt", "-o", "/dev/null"], 2, "not a regular file"),
         (["in.txt", "-o", "model.gguf", "--overwrite"], 2, "is a model"),
-        (["in.txt", "-o", "nowhere/o.jsonl"], 1, "cannot be written"),
+        (["in.txt", "-o", "nowhere/o.jsonl"], 2, "there is no folder nowhere"),
         (["in.txt", "-o", "o.jsonl", "--parallel", "0"], 2, "--parallel"),
         (["in.txt", "-o", "o.jsonl", "--template", "in.txt"], 2, "{text}"),
         (["in.txt", "-o", "o.jsonl", "--temp", "nan"], 2, "--temp"),

@@ -73,6 +73,17 @@ def test_pairs(tmp_path: Path, what: str) -> None:
     assert one.vocabulary.fits(two.vocabulary) == two.vocabulary.fits(one.vocabulary) == fits
 
 
+def test_what_differs_is_said_as_text(tmp_path: Path) -> None:
+    files = [
+        tiny.write(tmp_path / f"{i}.gguf", n_layer=1, tokens=tokens)
+        for i, tokens in enumerate((MANY, changed(7)))
+    ]
+    one, two = (llama_cpp.Llama(str(file), vocab_only=True, verbose=False) for file in files)
+    with pytest.raises(DraftMismatch) as caught:
+        check_vocabulary(one._model.model, two._model.model, "it")
+    assert f"token 7: {changed(7)[7]!r}, not {MANY[7]!r}" in str(caught.value)
+
+
 def test_another_type_of_tokenizer(tmp_path: Path) -> None:
     """Equal texts mean other tokens there."""
     files = [
