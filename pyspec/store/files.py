@@ -82,17 +82,25 @@ def read_named(path: Path, most: int) -> bytes:
     return data
 
 
-_FIRST_PART = re.compile(r"(.+)-00001-of-(\d{5})\.gguf", re.DOTALL)
+_A_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 MAX_PARTS = 1024
+
+
+def first_part(path: Path) -> Path:
+    """Return the first file of a model by the name of any of them (NAME-00002-of-00003.gguf); the path itself if it is whole."""
+    match = _A_PART.fullmatch(path.name)
+    if match is None or not 1 < int(match[2]) <= int(match[3]) <= MAX_PARTS:
+        return path
+    return path.with_name(f"{match[1]}-00001-of-{match[3]}.gguf")
 
 
 def parts_of(path: Path) -> list[Path]:
     """Return the files of a model by the name of the first (NAME-00001-of-00003.gguf), in order, whether they exist or not."""
-    match = _FIRST_PART.fullmatch(path.name)
-    if match is None or int(match[2]) > MAX_PARTS:
+    match = _A_PART.fullmatch(path.name)
+    if match is None or int(match[2]) != 1 or int(match[3]) > MAX_PARTS:
         return [path]
     return [
-        path.with_name(f"{match[1]}-{i + 1:05d}-of-{match[2]}.gguf") for i in range(int(match[2]))
+        path.with_name(f"{match[1]}-{i + 1:05d}-of-{match[3]}.gguf") for i in range(int(match[3]))
     ]
 
 

@@ -22,12 +22,14 @@ from pyspec.store.fetch import (
     fetch,
     fetch_ready,
     no_progress,
+    require_space,
     target_path,
     variant_path,
 )
 from pyspec.store.files import (
     cache_dir,
     file_lock,
+    first_part,
     make_dir,
     models_dir,
     open_regular,
@@ -38,12 +40,13 @@ from pyspec.store.files import (
 )
 from pyspec.store.header import read_header
 from pyspec.store.others import (
-    LATER_PART,
     PREFERRED,
     LocalModel,
     found_elsewhere,
     gguf_names,
     hub_file,
+    is_draft_file,
+    is_model,
     sizes_of,
 )
 from pyspec.store.sources import (
@@ -129,7 +132,7 @@ def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
 def _fetched() -> Iterator[LocalModel]:
     with suppress(OSError):
         for path in sorted(models_dir().glob("*--*--*--*.gguf")):
-            if (found := hub_file(path)) is not None and not LATER_PART.search(path.name):
+            if (found := hub_file(path)) is not None and is_model(path):
                 repo, file, revision = found
                 name, aliases = gguf_names(repo, file)
                 yield LocalModel(name, path, OURS, (*aliases, f"{repo}/{file}@{revision}"), repo)
@@ -157,7 +160,7 @@ def add(file: Path, name: str | None = None) -> LocalModel:
 
     Raises ModelError if it is not a model, OptionError for a name that is invalid or taken.
     """
-    path = file.expanduser().absolute()
+    path = _existing(file.expanduser().absolute())
     read_header(path)
     try:
         str(path).encode("utf-8")
@@ -259,10 +262,11 @@ def resolve(
 ) -> Path:
     """Return the file of a model, fetched into the cache if needed.
 
-    model: a path; a name from the manifest, optionally with a type it was converted to (`smollm2-135m-instruct-q4_k_m`;
-    `-original` for the file as fetched); another program's name for a local model (`llama3.2:3b`, a file's stem); or a
-    file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL. None for the default target. The
-    hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable, or FetchError.
+    model: a path, of any part or the folder of a split model too; a name from the manifest, optionally with a type it was
+    converted to (`smollm2-135m-instruct-q4_k_m`; `-original` for the file as fetched); another program's name for a local model
+    (`llama3.2:3b`, a file's stem); or a file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL.
+    None for the default target. The hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable,
+    or FetchError.
     """
     if isinstance(model, os.PathLike):
         return _existing(Path(model))
@@ -309,8 +313,10 @@ def pull(name: str, progress: Progress = no_progress) -> Path:
     if repo is None:
         raise _unknown(name)
     progress(f"asking the hub for {repo.name}", 0, 0)
-    parts = [fetch(entry, progress) for entry in find_hub(repo)]
-    return parts[0]
+    parts = find_hub(repo)
+    require_space(make_dir(models_dir()), sum(each.size for each in parts if cached(each) is None))
+    first, *_ = [fetch(entry, progress) for entry in parts]
+    return first
 
 
 def _is_there(name: str) -> bool:
@@ -331,8 +337,19 @@ def _is_path(text: str) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    open_regular(path).close()  # raises the fitting error
-    return path
+    """Return the file that a path names: the first part for any of a model, the only model of a folder."""
+    if path.is_dir():
+        known = [each for each in path.glob("*.gguf") if not is_draft_file("", each.name)]
+        found = {first_part(each) for each in known if not each.name.lower().startswith("mmproj")}
+        path = found.pop() if len(found) == 1 else path
+    first = first_part(path)
+    if first != path and path.is_file() and not first.is_file():
+        raise ModelNotFound(f"{first.name} is missing beside {path.name}", _TOGETHER)
+    open_regular(first).close()  # raises the fitting error
+    return first
+
+
+_TOGETHER = "put all parts in one folder"
 
 
 def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:

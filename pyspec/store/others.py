@@ -16,7 +16,7 @@ from typing import Any
 
 import platformdirs
 
-from pyspec.store.files import models_dir, parse
+from pyspec.store.files import models_dir, parse, parts_of
 
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4))(?=[-.]|$)",
@@ -216,7 +216,7 @@ def lm_studio() -> Iterator[LocalModel]:
     for root in dict.fromkeys(_lm_studio_roots()):
         with suppress(OSError, ValueError):  # the settings may name what no path can be
             for path in sorted(root.glob("*/*/*.gguf")):
-                if _is_model(path.name) and path.is_file():
+                if is_model(path):
                     repo = "/".join(path.parts[-3:-1])
                     yield _of_repo(repo, path.name, path, "LM Studio")
 
@@ -253,7 +253,7 @@ def _snapshots(repo: str, folder: Path) -> Iterator[LocalModel]:
     for revision in revisions:
         for path in sorted(revision.rglob("*.gguf")):
             file = path.relative_to(revision).as_posix()
-            if file not in seen and _is_model(path.name) and path.is_file():
+            if file not in seen and is_model(path):
                 seen.add(file)
                 yield _of_repo(repo, file, path, "Hugging Face")
 
@@ -269,7 +269,7 @@ def llama_cpp() -> Iterator[LocalModel]:
     with suppress(OSError):
         repos = _known_repos(root)
         for path in sorted(root.glob("*.gguf")):
-            if not _is_model(path.name):
+            if not is_model(path):
                 continue
             repo = next((r for p, r in repos.items() if path.name.startswith(p)), None)
             if repo is None:
@@ -292,6 +292,7 @@ def _known_repos(root: Path) -> dict[str, str]:
     return repos
 
 
-def _is_model(name: str) -> bool:
-    """Whether a file is a model's first or only part, and not an image projector."""
-    return not name.lower().startswith("mmproj") and not LATER_PART.search(name)
+def is_model(path: Path) -> bool:
+    """Whether a file is a model's first or only part, with all others beside it, and not an image projector."""
+    known = not path.name.lower().startswith("mmproj") and not LATER_PART.search(path.name)
+    return known and all(part.is_file() for part in parts_of(path))

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
-from pyspec.store.files import parts_of, show
+from pyspec.store.files import first_part, parts_of, show
 from pyspec.store.others import PREFERRED, is_draft_file, quant_of
 from pyspec.store.shipped import models_folder
 
@@ -230,7 +230,7 @@ def _hosts() -> set[str]:
 def hub_repo(name: str) -> Repo | None:
     """Parse OWNER/REPO[:TYPE], optionally after hf: or hf.co/, hf:OWNER/REPO/FILE.gguf[@REVISION], or a URL.
 
-    Returns None for other names. Raises ModelNotFound for a URL on another host.
+    Any part of a split file stands for the first. Returns None for other names. Raises ModelNotFound for a URL on another host.
     """
     for pattern in (_FILE, _REPO, _URL):
         if (match := pattern.fullmatch(name)) is not None and ".." not in name:
@@ -240,7 +240,8 @@ def hub_repo(name: str) -> Repo | None:
                     f"{show(name)} is not on the hub",
                     "fetch the file and give its path, or set HF_ENDPOINT to a mirror of the hub",
                 )
-            return Repo(found["repo"], found["wanted"] or "", found.get("revision") or "main")
+            wanted = found["wanted"] and first_part(Path(found["wanted"])).as_posix()
+            return Repo(found["repo"], wanted or "", found.get("revision") or "main")
     return None
 
 
@@ -280,9 +281,9 @@ def _choose(repo: Repo, paths: list[str]) -> list[str]:
     for kind in [repo.wanted] if repo.wanted else PREFERRED:
         named = [p for p in paths if quant_of(p) == kind.upper() or kind in (p, Path(p).name)]
         if named:
-            return _with_parts(min(named, key=lambda path: (len(path), path)), paths)
+            return _with_parts(repo, min(named, key=lambda path: (len(path), path)), paths)
     if not repo.wanted and paths:
-        return _with_parts(min(paths), paths)
+        return _with_parts(repo, min(paths), paths)
     have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
     raise ModelNotFound(
         f"{repo.name} has no {repo.wanted or 'GGUF'} file",
@@ -290,8 +291,12 @@ def _choose(repo: Repo, paths: list[str]) -> list[str]:
     )
 
 
-def _with_parts(path: str, paths: list[str]) -> list[str]:
-    return [part for each in parts_of(Path(path)) if (part := each.as_posix()) in paths]
+def _with_parts(repo: Repo, path: str, paths: list[str]) -> list[str]:
+    parts = [each.as_posix() for each in parts_of(first_part(Path(path)))]
+    if missing := [part for part in parts if part not in paths]:
+        what = f"{repo.name} lacks {', '.join(missing[:3])}{' and others' * (len(missing) > 3)}"
+        raise ModelNotFound(what, "a split file is of use with all its parts; take another type")
+    return parts
 
 
 def fetch_hub(source: HuggingFace, work: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers.make_gguf import split
 from helpers.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
@@ -28,6 +29,29 @@ def test_path_is_itself(tiny: Path) -> None:
 def test_any_name_of_a_file_will_do(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"x")
     assert resolve(str(tmp_path / name)) == tmp_path / name
+
+
+@pytest.mark.parametrize("of", ["first", "second", "third", "folder"])
+def test_any_part_or_their_folder_is_the_model(of: str, tmp_path: Path) -> None:
+    parts = split(tmp_path)
+    for beside in ("mmproj-big.gguf", "big-draft.gguf"):
+        (tmp_path / beside).write_bytes(b"x")
+    named = dict(zip(("first", "second", "third"), parts), folder=tmp_path)[of]
+    assert resolve(str(named)) == parts[0]
+
+
+@pytest.mark.parametrize("of", [1, 2, None])
+def test_a_missing_first_part_is_named(of: int | None, tmp_path: Path) -> None:
+    parts = split(tmp_path)
+    parts[0].unlink()
+    with pytest.raises(ModelNotFound, match="big-00001-of-00003"):
+        resolve(str(parts[of] if of else tmp_path))
+
+
+def test_a_folder_of_several_models_is_none(tiny: Path) -> None:
+    (tiny.parent / "other.gguf").write_bytes(b"x")
+    with pytest.raises(ModelUnreadable, match="name a GGUF file in it"):
+        resolve(str(tiny.parent))
 
 
 def test_home_is_expanded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from helpers.make_gguf import tiny_llama
 from helpers.sources import modules
 
 from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
+from pyspec.store.files import models_dir
 from pyspec.store.header import check_adapter, facts_of
 from pyspec.store.locate import add, find_here, found_here, names, remove, resolve
 from pyspec.store.others import found_elsewhere, name_of, owners_name, quant_of
@@ -212,6 +213,30 @@ def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> No
     }[program]()
     assert resolve(name) == made
     assert [found.origin for found in found_elsewhere()] == [program.partition(",")[0]]
+
+
+@pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "pyspec"])
+@pytest.mark.parametrize("missing", [0, 1, 2, None])
+def test_a_split_model_without_a_part_is_not_listed(
+    home: Path, program: str, missing: int | None
+) -> None:
+    folder, name = {
+        "LM Studio": (home / ".lmstudio/models/maker/big-GGUF", "big"),
+        "Hugging Face": (
+            home / ".cache/huggingface/hub/models--maker--big-GGUF/snapshots/ab",
+            "big",
+        ),
+        "llama.cpp": (home / ".cache/llama.cpp", "maker_big-GGUF_big"),
+        "pyspec": (models_dir(), f"maker--big-GGUF--{'a' * 40}--big"),
+    }[program]
+    folder.mkdir(parents=True)
+    for i in range(3):
+        if i != missing:
+            (folder / f"{name}-0000{i + 1}-of-00003.gguf").write_bytes(TINY)
+    found = [
+        found.origin for found, _, _ in found_here(load_manifest()) if "big" in found.path.name
+    ]
+    assert found == ([program] if missing is None else [])
 
 
 def test_lm_studio_may_have_moved(home: Path) -> None:

@@ -258,6 +258,32 @@ def test_a_split_file_is_fetched_and_removed_whole(tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "models").glob("*.gguf")) == []
 
 
+@pytest.mark.parametrize("named", ["", ":Q8_0", "/big-Q8_0-00002-of-00003.gguf"])
+def test_a_split_file_without_a_part_is_refused(tmp_path: Path, named: str) -> None:
+    """Before a byte of the others is fetched; the missing one is named."""
+    parts = [f"big-Q8_0-0000{n}-of-00003.gguf" for n in (2, 3)]
+    with serving({"maker/big-GGUF": dict.fromkeys(parts, TINY)}) as server:
+        done = pyspec(server, tmp_path, "pull", f"hf:maker/big-GGUF{named}")
+        assert not any("resolve" in path for path in server.asked)  # type: ignore[attr-defined]
+    assert done.returncode == 1
+    assert "big-Q8_0-00001-of-00003.gguf" in done.stderr
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+def test_any_part_means_all_of_them(tmp_path: Path) -> None:
+    """By a name and by an address, on the hub and once they are here."""
+    parts = {path.name: path.read_bytes() for path in split(tmp_path)}
+    with serving({"maker/big-GGUF": parts}) as server:
+        name = "hf:maker/big-GGUF/big-00002-of-00003.gguf"
+        first = pyspec(server, tmp_path, "pull", name).stdout.strip()
+        asked = len(server.asked)  # type: ignore[attr-defined]
+        url = "https://hf.co/maker/big-GGUF/blob/main/big-00003-of-00003.gguf"
+        for word in (name, url):
+            assert pyspec(server, tmp_path, "path", word).stdout.strip() == first
+        assert len(server.asked) == asked  # type: ignore[attr-defined]
+    assert len(read_header(Path(first)).parts) == 3
+
+
 def test_a_file_that_was_spoilt_on_the_way(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     """Its sha256 is the hub's or it is not kept."""
     hub.spoilt["toy-Q8_0.gguf"] = TINY[:-1] + b"?"  # type: ignore[attr-defined]
@@ -311,6 +337,6 @@ def test_all_parts_of_a_split_file_are_taken() -> None:
         "big-Q8_0-00001-of-00002.gguf",
         "big-Q8_0-00002-of-00002.gguf",
     ]
-    assert len(_choose(Repo("a/b", "big-Q4_K_M-00001-of-00002.gguf"), paths)) == 2
+    assert len(_choose(Repo("a/b", "big-Q4_K_M-00002-of-00002.gguf"), paths)) == 2
     with pytest.raises(ModelNotFound, match="no GGUF file"):
         _choose(Repo("a/b"), [])
