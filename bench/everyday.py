@@ -4,6 +4,9 @@ Each line of PROMPTS (bench/everyday.txt by default, on which nothing was tuned)
 without drafts, one after the other, and take turns in going first. With one seed a prompt has one text, so both do the same work
 unless a near-tie makes them differ.
 
+What earlier answers taught is kept in a cache of the bench's own. `--kept cold` takes it away before each answer, as it is when a
+pair answers for the first time; `--kept warm` lets ten prompts of the other half teach it first, and every answer after them.
+
 `times plain` compares tokens a second after the prompt, as `--json` reports them; `whole` does so for the whole answer, prompt
 included. A prompt's figures are medians of its pairs' ratios; the mean's interval is over prompts (95 %, Student's t). `--half 1`
 or `2` takes every other prompt: what is tuned on one half is reported on the other. Words after `--` go to both processes. With
@@ -13,8 +16,10 @@ or `2` takes every other prompt: what is tuned on one half is reported on the ot
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -24,8 +29,19 @@ import msgspec
 from common import Made, arguments, half_width, keep, made_by, page_of
 from measure.report import table
 
+from pyspec.store.files import cache_dir
+
 PROMPTS = Path(__file__).with_suffix(".txt")
-OPTIONS = {"temp": "0,0.8", "repeat": 5, "tokens": 128, "seed": 1, "half": 0, "out": None}
+OPTIONS = {
+    "temp": "0,0.8",
+    "repeat": 5,
+    "tokens": 128,
+    "seed": 1,
+    "half": 0,
+    "kept": "warm",
+    "out": None,
+}
+WARMING = 10  # answers
 HEAD = ("temperature", "prompt", "times plain", "whole", "tokens a round", "tok/s plain", "texts equal")  # fmt: skip
 SLOW = 0.97
 """A prompt below this many times plain speed counts as slower."""
@@ -78,6 +94,22 @@ class Everyday(Made, kw_only=True):
         made, how = f"{self.made} {self.tokens} tokens an answer at most.", __doc__ or ""
         about = how.partition("\n\n")[2].strip()
         return page_of("Everyday prompts, one process each", made, about, shown(self))
+
+
+def own_cache(folder: Path) -> None:
+    """Answer with a cache in this folder from now on, which has the models of the user's and has learned nothing."""
+    user = cache_dir() / "models"
+    (folder / "models").mkdir()
+    for path in user.iterdir():
+        (folder / "models" / path.name).symlink_to(path.resolve())
+    os.environ["PYSPEC_CACHE"] = str(folder)
+
+
+def forget() -> None:
+    """Forget what answers taught about pairs of models."""
+    for path in (cache_dir() / "facts").glob("*"):
+        if "kinds" in path.read_text(encoding="utf-8"):
+            path.unlink()
 
 
 def answer(prompt: str, words: Sequence[str]) -> dict[str, Any]:
@@ -137,11 +169,18 @@ def measure(options: Any, more: Sequence[str], found: Everyday) -> None:
     chosen = numbered[options.half - 1 :: 2] if options.half else numbered
     for temperature in options.temp.split(","):
         prompts = found.pairs.setdefault(temperature, {})
+        forget()
+        if options.kept == "warm":
+            others = [line for name, line in numbered if (name, line) not in chosen] or lines
+            for prompt in others[:: max(1, len(others) // WARMING)][:WARMING]:
+                answer(prompt, ["--temp", temperature, "-n", str(options.tokens), *more])
         for name, prompt in chosen:
             pairs = prompts.setdefault(name, [])
             for i in range(options.repeat):
                 asked = ["--temp", temperature, "--seed", str(options.seed + i)]
                 asked += ["-n", str(options.tokens), *more]
+                if options.kept == "cold":
+                    forget()
                 pairs.append(run_pair(prompt, asked, plain_first=i % 2 == 0))
             print(*row(temperature, name, pairs), file=sys.stderr, flush=True)
 
@@ -152,7 +191,9 @@ def main(words: Sequence[str] | None = None) -> None:
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
     found = Everyday(**made_by("everyday", given), tokens=options.tokens, pairs={})
-    measure(options, given[at + 1 :], found)
+    with tempfile.TemporaryDirectory() as folder:
+        own_cache(Path(folder))
+        measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:
         keep(found, options.out / "everyday.json")
