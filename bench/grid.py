@@ -5,47 +5,51 @@ Each cell is one acceptance (0.3 to 0.95) and one draft cost (0.05 to 0.4 of a t
 the best fixed length from 0 to 16, chosen by hindsight on the same rounds. Fresh: a prior curve by file type, and no knowledge of
 the draft. Profiled: the true curve, and acceptance as learned on other texts of the same kind. The oracle knows before it drafts
 what will be accepted. The informed policy knows all that can be known: the costs, and before it drafts a token how often tokens
-of its probability are accepted. Python's own time is not counted. The whole run takes three minutes on two cores.
+of its probability are accepted. Python's own time counts in `first` and `warm`. The whole run takes three minutes on two cores.
 
 Kinds of texts: `alike`; `differ`, where the log-odds of acceptance vary around the cell's with a standard deviation of 1; `long`,
-with prompts of 750 tokens and answers of 64; `turn`, where the policy has seen 12 texts of acceptance 0.25 before; `head`, where
-the draft reads the target's states: at most the last 128 tokens of its prompt, and each accepted token once more. `--without`
-leaves out parts of the policy, to see what they are worth; `--parts` leaves out one after the other, in another table.
+with prompts of 750 tokens and answers of 64; `first`, answers of 12 to 60 tokens, each by a process of its own that knows
+nothing, and `warm`, where ten such answers taught it before; `turn`, where the policy has seen 12 texts of acceptance 0.25
+before; `head`, where the draft reads the target's states: at most the last 128 tokens of its prompt, and each accepted token once
+more. `--without` leaves out parts of the policy, to see what they are worth; `--parts` leaves out one after the other, in another
+table.
 `--held-out`: curves, acceptances, draft costs and seeds that were not used to choose any constant of the policy.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, lru_cache, partial
-from itertools import pairwise, product
+from functools import cache, lru_cache
+from itertools import product
 from math import exp
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from common import arguments, command_line
 from measure.oracle import oracle_speed, reading_ms, reread_ms
+from measure.parts import PARTS, without
 from measure.questions import grouped
 from measure.records import commit
 from measure.report import code_of, table
-from measure.simulate import Answer, Costs, Player, Times, fixed_speed
+from measure.simulate import NO_ASIDE, Answer, Costs, Player, Times, fixed_speed
 from measure.speeds import geomean
 from measure.synthetic import planted
-from msgspec.structs import asdict
 
-from pyspec.policy.acceptance import Acceptance, Calibration
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.shapes import SHAPES
-from pyspec.policy.stopping import best_length, draft_floors, survivals
-from pyspec.policy.switch import UseSwitch
+from pyspec.policy.stopping import best_length, survivals
 from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin
 
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)
 ANSWERS = 12
+ASIDE = (
+    0.2,
+    0.4,
+)  # ms outside decodes: `ms_other` of rounds of the default target without and with a draft
 HEAD = ("curve", "start", "geometric mean of the best", "worst cell", "cells under 0.95", "worst run of the best",
         "worst run of plain", "of the oracle", "informed of the oracle")  # fmt: skip
 PAGES = {
@@ -58,13 +62,16 @@ PAGES = {
 
 
 class Kind(NamedTuple):
-    """Texts of a cell: how much they differ, their lengths, and the acceptance of texts before them, 0 for none; see `Answer`."""
+    """Texts of a cell; see `Answer`."""
 
-    mixed: float = 0.0
+    mixed: float = 0.0  # how much they differ in acceptance: see `_about`
     tokens: int = 200
+    least: int = 0  # tokens of the shortest; 0: all are as long
     prompt: int = 100
-    before: float = 0.0
+    before: float = 0.0  # acceptance of twelve texts before them; 0: there are none
     window: int = 0
+    alone: bool = False  # each is played by a policy of its own, and Python's time counts
+    taught: int = 0  # texts of the same kind that taught what that policy begins with
 
 
 KINDS: Mapping[str, Kind] = {
@@ -73,6 +80,8 @@ KINDS: Mapping[str, Kind] = {
     "long": Kind(tokens=64, prompt=750),
     "turn": Kind(before=0.25),
     "head": Kind(window=128),
+    "first": Kind(mixed=0.5, tokens=60, least=12, prompt=40, alone=True),
+    "warm": Kind(mixed=0.5, tokens=60, least=12, prompt=40, alone=True, taught=10),
 }
 TINY = {1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}
 """Times of a small model's rows, in times of one row."""
@@ -148,10 +157,12 @@ def _truth(curve: str) -> tuple[Mapping[int, float], str]:
 def texts_of(acceptance: float, seed: int, kind: str, n: int = ANSWERS) -> list[Answer]:
     """Texts of a cell's kind."""
     rng, how = random.Random(f"{acceptance} {seed}"), KINDS[kind]  # noqa: S311 - reproducible, not secret
-    return [
-        planted(rng, _about(acceptance, how.mixed, rng), how.tokens, how.prompt, window=how.window)
-        for _ in range(n)
-    ]
+    texts = []
+    for _ in range(n):
+        tokens = rng.randint(how.least, how.tokens) if how.least else how.tokens
+        about = _about(acceptance, how.mixed, rng)
+        texts.append(planted(rng, about, tokens, how.prompt, window=how.window))
+    return texts
 
 
 def _about(acceptance: float, mixed: float, rng: random.Random) -> float:
@@ -168,16 +179,7 @@ def policy_of(cell: Cell) -> GoodputPolicy:
     learned = Acceptance()
     if cell.known:
         learned, curve = _taught(cell, costs), costs.curve()
-    left_out = set(cell.without)
-    if "hope" in left_out:
-        curve.target.hope = 1.0
-    if "table" in left_out:
-        learned.calibration = _Untaught(**asdict(learned.calibration))
-    switch = partial(SwitchWithout, left_out)
-    policy = GoodputPolicy(curve, learned, auto="switch" not in left_out, switch=switch)
-    if "floors" in left_out:
-        policy.floors = greedy_floors
-    return policy
+    return GoodputPolicy(curve, learned)
 
 
 def _taught(cell: Cell, costs: Costs) -> Acceptance:
@@ -187,50 +189,44 @@ def _taught(cell: Cell, costs: Costs) -> Acceptance:
     return policy.learned
 
 
-def greedy_floors(
-    verify: Sequence[float], step: float, price: float, nexts: Any, acceptance: Sequence[float]
-) -> tuple[list[float], float]:
-    """Continue a draft while the next token pays by itself, assumed to be as good as the mean of those before."""
-    later = max(0.01, nexts[1] @ np.asarray(acceptance))
-    rows = [price * (more - less + step) / later for less, more in pairwise(verify)]
-    return [*rows[1:], 1.1], draft_floors(verify, step, price, nexts, acceptance)[1]
-
-
-class SwitchWithout(UseSwitch):
-    """A switch that lacks some of its parts."""
-
-    def __init__(self, left_out: Container[str]) -> None:
-        super().__init__()
-        self._left_out = left_out
-
-    def share(self, expected: float) -> float:
-        """Charge nothing for what it gains without `markup`."""
-        return 0.0 if "markup" in self._left_out else super().share(expected)
-
-    def _spend(self, loss: float, left: float) -> bool:
-        return "trials" not in self._left_out and super()._spend(loss, left)
-
-
-class _Untaught(Calibration):
-    """Learns nothing."""
-
-    def update(self, *_: Any) -> None:
-        pass
-
-
-PARTS = ("switch", "trials", "floors", "markup", "hope", "table")
-"""Parts of the policy that can be left out, to see what they are worth."""
-
-
 def run(cell: Cell) -> Result:
     """Play one cell."""
-    costs, policy = costs_of(cell.curve, cell.cost), policy_of(cell)
-    if before := KINDS[cell.kind].before:
-        Player(policy, costs, 500 + cell.seed).play(texts_of(before, 500 + cell.seed, cell.kind))
-    texts = texts_of(cell.acceptance, cell.seed, cell.kind)
-    speed = Player(policy, costs, cell.seed).play(texts).speed
+    with without(cell.without):
+        speed = _speed(cell)
     *fixed, informed, oracle = baselines(cell._replace(known=False, without=()))
     return Result(speed / max(fixed), speed / fixed[0], speed / oracle, informed / oracle)
+
+
+def _speed(cell: Cell) -> float:
+    """Tokens per ms of the policy."""
+    how, costs = KINDS[cell.kind], costs_of(cell.curve, cell.cost)
+    texts, policy = texts_of(cell.acceptance, cell.seed, cell.kind), policy_of(cell)
+    earlier = 500 + cell.seed
+    if how.before:
+        Player(policy, costs, earlier).play(texts_of(how.before, earlier, cell.kind))
+    if not how.alone:
+        return Player(policy, costs, cell.seed).play(texts).speed
+    tokens = ms = 0.0
+    if how.taught:
+        Player(policy, costs, earlier).play(
+            texts_of(cell.acceptance, earlier, cell.kind, how.taught)
+        )
+    for seed, text in enumerate(texts, cell.seed):
+        next_ = _next_process(cell, policy)
+        played = Player(next_, costs, seed, aside=ASIDE).play([text])
+        tokens, ms = tokens + played.tokens, ms + played.ms
+    return tokens / ms
+
+
+def _next_process(cell: Cell, policy: GoodputPolicy) -> GoodputPolicy:
+    """A policy as another process begins: with what this one would keep."""
+    fresh = policy_of(cell)
+    if KINDS[cell.kind].taught:
+        curve, seen = policy.curve, policy.experience()
+        fresh.curve.begin_with(curve.target.seen(), curve.draft.seen())
+        fresh.learned.taught(seen.calibration, seen.lookup)
+        fresh.begin_with(seen)
+    return fresh
 
 
 @cache
@@ -238,7 +234,8 @@ def baselines(cell: Cell) -> list[float]:
     """Tokens per ms of the fixed lengths 0 to 16, of the informed policy, and of the oracle."""
     texts = texts_of(cell.acceptance, cell.seed, cell.kind)
     costs = costs_of(cell.curve, cell.cost)
-    fixed = [fixed_speed(texts, costs, k) for k in range(17)]
+    aside = ASIDE if KINDS[cell.kind].alone else NO_ASIDE
+    fixed = [fixed_speed(texts, costs, k, aside) for k in range(17)]
     return [*fixed, informed_speed(texts, costs), oracle_speed(texts, costs)]
 
 
@@ -347,11 +344,11 @@ def main(words: Sequence[str] | None = None) -> None:
         __doc__, words, seeds=3, jobs=1, parts=False, held_out=False, out=None, **joined
     )
     curves, acceptances, draft_costs, first = UNSEEN if options.held_out else SEEN
-    without, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
-    if unknown := set(without).difference(PARTS):
+    left_out, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
+    if unknown := set(left_out).difference(PARTS):
         raise SystemExit(f"--without names {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
     cells = [
-        Cell(curve, float(a), float(cost), seed, known, without, kind)
+        Cell(curve, float(a), float(cost), seed, known, left_out, kind)
         for kind, a in product(kinds, _named(options.acceptance, acceptances))
         for seed in range(first, first + options.seeds)
         for curve in _named(options.curve, curves)

@@ -8,24 +8,29 @@ a draft step in steps of the target, `--companion-cost` a companion's step in st
 decoding, without Python's own time; the first half of the answers is played first and not counted.
 
 Score: the companion reads each draft and its opinion goes into the estimate, in every round (`always`) or where it pays (`auto`);
-rounds recorded without a companion cannot tell. The informed policy (see grid.py) knows what can be known of the model's drafts;
-the oracle has both drafters and drafts nothing that is not accepted.
+rounds recorded without a companion cannot tell. `--parts` leaves out one part of the policy after the other: it begins without
+any knowledge of machine and draft and has lookup, all answers count, and the least of `times plain` is over files and curves. The
+informed policy (see grid.py) knows what can be known of the model's drafts; the oracle has both drafters and drafts nothing that
+is not accepted.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common import arguments
-from grid import costs_of, informed_speed
+from grid import KNOWN, costs_of, informed_speed
 from measure.oracle import oracle_speed
+from measure.parts import PARTS, without
 from measure.report import table
 from measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds
+from measure.speeds import geomean
 from msgspec.structs import replace
 
 from pyspec.policy.acceptance import Acceptance
+from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import GoodputPolicy
 
 ROUNDS = Path(__file__).parent / "rounds"
@@ -72,14 +77,45 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
     return [name, curve, *shown, f"{looked / oracle_speed(half, costs):.3f}"]
 
 
+def from_the_start(answers: Sequence[Answer], curve: str, cost: float) -> float:
+    """Times plain of a policy that begins without knowledge, over all answers."""
+    costs, greedy = costs_of(curve, cost), Acceptance().under("greedy", relaxing=False)
+    policy = GoodputPolicy(CostCurve.prior(KNOWN[curve][1], 10.0, cost, cost), greedy)
+    return Player(policy, costs).play(answers).speed / fixed_speed(answers, costs, 0)
+
+
+def parts(files: Mapping[str, Sequence[Answer]], curves: Sequence[str], cost: float) -> str:
+    """A line for each part of the policy that is left out."""
+    rows = []
+    for part in ("", *PARTS):
+        with without((part,) if part else ()):
+            found = {
+                f"{name}, {curve}": from_the_start(answers, curve, cost)
+                for name, answers in files.items()
+                for curve in curves
+            }
+        worst = min(found, key=lambda cell: found[cell])
+        rows.append(
+            [
+                part or "(all there)",
+                f"{geomean([*found.values()]):.4f}",
+                f"{found[worst]:.3f} {worst}",
+            ]
+        )
+    return table(("without", "times plain", "worst cell"), rows)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
-    how = {"curve": "Q4_K_M,BF16,GPU", "cost": 0.1, "companion_cost": 0.1}
+    how = {"curve": "Q4_K_M;BF16;GPU", "cost": 0.1, "companion_cost": 0.1, "parts": False}
     options = arguments(__doc__, words, "rounds*", **how)
-    rows = []
-    for path in map(Path, options.rounds or sorted(ROUNDS.glob("*.gz"))):
-        answers = load_rounds(path)
-        rows += [row(path.stem, answers, options, curve) for curve in options.curve.split(",")]
+    paths = map(Path, options.rounds or sorted(ROUNDS.glob("*.gz")))
+    files = {path.stem: load_rounds(path) for path in paths}
+    curves = options.curve.split(";")
+    if options.parts:
+        print(parts(files, curves, options.cost))
+        return
+    rows = [row(*file, options, curve) for file in files.items() for curve in curves]
     print(table(HEAD, rows))
 
 

@@ -2,7 +2,7 @@
 
 Calls come in the loop's order: a first round without a draft, then plan, draft, (score), choose, verify, observe, or watch.
 Answers are recorded, with what would be drafted at every position, or synthetic with planted acceptance. Times come from tables
-of milliseconds by rows; the policy sees them with noise, the totals have none. Python's own time is not included.
+of milliseconds by rows; the policy sees them with noise, the totals have none. Python's own time is included where it is given.
 
 Chains go on after the first mismatch as the drafter would (a policy sees those tokens' p before it knows), and end early only
 where the drafter or the answer ends. A round at t that accepts m tokens is followed by one at t + m + 1, so `matched` is all that
@@ -38,6 +38,16 @@ from pyspec.policy.types import (
 from pyspec.store.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
+_ASIDE, _ASIDE_DRAFT = (
+    0.2,
+    0.2,
+)  # ms of Python's in a round, and more in one with a draft: measured with a model of 18 ms a row
+
+
+Aside = tuple[float, float]
+"""Ms of a round outside its decodes: without a draft, and with one."""
+
+NO_ASIDE: Aside = (0.0, 0.0)
 
 
 class Chain(msgspec.Struct, omit_defaults=True):
@@ -211,13 +221,14 @@ class Position:
 class Player:
     """Plays a policy over answers, and counts ms without noise, tokens, rounds, and in which rounds the draft model ran.
 
-    stalls: {round: extra ms of its verify}, seen by the policy but not counted.
+    stalls: {round: extra ms of its verify}, seen by the policy but not counted. aside: seen and counted.
     """
 
     def __init__(
-        self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None
-    ) -> None:
-        self.policy, self.costs = policy, costs
+        self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None,
+        aside: Aside = NO_ASIDE,
+    ) -> None:  # fmt: skip
+        self.policy, self.costs, self._aside = policy, costs, aside
         self.ms, self.tokens, self.rounds = 0.0, 0, 0
         self.drafted: list[bool] = []
         self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
@@ -250,16 +261,19 @@ class Player:
         used = self.policy.choose([at.draft])[0] if drew else 0
         out.verify_rows = 1 + used
         out.t_verify = self.costs.target(1 + used)
-        self.ms += out.t_draft + out.t_companion + out.t_verify
+        aside = self._aside[out.draft_steps > 0]
+        self.ms += out.t_draft + out.t_companion + out.t_verify + aside
         self.drafted.append(out.draft_steps > 0)
         out.seqs = [at.settle(used, scored)]
         out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.rounds, 0.0)
         out.t_draft, out.t_companion = self._noisy(out.t_draft), self._noisy(out.t_companion)
+        if aside:
+            out.t_round = out.t_verify + out.t_draft + out.t_companion + aside
         self.rounds += 1
         if drew:
             self.policy.observe(out)
         else:
-            self.policy.watch(1, out.t_verify, out.t_verify, out.depth)
+            self.policy.watch(1, out.t_verify, out.t_round or out.t_verify, out.depth)
 
     def _draft(self, at: Position, plan: Plan, out: Outcome) -> bool:
         """Set the side models' times; returns whether the companion scored."""
@@ -294,7 +308,7 @@ def drafted(chain: Chain, longest: int, plan: Plan, kept: int = 0) -> int:
     return most
 
 
-def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
+def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int, aside: Aside = NO_ASIDE) -> float:
     """Tokens per ms when k tokens are always drafted, one answer at a time."""
     ms, tokens, step = 0.0, 0, costs.draft(1)
     verify = [costs.target(n + 1) for n in range(k + 1)]
@@ -304,7 +318,7 @@ def fixed_speed(texts: Sequence[Answer], costs: Costs, k: int) -> float:
             chain = text.model(t) if t else NOTHING
             n = min(k, text.length - t - 1, chain.n)
             accepted = min(n, chain.matched)
-            ms += verify[n]
+            ms += verify[n] + aside[n > 0]
             if n:
                 ms += costs.draft(1 + text.unread(lag)) + (n - 1) * step
                 lag = accepted if text.window else int(accepted == n)
