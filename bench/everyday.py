@@ -20,10 +20,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 from common import Made, arguments, half_width, keep, made_by, page_of
@@ -87,6 +89,7 @@ class Everyday(Made, kw_only=True):
             "slower": str(sum(ratio < SLOW for ratio in ratios)),
             "prompts": str(len(ratios)),
             "whole": f"{whole:.2f}",
+            "rate": f"{fmean(p.plain for each in self.pairs[temperature].values() for p in each):.0f}",
         }
 
     def page(self) -> str:
@@ -96,13 +99,15 @@ class Everyday(Made, kw_only=True):
         return page_of("Everyday prompts, one process each", made, about, shown(self))
 
 
-def own_cache(folder: Path) -> None:
-    """Answer with a cache in this folder from now on, which has the models of the user's and has learned nothing."""
-    user = cache_dir() / "models"
-    (folder / "models").mkdir()
-    for path in user.iterdir():
-        (folder / "models" / path.name).symlink_to(path.resolve())
-    os.environ["PYSPEC_CACHE"] = str(folder)
+@contextmanager
+def own_cache() -> Iterator[None]:
+    """In the body, the cache is one that has the models of the user's and has learned nothing."""
+    models = cache_dir() / "models"
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, PYSPEC_CACHE=folder):
+        (Path(folder) / "models").mkdir()
+        for path in models.iterdir():
+            (Path(folder) / "models" / path.name).symlink_to(path.resolve())
+        yield
 
 
 def forget() -> None:
@@ -191,8 +196,7 @@ def main(words: Sequence[str] | None = None) -> None:
     at = given.index("--") if "--" in given else len(given)
     options = arguments(__doc__, given[:at], "prompts?", **OPTIONS)
     found = Everyday(**made_by("everyday", given), tokens=options.tokens, pairs={})
-    with tempfile.TemporaryDirectory() as folder:
-        own_cache(Path(folder))
+    with own_cache():
         measure(options, given[at + 1 :], found)
     print(shown(found))
     if options.out:

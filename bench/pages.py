@@ -3,14 +3,14 @@
     python bench/pages.py           in the repository's root
     python bench/pages.py --list    each number on the pages, the file that has it and the command that made that file
 
-A table is between `<!-- results -->` and `<!-- /results -->` (README); in METHODS.md it is rules, in models/README.md drafts. A
-number in a text is written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of compare.py
-are mean (geometric, over categories, times plain), best, worst, over-strict (times strict verification, over questions), rate
-(tokens a second) and first (ms), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that are
-not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of quality.py nats and distinct over the
+A table is between `<!-- rules -->` and `<!-- /rules -->` (METHODS.md); in models/README.md it is drafts. A number in a text is
+written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of compare.py are mean (geometric, over
+categories, times plain), interval (the mean with its own), best, worst, over-strict (times strict verification, over questions),
+rate (tokens a second) and first (ms), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that
+are not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of quality.py nats and distinct over the
 control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy drafts, %); of drafts what
-`python -m models.recipe.evaluate --json` wrote. All other figures are in the tables. Intervals of speeds are 95 %, by
-Student's t of logarithms: over questions if their ratios are known, else over kinds of text.
+`python -m models.recipe.evaluate --json` wrote. All other figures are in the tables. Intervals of speeds are 95 %, by Student's t
+of logarithms: over questions if their ratios are known, else over kinds of text.
 """
 
 from __future__ import annotations
@@ -42,12 +42,6 @@ from serve import ServeResults
 from pyspec.errors import InputError
 
 RULES = ("quality-eagle3", "quality-eagle3-t08", "quality-good", "quality-good-t08", "quality-poor", "quality-gemma")  # fmt: skip
-PAIRS = (
-    "default", "default-t08", "stretched-good-bf16", "stretched-good-q8_0", "stretched-good-bf16-t08", "wide-good-bf16",
-)  # fmt: skip
-HEAD = ["", "T", "plain, tokens/s", "times plain (95 % interval)", "worst kind", "best llama-server", "made on"]  # fmt: skip
-PEERS = "server"
-"""Prefix of the names of llama-server's runs; the run without drafts is named just this."""
 DRAFTS_HEAD = ["drafter", "all", "strict K=4, 8", "margin share", "margin K=4, 8", "steps 1, 2, 3, 4"]  # fmt: skip
 RULES_HEAD = ["The margin rule", "more tokens a verify", "nats a token", "distinct-4", "looped answers", "worse in"]  # fmt: skip
 PAGES = ("README.md", "METHODS.md", "DEVICES.md", "ARCHITECTURE.md", "models/README.md")
@@ -108,29 +102,8 @@ def _kept(folder: Path, kinds: Mapping[str, T]) -> list[tuple[str, T]]:
     return [(name, kind) for name, kind in kinds.items() if (folder / name).is_dir()]
 
 
-def readme_table(folder: Path) -> str:
-    """A row for each of PAIRS, with the plain speed of the same run."""
-    found = runs(folder)
-    return table(HEAD, [_row(name, found[name]) for name in PAIRS if name in found])
-
-
 def _link(title: str, name: str) -> str:
     return f"[{title}](bench/results/{name}/README.md)"
-
-
-def _row(name: str, results: Results) -> list[str]:
-    """Strict against plain, the interval of the mean, the worst kind of text, llama-server's best run, and where it was made."""
-    plain, own = (next(s for s in results.summaries if s.who == who) for who in ("plain", "strict"))
-    low, kind = _ups(own)[0]
-    return [
-        results.title.removesuffix(", T 0.8"),
-        f"{results.setup.temperature:g}",
-        f"{plain.speeds[TOTAL].rate:.0f}",
-        _link(f"**{own.geomean:.2f}**", name) + _interval(own),
-        f"{low:.2f} {kind}",
-        _best_peer(results.summaries),
-        f"{results.setup.processor}, {results.setup.commit or '-'}",
-    ]
 
 
 def _interval(summary: Summary) -> str:
@@ -147,15 +120,6 @@ def _interval(summary: Summary) -> str:
 def _ups(summary: Summary) -> list[tuple[float, str]]:
     """Speed-ups by category, the worst first."""
     return sorted((s.speed_up, name) for name, s in summary.speeds.items() if name != TOTAL)
-
-
-def _best_peer(summaries: Sequence[Summary]) -> str:
-    """The fastest of llama-server's runs."""
-    runs = [s for s in summaries if s.peer and s.who.startswith(PEERS)]
-    if not runs:
-        return "-"
-    best = max(runs, key=lambda s: s.geomean)
-    return f"{best.geomean:.2f} {best.who}"
 
 
 def rules_table(folder: Path) -> str:
@@ -212,6 +176,7 @@ def numbers(folder: Path) -> dict[str, str]:
             whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
             out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
+            out[f"{name}/{s.who}/interval"] = f"{s.geomean:.2f}{_interval(s)}"
         out |= _over_strict(name, results)
         out |= _rows_and_rounding(name, results)
     for name, found in rules(folder).items():
@@ -285,7 +250,7 @@ def filled(text: str, folder: Path) -> str:
             raise InputError(f"a page quotes {match[1]}, and no results have it")
         return f"<!--= {match[1]} -->{known[match[1]]}<!--/-->"
 
-    for name, made in (("results", readme_table), ("rules", rules_table), ("drafts", drafts_table)):
+    for name, made in (("rules", rules_table), ("drafts", drafts_table)):
         if f"<!-- {name} -->" in text:
             text = _put(text, name, made(folder))
     return _NUMBER.sub(number, text)
@@ -327,7 +292,6 @@ def traced(folder: Path) -> list[list[str]]:
 def tables(folder: Path) -> dict[str, list[Path]]:
     """The files that each table of a page is made from."""
     found = {
-        "results": [f"{name}/results.json" for name in PAIRS],
         "rules": [f"{name}/quality.json" for name in RULES],
         "drafts": ["drafts/drafts.json"],
     }

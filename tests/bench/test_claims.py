@@ -10,11 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONSTANTS = Path(__file__).with_name("constants.txt")
-MADE = re.compile(
-    r"<!--= [^>]*-->.*?<!--/-->|<!-- (results|rules|drafts) -->.*?<!-- /\1 -->", re.DOTALL
-)
+MADE = re.compile(r"<!--= [^>]*-->.*?<!--/-->|<!-- (rules|drafts) -->.*?<!-- /\1 -->", re.DOTALL)
 QUOTED = re.compile(r"<!--= ([^ ]+) -->")
-TABLES = re.compile(r"<!-- (results|rules|drafts) -->")
+TABLES = re.compile(r"<!-- (rules|drafts) -->")
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
 COMMIT = re.compile(r'(?:"commit": ?"|at commit )([0-9a-f]{7,40})')
 ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)

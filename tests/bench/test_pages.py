@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatch
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 from helpers.making import record, turn
@@ -34,28 +33,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_row_has_the_worst_kind_and_the_best_rival(pages, folder: Path) -> None:
-    """Losing kinds are in; the figure leads to the page; beside it is the plain speed of the same run."""
-    row = pages.readme_table(folder).splitlines()[-1]
-    assert row == (
-        "| Default | 0 | 2 | [**1.00**](bench/results/default/README.md) | 0.50 code "
-        "| 0.33 server-draft:2 | a machine, - |"
-    )
-
-
-def test_each_temperature_has_a_row_with_its_own_plain_speed(pages, folder: Path) -> None:
-    """A machine that was slower in one run tells nothing of the other."""
-    copytree(folder / "default", folder / "default-t08")
-    path = folder / "default-t08" / "results.json"
-    warm = pages.msgspec.json.decode(path.read_bytes(), type=pages.Results)
-    warm.setup = pages.msgspec.structs.replace(warm.setup, temperature=0.8)
-    warm.title = "Default, T 0.8"
-    warm.summaries[0].speeds["total"].rate = 7.0
-    path.write_bytes(pages.msgspec.json.encode(warm))
-    rows = [line.split(" | ")[:3] for line in pages.readme_table(folder).splitlines()[-2:]]
-    assert rows == [["| Default", "0", "2"], ["| Default", "0.8", "7"]]
-
-
 def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path) -> None:
     """Older results have the kinds alone, and the table says which."""
     found = pages.runs(folder)["default"]
@@ -66,28 +43,6 @@ def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path)
     assert pages._interval(strict) == ""
     strict.speeds["math"] = strict.speeds["qa"]
     assert pages._interval(strict).endswith(", 3 kinds)")
-
-
-def test_a_rival_is_named_for_what_was_run(pages, folder: Path) -> None:
-    """Another program's best may be without drafts. Others' columns are not named."""
-    found = pages.runs(folder)["default"]
-    (drafted,) = (s for s in found.summaries if s.peer)
-    bare = pages.msgspec.structs.replace(drafted, who="server", geomean=0.9)
-    other = pages.msgspec.structs.replace(drafted, who="llama_cpp", geomean=3.0)
-    assert pages._best_peer([drafted, other]) == "0.33 server-draft:2"
-    assert pages._best_peer([drafted, bare]) == "0.90 server"
-    assert pages._best_peer([other]) == "-"
-
-
-def test_the_rows_of_the_readme_name_their_processors_and_commits(pages) -> None:
-    """Results of different machines or code do not stand together unmarked."""
-    rows = pages.readme_table(ROOT / "bench" / "results").splitlines()[2:]
-    assert all(
-        re.fullmatch(
-            r"(AMD|Intel|NVIDIA) [\w ]+, [0-9a-f]{7,}\+?", row.strip("| ").split(" | ")[-1]
-        )
-        for row in rows
-    )
 
 
 @pytest.mark.parametrize("page", ["default", "default-t08"])
@@ -131,19 +86,18 @@ def test_drawn_drafts_are_set_against_greedy_ones(pages) -> None:
 
 def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
     """By folder, mode and figure; what is around them stays, and doing it again changes nothing."""
-    text = "<!-- results -->\n<!-- /results -->\nIt is <!--= default/strict/worst -->9<!--/--> times.\n"
+    text = "It is <!--= default/strict/worst -->9<!--/--> times.\n"
     new = pages.filled(text, folder)
-    assert new.endswith("It is <!--= default/strict/worst -->0.50<!--/--> times.\n")
-    assert "| Default |" in new
+    assert new == "It is <!--= default/strict/worst -->0.50<!--/--> times.\n"
     assert pages.filled(new, folder) == new
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<!-- results -->, and no end", "has <!-- results --> and no"),
+        ("<!-- rules -->, and no end", "has <!-- rules --> and no"),
         (
-            "<!-- results -->\n<!-- /results --><!--= default/none/mean -->1<!--/-->",
+            "<!-- rules -->\n<!-- /rules --><!--= default/none/mean -->1<!--/-->",
             "default/none/mean",
         ),
     ],

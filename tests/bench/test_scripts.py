@@ -54,7 +54,19 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
     (tmp_path / "two.txt").write_text("one\ntwo\n")
     folder = ["--out", str(tmp_path / "everyday")]
     everyday.main(
-        [str(tmp_path / "two.txt"), "--temp", "0.8", "--repeat", "2", *folder, "--", "-t", "1"]
+        [
+            str(tmp_path / "two.txt"),
+            "--kept",
+            "cold",
+            "--temp",
+            "0.8",
+            "--repeat",
+            "2",
+            *folder,
+            "--",
+            "-t",
+            "1",
+        ]
     )
     rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
     # 10 tokens in 1250 ms, the prompt's 250 included, against 11.25 in 1000
