@@ -1,4 +1,4 @@
-"""Records of finished requests: a line of JSON, a span of OpenTelemetry. They never hold texts."""
+"""Records of finished requests, a line of JSON each. They never hold texts."""
 
 from __future__ import annotations
 
@@ -101,38 +101,6 @@ _GONE = 499
 """Status of a request whose client has left."""
 
 
-class Spans:
-    """Makes each POST a span, named after OpenTelemetry's conventions for generative models.
-
-    trace, propagate: OpenTelemetry's modules of these names.
-    """
-
-    def __init__(self, app: ASGIApp, trace: Any, propagate: Any) -> None:
-        self._app, self._trace, self._propagate = app, trace, propagate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, inside its span."""
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        headers = {
-            key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]
-        }
-        tracer = self._trace.get_tracer("pyspec")
-        parent = self._propagate.extract(headers)
-        kind = self._trace.SpanKind.SERVER
-        name = f"POST {scope['path']}"
-        with tracer.start_as_current_span(name, context=parent, kind=kind) as span:
-            seen = _ResponseMeter(send)
-            try:
-                await self._app(scope, receive, seen)
-            finally:
-                for key, value in _attributes(scope.get(REQUEST)).items():
-                    span.set_attribute(key, value)
-                span.set_attribute("url.path", scope["path"])
-                span.set_attribute("http.response.status_code", seen.status)
-
-
 class _ResponseMeter:
     """Counts the bytes of a response, and keeps its status."""
 
@@ -166,20 +134,3 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
             times["first_token_ms"] for _, times in pending.ended.values()
         )
     return known
-
-
-def _attributes(pending: PendingRequest | None) -> dict[str, Any]:
-    """The figures under the names of OpenTelemetry's conventions for generative models."""
-    known = facts(pending)
-    if pending is None:
-        return {}
-    return {
-        "gen_ai.operation.name": "chat" if pending.is_chat else "text_completion",
-        "gen_ai.provider.name": "pyspec",
-        "gen_ai.request.model": pending.body.model or known["model"],
-        "gen_ai.response.model": known["model"],
-        "gen_ai.response.id": known["id"],
-        "gen_ai.usage.input_tokens": known["prompt_tokens"],
-        "gen_ai.usage.output_tokens": known["completion_tokens"],
-        "gen_ai.response.finish_reasons": [str(reason) for reason in known["finish_reasons"]],
-    }

@@ -33,7 +33,7 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body, decoded
 from pyspec.serve import about, tokenizing
-from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Activity, Spans
+from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Activity
 from pyspec.serve.apis.interface import (
     Interface,
     error_fields,
@@ -311,10 +311,6 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
     stack = []
     if serving.log is not None:
         stack.append(Middleware(AccessLog, write=serving.log))
-    with contextlib.suppress(ImportError):
-        from opentelemetry import propagate, trace  # noqa: PLC0415 - may not be installed
-
-        stack.append(Middleware(Spans, trace=trace, propagate=propagate))
     if serving.hosts is not None:
         stack.append(Middleware(HostCheck, names=serving.hosts, refuse=_refuse))
     if serving.origins:

@@ -1,4 +1,4 @@
-"""What those who run a server see: its end, its health, its log, its spans."""
+"""What those who run a server see: its end, its health, its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import threading
-from contextlib import contextmanager
 
 import pytest
 from helpers.asking import begun, body, get, post, raw
@@ -284,48 +283,3 @@ def test_a_line_of_each_request(serve, lines):
     assert (second["status"], "id" in second) == (400, False)
     assert (third["stream"], third["completion_tokens"]) == (True, 6)
     assert "secret" not in "".join(lines)
-
-
-class Tracing:
-    """OpenTelemetry's two modules, as far as they are used, and the spans that were made."""
-
-    class SpanKind:
-        """Kinds."""
-
-        SERVER = "server"
-
-    def __init__(self):
-        self.spans = []
-
-    def get_tracer(self, name):
-        return self
-
-    def extract(self, headers):
-        return headers.get("traceparent")
-
-    @contextmanager
-    def start_as_current_span(self, name, context, kind):
-        """A span; what is set on it."""
-        made = {"name": name, "parent": context, "kind": kind}
-        self.set_attribute = made.__setitem__
-        yield self
-        self.spans.append(made)
-
-
-def test_a_span_of_each_request(serve, monkeypatch):
-    """A child of the caller's, with the names that OpenTelemetry has for models."""
-    otel = pytest.importorskip("opentelemetry")
-    made = Tracing()
-    monkeypatch.setattr(otel, "trace", made, raising=False)
-    monkeypatch.setattr(otel, "propagate", made, raising=False)
-    server = serve()
-    post(server, body("a secret", max_tokens=5), traceparent="00-1-2-01")
-    wait(lambda: made.spans)
-    (span,) = made.spans
-    assert (span["name"], span["parent"], span["kind"]) == (
-        "POST /v1/chat/completions",
-        "00-1-2-01",
-        "server",
-    )
-    assert (span["gen_ai.operation.name"], span["gen_ai.usage.output_tokens"]) == ("chat", 5)
-    assert (span["http.response.status_code"], "secret" in str(span)) == (200, False)
