@@ -204,7 +204,7 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
-    from pyspec.serve.drain import AT_ONCE, DrainingServer, leave_hung  # noqa: PLC0415
+    from pyspec.serve.drain import DrainingServer, leave_hung  # noqa: PLC0415
     from pyspec.serve.fleet import OtherModels  # noqa: PLC0415
     from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
 
@@ -230,11 +230,11 @@ def serve(
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=3,
-            backlog=AT_ONCE,
+            backlog=_BACKLOG,
             limit_concurrency=2 * (batch.parallel + server.queue) + 256,
         )
         draining = DrainingServer(
-            config, app.state.fleet, server.drain, _BACKLOG, server.idle or 0.0, app.state.activity
+            config, app.state.fleet, server.drain, server.idle or 0.0, app.state.activity
         )
         draining.run(sockets=[listener])
         leave_hung(app.state.fleet)

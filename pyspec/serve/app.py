@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
@@ -43,7 +44,7 @@ from pyspec.serve.apis.interface import (
 from pyspec.serve.apis.messages import MESSAGES
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
-from pyspec.serve.guard import HostCheck, LengthCheck
+from pyspec.serve.guard import LengthCheck, whole_body
 from pyspec.serve.keys import Keys
 from pyspec.serve.metrics import Metrics
 from pyspec.serve.paths import (
@@ -57,7 +58,7 @@ from pyspec.serve.paths import (
 from pyspec.serve.pending import PendingRequest
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
-from pyspec.serve.timeouts import Admission, EventStream, whole_body
+from pyspec.serve.streams import Admission, EventStream
 
 log = logging.getLogger("pyspec")
 
@@ -312,7 +313,10 @@ def _middleware(serving: ServerSettings) -> list[Middleware]:
     if serving.log is not None:
         stack.append(Middleware(AccessLog, write=serving.log))
     if serving.hosts is not None:
-        stack.append(Middleware(HostCheck, names=serving.hosts, refuse=_refuse))
+        names = [f"[{name}]" if ":" in name else name for name in serving.hosts]
+        # releases of Starlette before its parser of hosts call every IPv6 address "["; DNS names none
+        hosts = [*names, *(f"{name}." for name in names), "["]
+        stack.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False))
     if serving.origins:
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"]}
         stack.append(

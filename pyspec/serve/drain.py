@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 from types import FrameType
 
@@ -17,79 +16,41 @@ from pyspec.serve.fleet import Fleet
 
 log = logging.getLogger("pyspec")
 
-AT_ONCE = 128
-"""Connections to accept before reading from others: a flood must not evict a client that came before it."""
-
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server. SIGTERM gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
 
-    Another SIGINT does not wait for readers either. uvicorn raises the signals again as soon as it has ended; here
-    `repeat_signal` does so once everything is written.
+    uvicorn raises the signals again as soon as it has ended; here `repeat_signal` does so once everything is written.
 
-    backlog: connections that may wait to be accepted. idle: seconds without a request after which the server ends, 0 for never.
-    activity: measures the idle time.
+    idle: seconds without a request after which the server ends, 0 for never. activity: measures the idle time.
     """
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        fleet: Fleet,
-        seconds: float,
-        backlog: int,
-        idle: float = 0.0,
-        activity: Activity | None = None,
+        self, config: uvicorn.Config, fleet: Fleet, seconds: float, idle: float, activity: Activity
     ) -> None:
         super().__init__(config)
-        self._idle, self._activity = idle, activity
-        self._fleet, self._seconds, self._backlog = fleet, seconds, backlog
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._drains: list[asyncio.Task[None]] = []
+        self._fleet, self._seconds, self._idle, self._activity = fleet, seconds, idle, activity
         self._cuts = False
         self._last: int | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(self._backlog)  # asyncio made the queue as short as what it accepts at once
-        self._look()
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end."""
+        if self._idle and self._activity.idle_s >= self._idle:
+            log.warning("the server ends: nothing was asked for %.0f s", self._idle)
+            self._cuts = self.should_exit = True
+        return await super().on_tick(counter)
 
-    def _look(self) -> None:
-        """End the server once it has been idle for long enough, or look again later."""
-        if not self._idle or self._activity is None or self._loop is None:
-            return
-        left = self._idle - self._activity.idle_s
-        if left > 0:
-            self._loop.call_later(max(left, 0.05), self._look)
-            return
-        log.warning("the server ends: nothing was asked for %.0f s", self._idle)
-        self._fleet.draining = True
-        self._begin(0.0)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End connections and the engines: with `force_exit`, uvicorn does not run the application's own shutdown."""
-        await super().shutdown(sockets)
-        if self.force_exit:
-            await self._fleet.stop()
+    async def main_loop(self) -> None:
+        """Serve until a signal comes; then refuse requests, and look for another signal, until those that run have ended."""
+        await super().main_loop()
+        drain = asyncio.ensure_future(self._fleet.drain(0.0 if self._cuts else self._seconds))
+        while not drain.done() and not self._cuts:
+            await asyncio.wait({drain}, timeout=0.05)
+        await asyncio.gather(drain, self._fleet.drain(0.0))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._last = sig
-        if self._loop is None:
-            self.should_exit = True
-            return
-        self.force_exit = self.force_exit or (self._cuts and sig == signal.SIGINT)
-        self._cuts = sig != signal.SIGTERM or self._fleet.draining
-        self._fleet.draining = True
-        self._loop.call_soon_threadsafe(self._begin, 0.0 if self._cuts else self._seconds)
-
-    def _begin(self, seconds: float) -> None:
-        drain = asyncio.ensure_future(self._fleet.drain(seconds))
-        self._drains.append(drain)
-        drain.add_done_callback(self._drained)
-
-    def _drained(self, _drain: asyncio.Task[None]) -> None:
-        self.should_exit = True
+        self._cuts = sig != signal.SIGTERM or self.should_exit
+        self._last, self.should_exit = sig, True
 
     def repeat_signal(self) -> None:
         """End the process by the last signal received, if any."""

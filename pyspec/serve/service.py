@@ -40,7 +40,6 @@ from pyspec.requests import bodies
 from pyspec.requests.records import Record, failed
 from pyspec.sampling.noise import derive_seed
 from pyspec.serve.pending import AnswerListener, PendingRequest
-from pyspec.serve.pulse import Pulse
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parts import Piece
 from pyspec.text.result import RecordResult
@@ -86,7 +85,8 @@ class Service:
         self._flush_due = False
         self.draining = False
         """Whether the server is shutting down, and refuses new requests."""
-        self.pulse = Pulse(serving.stall)
+        self.beaten = time.monotonic()
+        """When the last round ended, or the first one may have begun."""
         self._idle = asyncio.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -115,7 +115,7 @@ class Service:
             self.serving, self.piece, self.answered, body, jobs, f"{prefix}{name}"
         )
         if not self._open:
-            self.pulse.beat()
+            self.beaten = time.monotonic()
         for i, job in enumerate(jobs):
             self._open[job.index] = job, partial(pending.put, i)
             job.listener = partial(self._post, job.index)
@@ -177,7 +177,8 @@ class Service:
         """A fault that only a restart repairs: the engine's thread "failed", or is "stuck" in a round."""
         if not self.alive:
             return "failed"
-        return "stuck" if self._open and self.pulse.late else None
+        late = time.monotonic() - self.beaten > self.serving.stall
+        return "stuck" if self._open and late else None
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests, and cancel after so many seconds what still runs. Answers of a hanging engine fail."""
@@ -233,7 +234,7 @@ class Service:
 
     def _wake_loop(self) -> None:
         """Wake the loop once a round: for each piece, both threads would contend for the interpreter's lock."""
-        self.pulse.beat()
+        self.beaten = time.monotonic()
         if self._brought and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon_threadsafe(self._flush)

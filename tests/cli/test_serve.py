@@ -25,7 +25,6 @@ from pyspec.cli.serve import _called, _listen
 from pyspec.cli.server_options import ServerOptions, _duration
 from pyspec.errors import OptionError
 from pyspec.serve import service
-from pyspec.serve.guard import MAX_NEW
 from pyspec.serve.settings import served_name
 
 
@@ -153,24 +152,6 @@ def test_sigterm_lets_answers_end(start, send):
     client.close()
     _, stdout, stderr = process.ended()
     assert (json.loads(stdout)["completion_tokens"], "Traceback" in stderr) == (400, False)
-
-
-def test_who_asks_does_not_give_way_to_a_flood_behind_it(start):
-    """More half-sent requests than may stand open come while the server is busy: the first in the queue is read first."""
-    port = port_of(process := start("--port", "0"))
-    assert status_of(port) == 200
-    process.send(signal.SIGSTOP)
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
-    client.request("GET", "/health")
-    behind = [
-        socket.create_connection(("127.0.0.1", port), DEADLINE_S) for _ in range(MAX_NEW + 60)
-    ]
-    for one in behind:
-        one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
-    process.send(signal.SIGCONT)
-    assert client.getresponse().status == 200
-    for one in (client, *behind):
-        one.close()
 
 
 def test_port_that_is_taken_is_one_sentence(refused):

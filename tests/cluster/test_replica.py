@@ -13,7 +13,6 @@ from pyspec.batch.maker import Settings
 from pyspec.cluster.serve import Replica, app, build
 from pyspec.errors import OptionError
 from pyspec.sampling.chain import Sampling
-from pyspec.serve.pulse import Pulse
 
 ARGUMENTS = {
     "draft": "lookup", "n_ctx": 4096, "parallel": 2, "n_threads": 1, "n_threads_batch": 1,
@@ -68,7 +67,7 @@ def test_a_replica_whose_engine_hangs_ends(replica, ended):
     """At Ray's next check, as one without its engine."""
     assert replica.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).is_success
     service = replica._served.state.fleet.default
-    service.pulse = Pulse(0.0, iter(range(9)).__next__)
+    service.beaten = -1e9
     replica.check_health()
     assert ended == []  # it is idle
     service._open[-1] = None, None

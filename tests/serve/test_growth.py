@@ -13,8 +13,6 @@ import pytest
 from helpers.asking import begun
 from helpers.waiting import wait
 
-from pyspec.serve.guard import GuardedProtocol
-
 OWN = ("pyspec", "starlette", "uvicorn", "anyio", "asyncio", "_asyncio", "prometheus_client")
 """Packages whose objects are counted."""
 
@@ -85,7 +83,7 @@ def reached(*roots):
 def held(server):
     """What a server holds; and what there is of OWN, whoever holds it."""
     own = (each for each in gc.get_objects() if str(type(each).__module__).partition(".")[0] in OWN)
-    return reached(server.app, server.batch, server.server, GuardedProtocol._half), counted(own)
+    return reached(server.app, server.batch, server.server), counted(own)
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])

@@ -11,8 +11,6 @@ import pytest
 from helpers.asking import begun, body, get, post, raw
 from helpers.waiting import DEADLINE_S, wait
 
-from pyspec.serve.pulse import Pulse
-
 
 def health(server, path="/health"):
     """The status and the body of a health check; one that is not fine says when to ask again."""
@@ -50,8 +48,8 @@ def reasons(response):
 
 @pytest.fixture
 def held(serve, monkeypatch):
-    """A server whose engine hangs before its first round, from `server.hangs` on until `free` is set, and the time it knows."""
-    server, free, now = serve(), threading.Event(), [0.0]
+    """A server whose engine hangs before its first round, from `server.hangs` on until `free` is set; and what lets time pass."""
+    server, free = serve(), threading.Event()
     service, real = server.app.state.fleet.default, server.batch.stream
     server.hangs = threading.Event()
 
@@ -61,8 +59,11 @@ def held(serve, monkeypatch):
         return real(after)
 
     monkeypatch.setattr(server.batch, "stream", stream)
-    service.pulse = Pulse(600.0, lambda: now[0])
-    yield server, free, now
+
+    def passes(seconds):
+        service.beaten -= seconds
+
+    yield server, free, passes
     free.set()
 
 
@@ -72,12 +73,12 @@ def tellings(server):
 
 
 def test_an_engine_that_hangs_is_told_of(held):
-    server, free, now = held
+    server, free, passes = held
     connection = raw(server, body())
     wait(lambda: server.batch.load == (0, 1))
-    now[0] += 600.0
+    passes(590.0)
     assert tellings(server) == {(200, "ok")}
-    now[0] += 1.0
+    passes(11.0)
     assert tellings(server) == {(503, "stuck")}
     free.set()
     server.wait_idle()
@@ -155,45 +156,42 @@ def test_what_an_engine_that_hangs_uses_is_not_freed(monkeypatch):
 
 def test_an_idle_engine_does_not_hang(held):
     """However long nobody asked; the time of the first answer counts from its coming."""
-    server, _, now = held
-    now[0] += 1e6
+    server, _, passes = held
+    passes(1e6)
     assert tellings(server) == {(200, "ok")}
     connection = raw(server, body())
     wait(lambda: server.batch.load == (0, 1))
-    now[0] += 600.0
+    passes(590.0)
     assert tellings(server) == {(200, "ok")}
     connection.close()
 
 
 def test_who_comes_behind_others_does_not_hide_that_an_engine_hangs(held):
     """Requests that wait bring no round to its end."""
-    server, _, now = held
+    server, _, passes = held
     connections = [raw(server, body())]
     wait(lambda: server.batch.load == (0, 1))
-    now[0] += 400.0
+    passes(400.0)
     connections.append(raw(server, body()))
     wait(lambda: server.batch.load == (0, 2))
-    now[0] += 201.0
+    passes(201.0)
     assert tellings(server) == {(503, "stuck")}
     for each in connections:
         each.close()
 
 
-def test_each_round_shows_that_an_engine_works(serve):
+def test_each_round_shows_that_an_engine_works(serve, monkeypatch):
     """A long answer takes longer than any round of it."""
     server = serve(draft="none")
-    pulse = server.app.state.fleet.default.pulse = Beats()
+    service, beats = server.app.state.fleet.default, set()
+    real = service.batch.stream
+
+    def stream(after):
+        return real(lambda: (after(), beats.add(service.beaten)))
+
+    monkeypatch.setattr(service.batch, "stream", stream)
     post(server, body(max_tokens=8, logit_bias={"2": -100}))
-    assert pulse.count >= 8
-
-
-class Beats:
-    """Counts beats."""
-
-    count, late = 0, False
-
-    def beat(self):
-        self.count += 1
+    wait(lambda: len(beats) >= 8)
 
 
 def test_an_engine_that_ended_is_told_of(serve):
