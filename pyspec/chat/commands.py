@@ -27,7 +27,6 @@ from pyspec.chat.talk import Chat
 from pyspec.errors import InputError
 from pyspec.screen.token_view import print_tokens
 from pyspec.screen.words import counted, stats_table
-from pyspec.store.words import FETCH
 
 KEYS = (
     ("Ctrl-C", "stop the answer and keep its text; twice quits"),
@@ -298,7 +297,7 @@ def _used(role: str) -> Callable[[Chat, str], None]:
 
     def use(chat: Chat, argument: str) -> None:
         if argument:
-            chat.model.use(chat.confirm, **{role: unquoted(argument)})
+            chat.model.use(**{role: unquoted(argument)})
         chat.screen.note(f"draft {chat.model.draft}, companion {chat.model.companion}")
 
     return use
@@ -343,7 +342,7 @@ _SHOWS: dict[str, Callable[[Chat], None]] = {
     "model": lambda chat: chat.screen.table(chat.model.describe()),
 }
 
-_DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto", FETCH), ("none", "auto")
+_DRAFTS, _COMPANIONS = ("none", "lookup", "mtp", "lookup+mtp", "auto"), ("none", "auto")
 _RULES, _AMOUNTS = ("auto", "margin", "strict"), ("on", "brief", "off")
 
 COMMANDS = (
@@ -366,7 +365,7 @@ COMMANDS = (
     Command("show", _show, "show model and settings, or one of these", "|".join(_SHOWS), tuple(_SHOWS)),
     Command("verify", _chosen("verify", *_RULES), "how drafts are accepted", "auto|margin|strict", _RULES),
     Command("model", _model, "switch to another model; without a name, show what is loaded", "NAME|FILE", takes_file=True),
-    Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto|fetch", _DRAFTS, takes_file=True),
+    Command("draft", _used("draft"), "choose what drafts", "NAME|none|lookup|mtp|auto", _DRAFTS, takes_file=True),
     Command("companion", _used("companion"), "choose what judges drafts", "NAME|none", _COMPANIONS, takes_file=True),
     Command("stats", _chosen("stats", *_AMOUNTS), "how much to say after each answer", "on|brief|off", _AMOUNTS),
 )  # fmt: skip

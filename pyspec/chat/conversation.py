@@ -21,11 +21,9 @@ from pyspec.llama.pieces import stream_text
 from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.suggested import suggested_by
-from pyspec.store.drafts import Confirm, draft_to_fetch
 from pyspec.store.files import file_sha256, known_sha256
 from pyspec.store.others import name_of
 from pyspec.store.watch import Watch
-from pyspec.store.words import FETCH
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
@@ -138,13 +136,11 @@ class LlamaChat:
             with suppress(PyspecError):
                 time_unseen(self.llm, self.llm.curve)
 
-    def use(self, confirm: Confirm | None = None, **other: str) -> None:
+    def use(self, **other: str) -> None:
         """Reopen with another model, draft or companion; the context is read again. On an error, reopen the former ones.
 
-        If a name does not exist, nothing changes. confirm: asked whether to fetch a draft, for the word that does.
+        If a name does not exist, nothing changes.
         """
-        if other.get("draft") == FETCH:
-            other["draft"] = draft_to_fetch(Path(self.llm.model_path), confirm)
         wanted = self._other | other
         self._check(**wanted)
         self.close()  # first: two targets need not fit into memory

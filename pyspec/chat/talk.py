@@ -22,7 +22,6 @@ from pyspec.sampling.verification import Verification
 from pyspec.screen.display import Screen
 from pyspec.screen.token_view import TokenPaint, has_colour
 from pyspec.screen.words import counted, speed_sentence, stats_line
-from pyspec.store.drafts import Confirm
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
@@ -61,7 +60,7 @@ class Chat:
     exit_code: int = 0
     log: Path | None = None
     file: Path | None = None
-    confirm: Confirm | None = None
+    confirm: Callable[[str], bool] | None = None
     kept: bool = False
     set_by_user: set[str] = field(default_factory=set)
     _suggested: dict[str, Any] = field(default_factory=dict)

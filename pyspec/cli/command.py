@@ -82,6 +82,9 @@ GONE = {
     "-hf": "use -m OWNER/REPO[:TYPE]",
     "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
+    "--hub": "`pyspec models search` lists the catalogue; -m takes any OWNER/REPO[:TYPE] of the hub",
+    "--no-hub": "`pyspec models search` lists the catalogue alone",
+    "--no-draft": "a draft is fetched with --draft only",
     "--measure": "use pyspec measure -m MODEL --draft NAME",
     "--verify-phase": "--verify margin relaxes in the whole answer; --gap and --confirm make it stricter",
     "--hf-repo": "use -m OWNER/REPO[:TYPE]",
@@ -275,13 +278,6 @@ def model_names(
 
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]
-
-
-def terminal_confirm() -> Callable[[str], bool] | None:
-    """Return what asks a yes-or-no question on the terminal; None if there is none."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return None
-    return partial(click.confirm, default=True, err=True)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------

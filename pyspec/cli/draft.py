@@ -26,7 +26,6 @@ from pyspec.store.header import read_header
 from pyspec.store.heads import MTP, unused_heads, why_plain
 from pyspec.store.kinds import refuse_other_kinds
 from pyspec.store.locate import resolve
-from pyspec.store.words import FETCH
 
 
 @command(
@@ -124,7 +123,7 @@ def _command(model: str | None, rows: list[dict[str, Any]], auto: dict[str, Any]
     small = [row for row in rows if row["share"] <= LARGEST]
     best = auto or next((row for row in small if row["path"]), None)
     if best is None and small:
-        return _chat(model, FETCH)
+        return f"pyspec models pull {shlex.quote(small[0]['name'])}"
     if best is None or best is auto:
         return _chat(model, "")
     return _chat(model, f"lookup+{best['path'] if best['where'] == BESIDE else best['name']}")

@@ -12,15 +12,14 @@ from typing import Any
 import click
 import msgspec
 
-from pyspec.cli.command import Subcommand, model_names, tell, terminal_confirm
+from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.consoles import print_listing
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
-from pyspec.errors import FetchError, ModelNotFound
+from pyspec.errors import ModelNotFound
 from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.words import safe
-from pyspec.store.catalogue import find_chat, search, search_hub
-from pyspec.store.drafts import with_terms
+from pyspec.store.catalogue import find_chat, search
 from pyspec.store.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -135,11 +134,10 @@ def _row(
     "original converts nothing.",
 )  # fmt: skip
 @click.option(
-    "--draft/--no-draft", default=None,
-    help="Fetch the suggested draft of a model of `pyspec models search` too; if not given, a terminal is asked.",
+    "--draft", is_flag=True, help="Fetch the suggested draft of a model of `pyspec models search` too.",
 )  # fmt: skip
 @_AS_JSON
-def pull(name: str, kind: str | None, draft: bool | None, as_json: bool) -> None:
+def pull(name: str, kind: str | None, draft: bool, as_json: bool) -> None:
     """Fetch a model into the cache, verify it and print its path.
 
     NAME is a known name, a short one of `pyspec models search` such as qwen3:4b, OWNER/REPO[:TYPE],
@@ -166,9 +164,7 @@ def pull(name: str, kind: str | None, draft: bool | None, as_json: bool) -> None
     _echo_path(made, as_json)
 
 
-def _pull_chat(
-    chat: ChatModel, wanted: bool | None, as_json: bool, here: LocalModel | None
-) -> None:
+def _pull_chat(chat: ChatModel, wanted: bool, as_json: bool, here: LocalModel | None) -> None:
     """Fetch a model of the catalogue and, if that is wanted, its draft. Both are named with size and licence first.
 
     here: a local model that the name means already, from whichever program.
@@ -182,8 +178,6 @@ def _pull_chat(
         with store_progress() as show:
             made = resolve(chat.model, show)
     also = _draft_of(chat)
-    if also is not None and wanted is None and (confirm := terminal_confirm()):
-        wanted = confirm(f"fetch its draft too, {also}?")
     if chat.draft and wanted:
         with store_progress() as show:
             resolve(chat.draft, show)
@@ -201,43 +195,28 @@ def _draft_of(chat: ChatModel) -> str | None:
     known = next((each for each in drafts if each.model == chat.draft), None)
     if known is None:
         return chat.draft
-    return with_terms(chat.draft, known.size, known.licence)
+    size = f"{known.size / 1e9:.2f} GB, " if known.size else ""
+    return f"{chat.draft} ({size}{known.licence})"
 
 
 @models.command("search", cls=Subcommand, short_help="List chat models to fetch.")
 @click.argument("words", nargs=-1)
-@click.option(
-    "--hub/--no-hub", default=True, help="Ask the Hugging Face hub too, if there are words."
-)
 @_AS_JSON
-def search_models(words: tuple[str, ...], hub: bool, as_json: bool) -> None:
-    """List chat models to fetch, those with all WORDS in name, repository or licence; then what the hub has.
+def search_models(words: tuple[str, ...], as_json: bool) -> None:
+    """List chat models to fetch, those with all WORDS in name, repository or licence.
 
-    `pyspec models pull NAME` fetches one, with its draft if you like.
+    `pyspec models pull NAME` fetches one, with --draft its draft too.
     """
     found = sorted(search(words), key=lambda each: each.size)
-    there, why = [], ""
-    if words and hub:
-        try:
-            with busy("asking the hub"):
-                there = search_hub(words)
-        except FetchError as error:
-            why = str(error)
     if as_json:
         told = [{**msgspec.to_builtins(each), "name": each.full} for each in found]
-        tell(json.dumps({"models": told, "hub": there}, indent=1))
+        tell(json.dumps({"models": told}, indent=1))
         return
-    if found:
-        first = ("name", "GB", "GB in memory", "what", "licence", "draft", "repository")
-        print_listing((*first[:3], *first[4:], "what"), map(_chat_cells, found), first, 3)
-    if there:
-        columns = ("on the hub", "downloads")
-        print_listing(columns, ([e["model"], str(e["downloads"])] for e in there), columns, 2)
-    if why:
-        tell(why, err=True)
-    if not found and not there:
-        hint = "`pyspec models search` lists all"
+    if not found:
+        hint = "`pyspec models search` lists all; -m takes OWNER/REPO[:TYPE] of the hub"
         raise ModelNotFound(f"no chat model has {' '.join(words)}", hint)
+    first = ("name", "GB", "GB in memory", "what", "licence", "draft", "repository")
+    print_listing((*first[:3], *first[4:], "what"), map(_chat_cells, found), first, 3)
     tell("`pyspec models pull NAME` fetches one", err=True)
 
 

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspec.batch.room import longest_context
-from pyspec.cli.command import tell, terminal_confirm
+from pyspec.cli.command import tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.errors import OptionError
 from pyspec.screen.progress import busy, store_progress
 from pyspec.store.devices import add_rpc_servers, lacking_devices, missed_card_once
-from pyspec.store.drafts import draft_to_fetch
 from pyspec.store.locate import resolve
 from pyspec.store.machine import default_threads
 from pyspec.store.others import name_of
-from pyspec.store.words import AUTO, FETCH
+from pyspec.store.words import AUTO
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama
@@ -45,13 +44,12 @@ def find(options: ModelOptions, workers: int = 1, at_once: int = 1) -> tuple[Pat
         tell(missed, err=True)
     with store_progress() as progress:
         path = resolve(options.model, progress)
-    word = draft_to_fetch(path, terminal_confirm()) if options.draft == FETCH else options.draft
-    with store_progress() as progress:
-        draft, companion = (_found(each, progress) for each in (word, options.companion))
+        sides = (options.draft, options.companion)
+        draft, companion = (_found(each, progress) for each in sides)
     shared = max(1, default_threads() // workers) if workers > 1 else None
     threads = options.threads or shared
-    sides, where = files_among(draft, companion), (options.n_gpu_layers, options.devices)
-    n_ctx = options.ctx or longest_context(path, sides, *where, at_once)
+    files, where = files_among(draft, companion), (options.n_gpu_layers, options.devices)
+    n_ctx = options.ctx or longest_context(path, files, *where, at_once)
     arguments = {
         "draft": draft, "companion": companion, "draft_n_gpu_layers": options.draft_ngl,
         "n_ctx": n_ctx, "n_gpu_layers": options.n_gpu_layers, "n_threads": threads,
@@ -71,7 +69,7 @@ def files_among(*words: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp", FETCH)
+WORDS = ("none", "auto", "lookup", "mtp", "lookup+mtp")
 
 
 def _found(word: str, progress: Any) -> str:

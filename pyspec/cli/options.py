@@ -43,7 +43,7 @@ class ModelOptions:
     draft: str = option("Models", "--draft", aliases=("-md", "--model-draft", "--draft-model"), default="auto",
         metavar="auto|none|NAME|FILE", show_default=False, shell_complete=model_names,
         help="What proposes tokens: a model, the target's own head (mtp), the text itself (lookup), both (lookup+NAME); auto, "
-        "the default, takes what is here, fetch downloads one.")
+        "the default, takes what is here.")
     companion: str = option("Models", "--companion", default="none", metavar="none|auto|NAME|FILE", show_default=False,
         shell_complete=model_names, help="A second small model that says how much of a draft to check.")
     chat_template: str | None = option("Models", "--chat-template", aliases=("--chat-template-file",),

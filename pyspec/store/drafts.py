@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from pyspec.errors import ModelNotFound, OptionError
 from pyspec.store.fetch import cached, read_provenance
 from pyspec.store.files import file_sha256, models_dir, recall, remember, size_of, stamp
 from pyspec.store.header import Facts, facts_of
@@ -21,11 +20,10 @@ from pyspec.store.heads import (
     has_head,
     head_size,
     unused_heads,
-    why_plain,
 )
-from pyspec.store.locate import OURS, find_here, found_here
+from pyspec.store.locate import OURS, found_here
 from pyspec.store.others import LocalModel, is_draft_file, sizes_of
-from pyspec.store.sources import PREFIX, Entry, Family, Manifest, load_manifest
+from pyspec.store.sources import Entry, Family, Manifest, load_manifest
 
 # -- models here -------------------------------------------------------------------------------------------------------
 
@@ -41,9 +39,6 @@ LARGEST_KNOWN = 0.5
 
 LARGE = 10**9
 """Size of a target in bytes from which a draft is worth a hint."""
-
-Confirm = Callable[[str], bool]
-"""Asks a yes-or-no question."""
 
 TIMEOUT_S = 0.05
 """How long a start may spend on reading new files' headers, seconds."""
@@ -290,48 +285,16 @@ def suggestion(target: Path) -> str:
 
 
 def _to_fetch(target: Path) -> str:
-    fit = next((draft for draft in _known_to_fit(target) if draft.path is None), None)
+    facts = facts_of(target)
+    known = [*made_for(target), *known_drafts(facts, load_manifest())] if facts else []
+    fit = next((each for each in known if each.path is None and each.share <= LARGEST), None)
     if fit is None:
         return ""
     size = f" ({fit.size / 1e9:.2f} GB)" if fit.size else ""
     return (
-        "no draft for this model is on this machine, so only repeated text is drafted; --draft fetch or "
+        "no draft for this model is on this machine, so only repeated text is drafted; "
         f"`pyspec models pull {fit.name}`{size} fetches one, which is used from then on"
     )
-
-
-def _known_to_fit(target: Path) -> list[Candidate]:
-    facts = facts_of(target)
-    known = [*made_for(target), *known_drafts(facts, load_manifest())] if facts else []
-    return [draft for draft in known if draft.share <= LARGEST]
-
-
-def draft_to_fetch(target: Path, confirm: Confirm | None) -> str:
-    """Return what `--draft fetch` stands for: the first known draft that fits the target, with lookup in front.
-
-    A target that drafts with its own head, or for which nothing can be drafted, needs none: `auto`. confirm: asked, with name,
-    size and licence, whether to fetch what is not here; None if nobody can be asked. Raises ModelNotFound, or OptionError if
-    the draft may not be fetched.
-    """
-    if has_head(target) or why_plain(target):
-        return "auto"
-    fit = next(iter(_known_to_fit(target)), None)
-    if fit is None:
-        none = without_drafts(target) or f"no draft to fetch is known for {target.name}"
-        raise ModelNotFound(none, "leave out --draft fetch")
-    if fit.path is None and find_here(fit.name.removeprefix(PREFIX)) is None:
-        described = with_terms(fit.name, fit.size, fit.licence)
-        if confirm is None:
-            hint = f"run `pyspec models pull {fit.name}` first"
-            raise OptionError(f"there is no terminal to ask whether to fetch {described}", hint)
-        if not confirm(f"fetch the draft {described}?"):
-            raise OptionError(f"{fit.name} was not fetched", "leave out --draft fetch")
-    return f"lookup+{fit.name}"
-
-
-def with_terms(name: str, size: int, licence: str) -> str:
-    """Describe a model to fetch. size: bytes, 0 if unknown."""
-    return f"{name} ({f'{size / 1e9:.2f} GB, ' if size else ''}{licence})"
 
 
 def is_of(facts: Facts, family: Family) -> bool:

@@ -372,7 +372,9 @@ def _unknown(name: str) -> ModelNotFound:
             f"{show(name)} does not name a file of the hub",
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION",
         )
-    if (chat := find_chat(name)) is not None:
+    if name == "fetch":
+        hint = "`pyspec draft -m MODEL` names drafts, and the command that fetches one"
+    elif (chat := find_chat(name)) is not None:
         hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
     elif near := _near(name, names()):
         hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"

@@ -7,9 +7,6 @@ from collections.abc import Iterable
 AUTO = "auto"
 """A value of `n_gpu_layers` besides numbers: as many as fit."""
 
-FETCH = "fetch"
-"""The word for a draft that is downloaded first if it is not here."""
-
 EXTRA_BUFFERS = ("auto", "on", "off")
 """Values of `extra_buffers`."""
 

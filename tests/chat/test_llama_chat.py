@@ -16,14 +16,13 @@ from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
 from pyspec.engine.handle import Engine
 from pyspec.engine.learned import PairMemory
-from pyspec.errors import ModelNotFound, OptionError
+from pyspec.errors import ModelNotFound
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.pieces import stream_text
 from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.policy.cost import CostCurve
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
-from pyspec.store.drafts import Candidate
 from pyspec.store.files import file_sha256
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
@@ -188,21 +187,6 @@ def test_what_was_learned_is_kept_where_a_model_is_changed(
         model.use(draft="none")
         assert model.stats is None
         assert kept == ["lookup"]
-
-
-def test_a_draft_to_fetch_is_named_before_anything_is_closed(
-    target: LlamaChat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user who does not agree keeps the former one."""
-    monkeypatch.setattr("pyspec.store.drafts.has_head", lambda _path: False)
-    monkeypatch.setattr("pyspec.store.drafts.made_for", lambda _path: [])
-    small = Candidate("owner/small-GGUF", "to fetch", 10**6, 0.1, licence="MIT")
-    monkeypatch.setattr("pyspec.store.drafts.known_drafts", lambda *_: [small])
-    asked: list[str] = []
-    with pytest.raises(OptionError, match="was not fetched"):
-        target.use(asked.append, draft="fetch")  # type: ignore[arg-type]
-    assert asked == ["fetch the draft owner/small-GGUF (0.00 GB, MIT)?"]
-    assert target.draft == "lookup"
 
 
 def test_drafts_are_changed(target: LlamaChat) -> None:

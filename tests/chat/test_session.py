@@ -10,7 +10,6 @@ import pytest
 from helpers.fake_chat import QUIET, FakeModel, session, talk
 
 from pyspec.chat import files
-from pyspec.chat.commands import execute
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.errors import NumericError
@@ -155,15 +154,6 @@ def test_verify_changes_the_rule() -> None:
     _, text = session(model, "hi\n/verify margin\nhi\n")
     assert text == "one\nverify is margin\none\n"
     assert [ask.rule.name for ask in model.asked] == ["strict", "margin"]
-
-
-def test_a_draft_is_fetched_where_the_user_agrees() -> None:
-    """Nobody is asked where nobody is there."""
-    for confirm, used in ((lambda _question: True, "large"), (None, "none")):
-        chat, text = talk(FakeModel(["x"]))
-        chat.confirm = confirm
-        execute(chat, "/draft fetch")
-        assert text.getvalue() == f"draft {used}, companion none\n"
 
 
 def test_draft_is_changed_and_kept_on_errors() -> None:

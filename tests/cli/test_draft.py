@@ -15,9 +15,7 @@ from helpers import running, tiny
 from rich.console import Console
 
 from pyspec.cli.draft import draft
-from pyspec.cli.opening import find
-from pyspec.cli.options import ModelOptions
-from pyspec.errors import ModelInvalid, OptionError, UnsupportedModel
+from pyspec.errors import ModelInvalid, UnsupportedModel
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.store.drafts import suggestion
 from pyspec.store.header import Facts, facts_of
@@ -86,7 +84,7 @@ def test_a_draft_to_fetch_is_one_command(
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
     monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
     last = run("target").stdout.splitlines()[-1]
-    assert last == "use: pyspec chat -m target --draft fetch"
+    assert last == "use: pyspec models pull owner/small-GGUF:Q8_0"
     monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
     assert "`pyspec models pull owner/small-GGUF:Q8_0`" in suggestion(pair[0])
     assert suggestion(pair[0]) == ""
@@ -119,21 +117,7 @@ def test_a_large_one_is_not_used_unmeasured(pair: tuple[Path, Path]) -> None:
 def test_a_small_one_to_fetch_goes_before_a_large_one_here(pair: tuple[Path, Path]) -> None:
     """A third of the target's size is the most."""
     add(tiny.write(pair[1], n_layer=7, tokens=tiny.ASCII))
-    assert run("target").stdout.splitlines()[-1] == "use: pyspec chat -m target --draft fetch"
-
-
-def test_the_word_fetches(
-    pair: tuple[Path, Path], fetchable: FamilyDraft, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `models pull` does, once it is agreed; without a terminal it is refused."""
-    options = ModelOptions("target", "fetch")
-    with pytest.raises(OptionError, match="no terminal") as caught:
-        find(options)
-    assert caught.value.hint == f"run `pyspec models pull {fetchable.model}` first"
-    monkeypatch.setattr("pyspec.cli.opening.terminal_confirm", lambda: lambda _question: True)
-    fetched = {fetchable.model: pair[1]}
-    monkeypatch.setattr("pyspec.store.locate.pull", lambda name, _progress: fetched[name])
-    assert find(options)[1]["draft"] == f"lookup+{pair[1]}"
+    assert run("target").stdout.splitlines()[-1] == "use: pyspec models pull owner/small-GGUF:Q8_0"
 
 
 def test_what_was_fetched_is_not_to_fetch(

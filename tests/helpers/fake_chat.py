@@ -20,8 +20,6 @@ from pyspec.sampling.chain import Sampling
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
-from pyspec.store.drafts import Confirm
-from pyspec.store.words import FETCH
 from pyspec.text.messages import Message
 from pyspec.text.parts import AnswerPart, Piece
 from pyspec.text.tokens import Source, Token
@@ -143,15 +141,13 @@ class FakeModel:
         self.cancelled = True
 
     def use(
-        self, confirm: Confirm | None = None, *,
+        self, *,
         draft: str | None = None, companion: str | None = None, model: str | None = None,
     ) -> None:  # fmt: skip
-        """Take the names; `alien` does not fit, and one to fetch is `large` where the user agrees."""
+        """Take the names; `alien` does not fit."""
         self.name = model or self.name
         if draft == "alien":
             raise DraftMismatch("the draft speaks another vocabulary", "--draft none")
-        if draft == FETCH:
-            draft = "large" if confirm and confirm("fetch large?") else "none"
         self.draft, self.companion = draft or self.draft, companion or self.companion
 
     def target(self) -> SavedModel:

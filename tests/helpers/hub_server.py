@@ -43,12 +43,6 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(path)  # type: ignore[attr-defined]
         repos: dict[str, dict[str, bytes]] = self.server.repos  # type: ignore[attr-defined]
         parts = path.split("/")
-        if parts == ["api", "models"]:
-            found = [_info(repo, {}) for repo in repos]
-            self._send(
-                200, json.dumps(found).encode(), {"Content-Type": "application/json"}, head=head
-            )
-            return
         if parts[:2] == ["api", "models"] and "/".join(parts[2:4]) in repos:
             repo = "/".join(parts[2:4])
             commit = self.server.commit  # type: ignore[attr-defined]

@@ -8,10 +8,12 @@ import struct
 from pathlib import Path
 
 import pytest
-from helpers.make_gguf import ARR, STR, split, tiny_llama
+from fuzz import bases
+from helpers.make_gguf import ARR, STR, U8, split, tiny_llama
 
 from pyspec.errors import ModelInvalid, ModelRejected
 from pyspec.store import check as module
+from pyspec.store._child import TEXT
 from pyspec.store.check import Loading, check_fitting, check_model
 from pyspec.store.gguf import parse_header
 from pyspec.store.isolate import ChildExit
@@ -123,6 +125,33 @@ def test_tokenizer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
     with pytest.raises(ModelRejected, match="did not finish"):
         check_model(path)
+
+
+def test_the_trial_does_not_meet_what_only_some_texts_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of characters that leads beyond its end at one byte, and RWKV tokens without one: the header's reader walks all."""
+    nodes = [0] * 1024
+    nodes[0], nodes[256 ^ ord("~")] = 256 << 10, ord("~") | 1 << 30
+    charsmap = bases.sound("charsmap")
+    raw = struct.pack("<1025I", 4096, *nodes) + b"x\0"
+    charsmap.kv["tokenizer.ggml.precompiled_charsmap"] = (ARR, (U8, list(raw)))
+    rwkv = tiny_llama()
+    n = len(rwkv.kv["tokenizer.ggml.tokens"][1][1])
+    bytes_ = [f"\\x{byte:02x}" for byte in {*TEXT, *range(48, 58)}][: n - 1]
+    rwkv.kv["tokenizer.ggml.model"] = (STR, "rwkv")
+    rwkv.kv["tokenizer.ggml.tokens"] = (
+        ARR,
+        (STR, [*bytes_, *(f"1{i}" for i in range(n - 1 - len(bytes_))), "~~"]),
+    )
+    path = tmp_path / "m.gguf"
+    for made in (charsmap, rwkv):
+        path.write_bytes(made.build())
+        with pytest.raises(ModelInvalid, match=r"precompiled_charsmap leads|RWKV tokens begin"):
+            check_model(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
+            check_model(path)
 
 
 def test_trial_that_hangs_is_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

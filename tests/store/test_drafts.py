@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from helpers import tiny, tiny_eagle
 
-from pyspec.errors import ModelNotFound, OptionError
 from pyspec.store.drafts import (
     candidates,
-    draft_to_fetch,
     drafts_here,
     facts_if_same_tokens,
     is_of,
@@ -284,59 +281,3 @@ def test_equal_tokens_are_known_by_their_hash(home: Path) -> None:
     assert found == {"same", "more"}
     (home / "junk.gguf").write_bytes(b"junk")
     assert not facts_if_same_tokens(target, home / "junk.gguf")
-
-
-@pytest.fixture
-def fetchable(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A target for which a draft is known that is not here."""
-    target = made(home / "target.gguf", n_layer=8)
-    draft = FamilyDraft("hf:owner/small-GGUF/small.gguf", 10**3, "MIT")
-    family = Family("Tiny", ("llama",), (tiny.N_VOCAB,), (draft,))
-    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
-    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
-    return target
-
-
-def test_a_draft_is_fetched_once_agreed(fetchable: Path) -> None:
-    """Size and licence come with the question."""
-    asked: list[str] = []
-
-    def agree(question: str) -> bool:
-        asked.append(question)
-        return True
-
-    assert draft_to_fetch(fetchable, agree) == "lookup+hf:owner/small-GGUF/small.gguf"
-    assert asked == ["fetch the draft hf:owner/small-GGUF/small.gguf (0.00 GB, MIT)?"]
-
-
-@pytest.mark.parametrize(
-    ("confirm", "says"),
-    [(lambda _question: False, "was not fetched"), (None, "there is no terminal to ask")],
-)
-def test_a_draft_is_not_fetched_unasked(
-    fetchable: Path, confirm: Callable[[str], bool] | None, says: str
-) -> None:
-    """Nor where nobody can be asked."""
-    with pytest.raises(OptionError, match=says):
-        draft_to_fetch(fetchable, confirm)
-
-
-def test_a_draft_that_was_fetched_is_used(fetchable: Path, home: Path) -> None:
-    """Nobody is asked."""
-    folder = home / "cache/models"
-    folder.mkdir(parents=True, exist_ok=True)
-    tiny.write(folder / f"owner--small-GGUF--{'f' * 40}--small.gguf")
-    assert draft_to_fetch(fetchable, None) == "lookup+hf:owner/small-GGUF/small.gguf"
-
-
-def test_nothing_is_fetched_where_nothing_is_needed(home: Path) -> None:
-    """A model with a head of its own, and one that decodes plainly."""
-    for arch, heads in (("qwen35", 1), ("mamba", 0)):
-        target = tiny.write(home / f"{arch}.gguf", arch=arch, n_heads=heads)
-        assert draft_to_fetch(target, None) == "auto"
-
-
-def test_without_a_known_draft_none_is_fetched(home: Path) -> None:
-    """It is said so."""
-    with pytest.raises(ModelNotFound, match=r"no draft to fetch is known for target\.gguf"):
-        draft_to_fetch(made(home / "target.gguf"), None)
