@@ -253,7 +253,9 @@ class Scheduler:
             self.prefixes.move(high, gap, len(answer.run.tokens))
             answer.run.seq = gap
             self.active[gap] = answer
-            self._forget(gap)
+            self._policies.move_sequence(high, gap)
+            if self._contexts.drafter is not None:
+                self._contexts.drafter.move(high, gap)
 
     def _score_prompts(self) -> list[RecordResult]:
         """Score a chunk of the oldest prompt that needs it. After the last chunk its answer begins."""

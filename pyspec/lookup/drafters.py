@@ -63,6 +63,14 @@ class Drafter(ABC):
             owner: Whose text it is; "" if it has no named owner.
         """
 
+    def move(self, seq: int, to: int) -> None:  # noqa: B027 - as below
+        """Note that a text goes on under another sequence number.
+
+        Args:
+            seq: Its number so far.
+            to: Its new number, whose own text is over.
+        """
+
     def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
         """Take a prediction of a sequence's text, to draft from. Called after `begin`.
 
@@ -173,6 +181,13 @@ class LookupDrafter(Drafter):
         """Note that another text, of this owner, takes this sequence number."""
         self._end(seq)
         self._owners[seq] = owner
+
+    def move(self, seq: int, to: int) -> None:
+        """The text goes on under another number."""
+        self._end(to)
+        if seq in self._texts:
+            self._texts[to] = self._texts.pop(seq)
+        self._owners[to] = self._owners.pop(seq, "")
 
     def expect(self, seq: int, tokens: Sequence[int]) -> None:
         """What is predicted is one more of the owner's texts."""

@@ -411,6 +411,14 @@ class GoodputPolicy(LengthPolicy):
         for switch in self._drafting.values():
             switch.begin(seq)
 
+    def move_sequence(self, seq: int, to: int) -> None:
+        """Keep what is known of a sequence under its new number."""
+        self.begin_sequence(to)
+        if seq in self._texts:
+            self._texts[to] = self._texts.pop(seq)
+        for switch in self._drafting.values():
+            switch.move(seq, to)
+
     def experience(self) -> Experience:
         """What the answers so far have taught, for a later process."""
         self._catch_up()

@@ -123,6 +123,13 @@ class Policies:
         for policy in self._made.values():
             policy.begin_sequence(seq)
 
+    def move_sequence(self, seq: int, to: int) -> None:
+        """Tell all policies that the sequence of number `seq` goes on under the free number `to`."""
+        if seq in self._kinds:
+            self._kinds[to] = self._kinds.pop(seq)
+        for policy in self._made.values():
+            policy.move_sequence(seq, to)
+
 
 def _name(rule: Verification, draw: Draw) -> str:
     """The name of a kind, under which what was taught is kept."""

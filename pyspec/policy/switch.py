@@ -167,3 +167,10 @@ class UseSwitch:
         else:
             self._trial.pop(seq, None)
             self._won.pop(seq, None)
+
+    def move(self, seq: int, to: int) -> None:
+        """A sequence goes on under another number, with its trial."""
+        if seq in self._trial:
+            self._trial[to] = self._trial.pop(seq)
+        if seq in self._won:
+            self._won[to] = self._won.pop(seq)

@@ -208,6 +208,9 @@ class Policy(ABC):
     def begin_sequence(self, seq: int) -> None:
         """Note that another sequence takes this number, in the middle of a batch."""
 
+    def move_sequence(self, seq: int, to: int) -> None:  # noqa: B027 - some keep nothing of a sequence
+        """Note that the sequence of number `seq` goes on under the free number `to`."""
+
     @abstractmethod
     def stats(self) -> dict[str, Any]:
         """Statistics since `begin_answer`, for a result's `speculation` block."""

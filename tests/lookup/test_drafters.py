@@ -101,6 +101,16 @@ def test_forgotten_sequence_starts_anew():
     assert list(drafter.propose(0, [4, 5, 6, 4, 5], 1).tokens) == [6]
 
 
+def test_a_text_that_moves_is_known_under_its_new_number():
+    """With what was expected of it; the text that had the number is over."""
+    drafter = LookupDrafter()
+    drafter.begin(5)
+    drafter.expect(5, [7, 8, 9, 10])
+    drafter.propose(1, [4, 4, 4], 2)
+    drafter.move(5, 1)
+    assert drafter.propose(1, [7, 8, 9], 2).tokens == [10]
+
+
 def test_repetition_goes_on_with_itself():
     """Past the end of the text the repeated stretch is drafted again."""
     assert list(LookupDrafter().propose(0, [1, 2, 1, 2, 1, 2], 5).tokens) == [1, 2, 1, 2, 1]

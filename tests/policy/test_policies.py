@@ -112,3 +112,16 @@ def test_a_draft_that_was_drawn_is_verified_whole() -> None:
     policy.plan([Place(0, 4), Place(1, 4)])
     drafts = [Draft(0, 3, p=[0.01] * 3, whole=True), Draft(1, 3, source="lookup", match_length=1)]
     assert policy.choose(drafts) == [3, 0]
+
+
+def test_a_text_that_moves_goes_on_under_its_new_number() -> None:
+    """What it lost, how far it is and how it is drawn: a stream may move in the middle of an answer."""
+    made = made_of(CostCurve.prior())
+    made.begin_sequence(3, Margin(), "coupled")
+    policy = made.of(None, Margin(), "coupled")
+    assert isinstance(policy, GoodputPolicy)
+    policy.plan([Place(3, 4, depth=10)])
+    policy.plan([Place(3, 4, depth=25)])
+    made.move_sequence(3, 0)
+    assert policy._texts[0].emitted == 15
+    assert made.shared({0: None}) == {policy: [0]}
