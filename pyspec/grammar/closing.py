@@ -23,15 +23,16 @@ _MAX_STEPS = 100_000
 
 @dataclass(frozen=True)
 class _Place:
-    """What parts of one place list together.
-
-    names: those of properties, in order. lists: whether they list any. free: whether they allow others.
-    """
+    """What all parts of one place list together."""
 
     names: tuple[str, ...] = ()
+    """Of properties, in order."""
     patterns: tuple[str, ...] = ()
+    """Of properties' names."""
     lists: bool = False
+    """Whether any part lists properties."""
     free: bool = False
+    """Whether any part allows others."""
 
     def __or__(self, other: _Place) -> _Place:
         return _Place(
@@ -51,7 +52,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Closing:
-    """One schema's closing. Parts that are also joined with others come a second time, as definitions that are left open."""
+    """Closes one schema. A part that is also joined with others is written again, as a definition that stays open."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole, self._steps = whole, 0
@@ -67,7 +68,7 @@ class _Closing:
         return {**made, "$defs": {**made.get("$defs", {}), **defs}} if defs else made
 
     def _closed(self, part: Any, outer: _Place = _NOTHING) -> Any:
-        """Close a part. outer: what is listed at its place by those that it is joined with."""
+        """Close a part. outer: what the parts that it is joined with list at the same place."""
         if not isinstance(part, dict):
             return part
         if "$id" in part and part is not self._whole:
@@ -84,7 +85,7 @@ class _Closing:
         return made
 
     def _with_end(self, made: dict[str, Any], listed: _Place) -> dict[str, Any]:
-        """Add to a part, which is open at its place, that there is nothing but this."""
+        """Forbid all properties but the listed ones, in a part that is still open."""
         self._step(len(listed.names))
         names, patterns = (dict.fromkeys(found, True) for found in (listed.names, listed.patterns))
         own = made if made.keys().isdisjoint(("$ref", "allOf")) else {}
@@ -101,7 +102,7 @@ class _Closing:
         return {**made, "allOf": [*made.get("allOf", ()), *joined, end]}
 
     def _open(self, part: Any) -> Any:
-        """Close what is within a part, and nothing at its own place."""
+        """Close the schemas within a part, and leave the part itself open."""
         if not isinstance(part, dict):
             return part
         made = with_parts({key: part[key] for key in part if key not in _JOINED}, self._closed)
@@ -163,7 +164,7 @@ def _joined(part: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _is_alone(part: Mapping[str, Any]) -> bool:
-    """Whether a part says of an object's properties no more than that it is one of others."""
+    """Whether a part says nothing of properties itself: it only refers to one schema, or to several to choose from."""
     joined = [key for key in ("allOf", "$ref", "anyOf", "oneOf") if key in part]
     sole = len(joined) < 2 and (joined != ["allOf"] or len(part["allOf"]) == 1)
     return sole and part.keys().isdisjoint(_CONDITIONS)

@@ -25,16 +25,16 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 @dataclass(frozen=True)
 class Language:
-    """A set of texts.
-
-    start: a Lark expression. rules: those that it names. own: a whole Lark grammar, which it names `@own`. source: the grammar
-    that a caller wrote, if one did.
-    """
+    """A set of texts."""
 
     start: str
+    """A Lark expression."""
     rules: str = ""
+    """The rules that it names."""
     own: str = ""
+    """A whole Lark grammar, which the expression names `@own`."""
     source: str = ""
+    """The grammar that a caller wrote, if one did."""
 
     def within(self, start: str, rules: str = "") -> Language:
         """Return the language of another expression, which may name this one's rules."""
@@ -54,15 +54,13 @@ class Language:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an answer follows.
-
-    language: of the answer, or of its part that begins with the first `trigger`. looser: what it follows if the language is too
-    much for a grammar; if that is, too, an answer with a trigger follows nothing.
-    """
+    """What an answer follows."""
 
     language: Language
+    """Of the whole answer, or of what begins with the first `trigger`."""
     trigger: str = ""
     looser: Language | None = None
+    """Replaces a language that is too much for a grammar. If this is too much too, an answer with a trigger follows nothing."""
 
 
 def _matcher() -> Any:

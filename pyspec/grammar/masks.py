@@ -97,18 +97,17 @@ def check_constraint(constraint: Constraint, llama: Any) -> None:
 
 @dataclass
 class _Foreseen:
-    """Masks that are computed elsewhere, before each of `tokens` and after the last, and the seconds of each.
-
-    at: how many of the tokens have come.
-    """
+    """Masks that another thread computes for tokens that may come."""
 
     tokens: list[int]
     masks: Future[tuple[list[npt.NDArray[np.bool_]], float]]
+    """The masks before each of the tokens and after the last, and the mean seconds of one."""
     at: int = 0
+    """How many of the tokens have come."""
 
 
 class Masks:
-    """The masks of one answer. error: why there are no more of them, or empty."""
+    """The masks of one answer."""
 
     def __init__(self, constraint: Constraint, llama: Any) -> None:
         self._vocabulary = ByteVocabulary.of(llama)
@@ -119,6 +118,7 @@ class Masks:
         self._due: list[int] | None = None
         self._slow = False
         self.error = ""
+        """Why there are no more masks; empty while there are."""
 
     @property
     def n_vocab(self) -> int:
@@ -148,7 +148,7 @@ class Masks:
             self.foresee(())
 
     def _wait_for_trigger(self, matcher: LLMatcher, token: int) -> None:
-        """Look for the trigger; a text behind it that the language does not have is left alone, and the search goes on."""
+        """Look for the trigger. If the language does not have the text behind it, the search goes on."""
         piece = self._vocabulary.piece(token)
         text = self._tail + piece
         _, found, behind = text.partition(self._trigger)
@@ -295,7 +295,7 @@ class MaskProcessor:
         self._masks, self._seen = masks, -1
 
     def __call__(self, ids: npt.NDArray[Any], scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Bar the scores of tokens that may not follow these, of which the first call brings the prompt."""
+        """Bar the tokens that may not follow `ids`. The first call brings the prompt."""
         for token in ids[self._seen :] if self._seen >= 0 else ():
             self._masks.accept(int(token))
         self._seen = len(ids)

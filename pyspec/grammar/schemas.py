@@ -34,21 +34,21 @@ LIMITS = LLParserLimits(
     verbose_errors=False,  # they would show the whole state
 )
 STACK = 128 << 20
-"""Of the threads that read grammars: llguidance recurses as deep as a grammar nests, and does not check."""
+"""Stack of the threads that read grammars, bytes. llguidance recurses as deep as a grammar nests, and does not check."""
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 _SPACE = r" |\n( {0,20}|\t{1,6})"
-# once in each place: a model that draws from a wide distribution would else write spaces for ever
+# once in each place: at high temperatures a model would otherwise write spaces for ever
 _FORMATS = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 _TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
 _SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
-"""Patterns that look around and are in use, without that: pydantic's of decimal numbers."""
+"""Patterns in use that look around, and the same without that: pydantic's for decimal numbers."""
 
 _NANOSECONDS = r"^[^.]*(\.\d{1,9}([^\d][^.]*)?)?$"
 _MAX_ITEMS = 10_000  # llguidance makes as many parts of a grammar, before it counts these
@@ -99,7 +99,7 @@ def _blamed(schema: Any, why: str) -> Iterator[tuple[str, str]]:
 
 
 def held(schema: Any) -> str:
-    """Return an expression for a schema that `tool_schema` returned, or that is made of such."""
+    """Return an expression for a schema that `tool_schema` returned, or one that is composed of those."""
     return f"%json {_written(schema, lenient=True)}"
 
 
@@ -160,7 +160,7 @@ def _read(text: str) -> tuple[str, list[str]]:
 
 
 def _plain(schema: Any, whole: Any = None) -> Any:
-    """Leave out what demands nothing and llguidance does not take, and say what clients write in keywords that it takes.
+    """Leave out what llguidance does not take and what demands nothing, and write the rest in keywords that it takes.
 
     Seconds have at most nine digits behind their point: small models write zeros for ever.
     """

@@ -12,18 +12,20 @@ _OPENED, _CLOSED = b"{[", b"}]"
 class Spacing:
     """Reads an answer's bytes, and says which spaces come behind them.
 
-    At first they are those that most models write: one behind colons and commas. An object or list that begins with a new line
-    has one before each of its parts and its end, and what is within such a one is written alike.
-
-    before: the last character that is no space; space: spaces since. lines: for each open object or list, whether it has lines.
-    nested: whether objects and lists had lines, by the character that opens them. unit: one level's indent.
+    At first these are what most models write: one space behind colons and commas. If an object or list begins with a new line,
+    each of its parts and its end are expected on a line of their own. What is inside is expected to be written the same way.
     """
 
     before: bytes = b""
+    """The last character that is no space."""
     space: bytes = b""
+    """The spaces since then."""
     lines: list[bool] = field(default_factory=list)
+    """Whether each open object or list has its parts on lines."""
     nested: dict[bytes, bool] = field(default_factory=dict)
+    """Whether the last objects and lists had, by the character that opens them."""
     unit: bytes = b"  "
+    """One level's indent."""
     _colon: bytes = b" "
     _comma: bytes = b" "
     _quoted: bool = False
@@ -66,7 +68,7 @@ class Spacing:
                 self.unit = indent[: len(indent) // len(self.lines)]
 
     def expected(self, char: bytes) -> bytes:
-        """Return the spaces that are still to come before this character; an empty one stands for any that begins a value."""
+        """Return the spaces that are still to come before `char`. If it is empty, it stands for any that begins a value."""
         wanted = self._wanted(char)
         return wanted[len(self.space) :] if wanted.startswith(self.space) else b""
 

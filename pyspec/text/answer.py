@@ -28,8 +28,8 @@ class AnswerReader:
     """Turns tokens into parts, and never shows half a character, half a mark or a stop string.
 
     piece: bytes of one token id. stop: strings that end the answer if they occur in its content; in reasoning and calls they
-    have no effect. parser: None for a text without reasoning and calls. forced: whether a call must be made, so that the rest of
-    an answer that was cut is no text.
+    have no effect. parser: None for a text without reasoning and calls. forced: whether a call must be made. If that call was
+    cut, what there is of it is not shown as text.
     """
 
     def __init__(
@@ -238,9 +238,9 @@ class Speech:
     ) -> Constraint | None:
         """Return what the answer to a prompt has to follow, or None for any text.
 
-        content: what the content must look like, if restricted. functions: those that may be called; beside a grammar of the
-        caller's own, only one that must be. wanted: the one that must be called, or "required" for any. parallel: False for at
-        most one call; True to allow several if one is required. Raises InputError.
+        content: what the content must look like; None for any text. functions: those that may be called. They are ignored
+        beside a grammar of the caller's own, unless one is wanted. wanted: the one that must be called, or "required" for any.
+        parallel: False for at most one call; True to allow several if one is required. Raises InputError.
         """
         if content is not None and content.source and wanted is None:
             functions = None
@@ -264,7 +264,7 @@ class Speech:
         return Constraint(calls_grammar(self.notation, named or functions, many=many, **how))
 
     def _lazy_shape(self, functions: Mapping[str, Any], *, many: bool) -> Constraint | None:
-        """What calls that may come have to follow; if all schemas together are too much for a grammar, names alone."""
+        """Return what calls have to follow if the model makes any. Schemas that are too much for a grammar leave the names."""
         how: dict[str, Any] = {"many": many, "token_of": self.token_of}
         found = lazy_grammar(self.notation, functions, **how)
         names = lazy_grammar(self.notation, dict.fromkeys(functions, ANY_OBJECT), **how)

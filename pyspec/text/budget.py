@@ -23,11 +23,13 @@ _HURRY = "\n\nConsidering the limited time by the user, I have to give the solut
 
 @dataclass(frozen=True)
 class ReasoningLimit:
-    """Most tokens of reasoning. functions: those that may be called. goes_on: the prompt ends with content of the answer."""
+    """A limit on the reasoning of one answer."""
 
     tokens: int
     functions: Mapping[str, Any] = field(default_factory=dict)
+    """Those that may be called."""
     goes_on: bool = False
+    """Whether the prompt ends with content of the answer."""
 
     def budget(self, speech: Speech, prompt: Sequence[int]) -> Budget | None:
         """Return the budget of the answer to a prompt; None for a model that does not mark its reasoning."""
@@ -51,9 +53,9 @@ def closing(notation: Notation, architecture: str = "") -> str:
 
 
 class Budget:
-    """Follows an answer, and says which token has to come where its reasoning is to end.
+    """Follows an answer, and says which token has to come next once its reasoning is to end.
 
-    reader: of this answer. most: tokens of reasoning. end: tokens of its end. piece: bytes of a token.
+    reader: of this answer. most: tokens of reasoning. end: tokens that end it. piece: bytes of a token.
     """
 
     def __init__(

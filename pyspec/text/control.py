@@ -87,17 +87,17 @@ class Words(dict[str, int]):
 
     @cached_property
     def edges(self) -> frozenset[str]:
-        """Characters other than letters, digits and spaces with which words begin and end that have such ones at both ends."""
+        """First and last characters of the words that have a bracket or the like at both ends: no letter, digit or space."""
         return frozenset(chain.from_iterable((word[0], word[-1]) for word in self if _closed(word)))
 
     @cached_property
     def open_ended(self) -> Words:
-        """Words that begin or end otherwise."""
+        """Words that have a letter, a digit or a space at an end."""
         return Words({word: i for word, i in self.items() if not _closed(word)})
 
     @cached_property
     def joined(self) -> str:
-        """All words, to look for parts of them."""
+        """All words as one text, in which parts of them can be found."""
         return "\0".join(self)
 
     def found_in(self, text: str) -> list[tuple[int, str]]:
@@ -109,7 +109,7 @@ class Words(dict[str, int]):
         return found
 
     def joins(self, text: str) -> list[int]:
-        """Return where neighbouring text could complete a word: 0 (before) or the text's length (after)."""
+        """Return the ends of a text at which a neighbouring text could complete a word: 0, and the text's length."""
         places = []
         tail = text[-_LONGEST:]
         for match in self._firsts.finditer(tail):

@@ -143,15 +143,14 @@ _KNOWN: tuple[tuple[tuple[str, ...], CallForm], ...] = (
 
 @dataclass(frozen=True)
 class Notation:
-    """How a model writes its reasoning and its calls.
-
-    reasoning: None if the model does not reason. calls: the form of its calls, Hermes's if the template shows none. channels:
-    whether it writes gpt-oss's channels, which carry both.
-    """
+    """How a model writes its reasoning and its calls."""
 
     reasoning: Reasoning | None = None
+    """None if the model does not reason."""
     calls: CallForm = HERMES
+    """Hermes's if the template shows none."""
     channels: bool = False
+    """Whether it writes gpt-oss's channels, which carry both."""
 
     @classmethod
     def of(cls, template: str, is_token: Callable[[str], bool] = lambda _: False) -> Notation:

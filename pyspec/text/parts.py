@@ -19,15 +19,17 @@ PartKind = Literal["reasoning", "content", "call", "arguments", "broken"]
 class AnswerPart:
     """The next part of an answer.
 
-    kind: "reasoning" and "content" carry text; "call" begins a call of the function `text`; "arguments" adds to its JSON;
-    "broken" withdraws the call because its arguments were cut or are not a JSON object. Its `text` is what the model wrote;
-    a whole answer has it as content. index: number of the call, from 0. id: of the call, only with kind "call".
+    "reasoning" and "content" carry text. "call" begins a call, and "arguments" adds to it. "broken" withdraws the call, whose
+    arguments were cut or are not a JSON object.
     """
 
     kind: PartKind
     text: str
+    """The function's name in a "call". In a "broken" one, what the model wrote, which a whole answer has as content."""
     index: int = 0
+    """Number of the call, from 0."""
     id: str = ""
+    """Id of the call, only in a "call"."""
 
     def delta(self) -> dict[str, Any]:
         """Return the part as the delta of an OpenAI chunk; empty for a broken call."""
@@ -43,11 +45,12 @@ class AnswerPart:
 
 @dataclass
 class Call:
-    """A function call. arguments: JSON text of an object."""
+    """A function call."""
 
     id: str
     name: str
     arguments: str = ""
+    """JSON text of an object."""
 
     def as_openai(self) -> dict[str, Any]:
         """Return the call as in an OpenAI message."""

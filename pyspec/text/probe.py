@@ -1,6 +1,7 @@
-"""A conversation of the same structure as another, with a word of its own in each place: it shows what a template leaves out.
+"""Finds what a chat template leaves out, by a probe: a conversation of the same structure with a different word in each place.
 
-Which form a template accepts is decided on the probe. So it depends on the conversation's structure alone, and on no word in it.
+The template has left out what belongs to a word that the probe's rendering lacks. Which form a template accepts is decided on
+the probe, so it depends on the conversation's structure and on none of its words.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def probe_of(inputs: TemplateInput) -> TemplateInput:
 
 
 def filled(probe: TemplateInput) -> TemplateInput:
-    """Return a probe with a different word in each place, none of which occurs in it otherwise."""
+    """Return a probe with a different word in each place. None of the words occurs elsewhere in it."""
     digits, number = unused_digits(written(probe)), count()
 
     def fill(part: Any) -> Any:

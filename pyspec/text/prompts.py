@@ -18,14 +18,13 @@ _SPACE = " \t\n\v\f\r"
 
 @dataclass(frozen=True)
 class Rendering:
-    """A conversation as its template writes it.
-
-    shown: the text with `signs` inside words that must stay text: the first in control words, the second in defined ones.
-    """
+    """A conversation as its template writes it."""
 
     text: str
     shown: str
+    """The text with `signs` inside words that must stay text."""
     signs: tuple[str, str]
+    """Characters that the text does not have: one for control words, and one for words that are tokens in any text."""
 
     @property
     def is_signed(self) -> bool:
@@ -43,7 +42,7 @@ class Rendering:
         return replace(self, text=self.text[:at], shown=self.shown[:place])
 
     def find(self, opening: str, answer: str, at: int) -> int:
-        """Return where the template, not a text, opens this answer, from `at` on; -1 if nowhere."""
+        """Return where the template opens this answer, from `at` on; -1 if nowhere. A text that says the same does not count."""
         while (at := self.text.find(opening + answer, at)) >= 0:
             place = self.place(at)
             if self.shown.startswith(opening, place):

@@ -13,16 +13,16 @@ Start = Literal["inside", "behind", "free"]
 
 @dataclass(frozen=True)
 class Reasoning:
-    """The marks around reasoning.
-
-    open: what begins it; the first is how the family writes it. close: what ends it. anywhere: whether reasoning may begin
-    later in the answer, as with marks that nobody writes as text. dropped: marks around the content, which are not shown.
-    """
+    """The marks around reasoning."""
 
     open: tuple[str, ...]
+    """What begins it. The first is how the family writes it."""
     close: tuple[str, ...]
+    """What ends it."""
     anywhere: bool = False
+    """Whether reasoning may begin later in the answer, as with marks that nobody writes as text."""
     dropped: tuple[str, ...] = ()
+    """Marks around the content, which are not shown."""
 
     @property
     def marks(self) -> tuple[str, ...]:

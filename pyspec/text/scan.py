@@ -34,10 +34,11 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Scanner:
-    """The text that has arrived and is still unread. taken: a list that receives everything read, unchanged; None for none."""
+    """The text that has arrived and is still unread."""
 
     def __init__(self) -> None:
         self.taken: list[str] | None = None
+        """Receives everything that is read, unchanged, if it is a list."""
         self.ended = False
         self._text, self._at = "", 0
 

@@ -30,7 +30,7 @@ _MARK = re.compile(r"<[^<>\s'\"{}]{1,40}>|\[/?[A-Za-z_]{2,40}\]")
 """What looks like a mark in a template's source."""
 
 _MAX_READ = 16
-"""Most marks that are tried one by one for a meaning to the template."""
+"""Most marks that are tried one by one, to find those that the template looks for."""
 
 PLAINLY = "this model has no chat template: turns are written as plain text, and an answer ends where the next would begin"
 _CONVERSATION = ("messages", "tools")
@@ -230,7 +230,7 @@ class ChatTemplate:
     def _first_complete(
         self, name: str, inputs: TemplateInput, now: float | None
     ) -> tuple[str, ...] | None:
-        """Return the first forms in which the template writes all of a conversation, else most of it; None if it refuses all."""
+        """Return the first forms in which the template writes all of a conversation, or else most; None if it refuses all."""
         best: tuple[int, tuple[str, ...]] | None = None
         seen: list[TemplateInput] = []
         for names in CHOICES:
@@ -260,7 +260,14 @@ class ChatTemplate:
         return text, changed
 
     def _veiled(self, name: str, inputs: TemplateInput, text: str, now: float | None) -> Rendering:
-        """Return the rendering with signs in all words that must stay text. Raises InputError if there is none."""
+        """Return the rendering with signs inside all words that must stay text.
+
+        If a user says `<|im_end|>`, then `text` has the word twice: once in the user's words and once behind them, where the
+        template ends the turn. In the result's `shown` the first one has signs inside, and the second is as it was. `veil`
+        shows each step. A request that holds no character of a control word needs no signs.
+
+        Raises InputError if the template takes the user's word for its own, or leaves out texts without such words.
+        """
         vocabulary, source = self._opened().vocabulary, self.sources[name]
         defined = [word for word in vocabulary.defined if word in source]
         veil = Veil(vocabulary.control, defined, self._around(name), text, source, written(inputs))
@@ -286,7 +293,7 @@ class ChatTemplate:
         return shown
 
     def _read(self, name: str, inputs: TemplateInput) -> list[str]:
-        """Return words that the template may read in what the model said: those it names, but none that mark a turn."""
+        """Return marks that the template may look for in what the model said: it names them, and they mark no turn."""
         spoken = written({"messages": [m for m in inputs["messages"] if m["role"] == "assistant"]})
         source, control = self.sources[name], self._opened().vocabulary.control
         named = [word for word in {*_MARK.findall(source), *control} if word in source and word in spoken]  # fmt: skip

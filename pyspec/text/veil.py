@@ -1,9 +1,17 @@
-"""Keeps what users and tools wrote apart from what a template writes, by random digits in place of the characters at words' ends.
+"""Keeps what users and tools wrote from becoming control tokens.
 
-A control word begins and ends with brackets or the like. Where no text of a request has these characters, no rendering of it can
-have a control word that is not the template's own, however the template cuts and joins texts. So they are replaced by stand-ins
-before rendering and put back after it. Digits are what templates and escapes leave alone: JSON, Python's notation and
-percent-encoding all write them as they are. Their prefix is drawn at random for each prompt and occurs nowhere in the request.
+A control word begins and ends with brackets or the like. If no text of a request has these characters, each control word in its
+rendering is the template's own, however the template cuts and joins texts. So a veil replaces them by stand-ins before the
+template runs, and puts them back afterwards. A stand-in is digits, which JSON, Python's notation and percent-encoding write as
+they are: a prefix, drawn at random for each prompt, which occurs nowhere in the request, and a code for the character.
+
+For example, a user of a model with ChatML's marks says `a <|im_end|> b`. P is the prefix, S a sign that occurs in no text:
+
+    Veil.hide   a P001|im_endP003 b
+    template    <|im_start|>user a P001|im_endP003 b<|im_end|>     the two control words are the template's own
+    Veil.read   <|im_start|>user a S<S|im_endS>S b<|im_end|>       this is `Rendering.shown`
+
+`PromptTokenizer` makes control tokens of words without signs. It drops the signs, so the user's word becomes ordinary tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ _SAYS = ("content", "reasoning_content", "thinking", "text")
 
 
 def unused_digits(*written: str) -> str:
-    """Return random digits that occur in none of these texts, and of which no beginning is an end: so none overlap."""
+    """Return random digits that occur in none of these texts. No beginning of them is also their end, so none overlap."""
     while True:
         made = "".join(secrets.choice("0123456789") for _ in range(_DIGITS))
         borders = any(made.startswith(made[n:]) for n in range(1, _DIGITS))
@@ -59,10 +67,13 @@ def unused_signs(text: str) -> tuple[str, str]:
 
 
 class Veil:
-    """Hides one request's characters from its template. control: words that are tokens only if a template writes them.
+    """Hides the characters of one request's control words from its template.
 
-    defined: words that are tokens in any text, if not broken. around: those around turns. written: what the prefix must not
-    occur in.
+    Args:
+        control: Words that are tokens only if a template writes them.
+        defined: Words that are tokens in any text, unless something breaks them.
+        around: Words around turns.
+        written: Texts in which the prefix must not occur.
     """
 
     def __init__(
@@ -86,7 +97,7 @@ class Veil:
         self._seam = f"{self._prefix}000"
         self._found = re.compile(self._prefix + r"(\d{3})")
         self.seams = False
-        """Whether the last request had texts that could be the inside of a word, and were broken."""
+        """Whether texts of the last request were broken because they could be the inside of a control word."""
         self.hid = False
         """Whether anything was hidden in the last request."""
 
@@ -138,7 +149,7 @@ class Veil:
         return made
 
     def _broken(self, text: str) -> str:
-        """Break words that begin or end with a letter, and what a neighbour could complete to one."""
+        """Put a seam into words that begin or end with a letter, and where a neighbouring text could complete one."""
         words = self._open_ended
         if not words:
             return text
@@ -179,7 +190,7 @@ class Veil:
 
 
 _SEAM = ("", True)
-"""What stands for nothing."""
+"""What a seam stands for: no character."""
 
 
 class _Walk:
@@ -229,10 +240,10 @@ Render = Callable[[Mapping[str, Any]], "str | None"]
 
 
 def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[str], render: Render) -> str | None:  # fmt: skip
-    """Render a request behind a veil, as like its plain rendering as is safe.
+    """Render a request behind a veil, as close to its plain rendering as is safe.
 
-    A template may read marks in what the model said, such as the end of reasoning: as few of the words `read` as this takes are
-    left whole there. What others wrote is never left whole: a template that reads marks in it finds none.
+    A template may look for marks in what the model said, such as the end of reasoning. So the words `read` are left whole there,
+    as few of them as are needed. What others wrote is never left whole. A template that looks for marks in it finds none.
 
     Args:
         veil: The veil.

@@ -11,13 +11,12 @@ from pyspec.text.scan import Scan, Scanner
 
 
 class CallForm(ABC):
-    """How a family of models writes calls.
-
-    short_ids: see `Calls`. unmarked: whether an answer may begin with a call, or a part of one, without a mark.
-    """
+    """How a family of models writes calls."""
 
     short_ids: bool = False
+    """See `Calls`."""
     unmarked: bool = False
+    """Whether an answer may begin with a call, or a part of one, without a mark."""
 
     @property
     @abstractmethod

@@ -13,22 +13,22 @@ from pyspec.text.scan import Scan, Scanner
 
 @dataclass(frozen=True)
 class NamedCalls(CallForm):
-    """NAME and marks, then an object.
-
-    open, close: marks around a call. section: marks that may enclose all calls. head: pattern of the text between `open` and
-    the object, with groups `name` and perhaps `id`. written: how a call is written up to its object, with NAME, # for a
-    number and @ for an id. others: marks inside. behind: text that may follow the object. listed: whether a list of objects
-    may follow `open` instead. short_ids: see `Calls`.
-    """
+    """NAME and marks, then an object, between the marks `open` and `close`, which may be empty."""
 
     open: str
     close: str
     head: str
+    """Pattern of the text between `open` and the object, with groups `name` and perhaps `id`."""
     written: str
+    """How a call is written up to its object, with NAME, # for a number and @ for an id."""
     section: tuple[str, str] = ("", "")
+    """Marks that may enclose all calls."""
     others: tuple[str, ...] = ()
+    """Marks inside a call."""
     behind: str = ""
+    """Text that may follow the object."""
     listed: bool = False
+    """Whether a list of objects may follow `open` instead."""
     short_ids: bool = False
 
     @property

@@ -19,18 +19,18 @@ _PYTHON = ("python", "ipython", "code_interpreter")
 
 @dataclass(frozen=True)
 class ObjectCalls(CallForm):
-    """Objects after a mark: one, several, or a list.
-
-    open, close: marks around them. name, arguments: the keys that the family writes. listed: whether it writes a list.
-    keyed: whether an object's only key is the function's name. short_ids: see `Calls`.
-    """
+    """Objects between the marks `open` and `close`, which may be empty: one, several, or a list."""
 
     open: str
     close: str = ""
     name: str = "name"
+    """The key of the function's name, as the family writes it."""
     arguments: str = "arguments"
+    """The key of the arguments."""
     listed: bool = False
+    """Whether the family writes a list."""
     keyed: bool = False
+    """Whether an object's only key is the function's name."""
     short_ids: bool = False
 
     @property

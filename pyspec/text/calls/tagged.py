@@ -24,24 +24,26 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class TaggedCalls(CallForm):
-    """A name, then each argument between tags.
-
-    open, close: around one call, or around several. name_open, name_close: around the function's name. call_close: ends a
-    call. key_open, key_ends, value_open, value_close: around an argument's name and value. text_key: the one of `key_ends`
-    that marks a value as text. lines: whether a value stands on lines of its own.
-    """
+    """A name, then each argument between tags."""
 
     open: str
     close: str
+    """With `open`: around one call, or around several."""
     name_open: str
     name_close: str
+    """With `name_open`: around the function's name."""
     key_open: str
     key_ends: tuple[str, ...]
+    """What may end an argument's name, which `key_open` begins."""
     value_close: str
+    """With `value_open`: around an argument's value."""
     call_close: str
+    """Ends a call."""
     value_open: str = ""
     text_key: str = ""
+    """The one of `key_ends` that marks a value as text."""
     lines: bool = False
+    """Whether a value stands on lines of its own."""
 
     @property
     def opens(self) -> tuple[str, ...]:
