@@ -27,9 +27,6 @@ class Part(_Shape):
     text: str | None = None
     refusal: str | None = None
     image_url: str | dict[str, Any] | None = None
-    stdout: str | None = None
-    stderr: str | None = None
-    outcome: dict[str, Any] | None = None
     id: str | None = None
     name: str | None = None
     thinking: str | None = None
@@ -99,10 +96,7 @@ class Item(_Shape):
     arguments: str | dict[str, Any] | None = None
     input: str | None = None
     output: str | list[Part] | None = None
-    status: str | None = None
     tools: list[Tool] | None = None
-    action: dict[str, Any] | None = None
-    operation: dict[str, Any] | None = None
 
 
 class Form(_Shape):

@@ -167,12 +167,12 @@ def test_two_calls_of_one_answer(client_of, script_all):
     assert done.choices[0].message.content == "Six."
 
 
-HALF = '<tool_call>\n{"name": "shell", "arguments": {"commands": ["x\\ud83d"]}}\n</tool_call>'
+HALF = '<tool_call>\n{"name": "tool_search", "arguments": {"commands": ["x\\ud83d"]}}\n</tool_call>'
 GO = {"messages": [{"role": "user", "content": "go"}]}
 CALLING = {
-    "/v1/messages": {**GO, "tools": [{"name": "shell", "input_schema": {"type": "object"}}]},
-    "/v1/responses": {"input": "go", "tools": [{"type": "shell"}]},
-    "/v1/chat/completions": {**GO, "tools": [{"function": {"name": "shell"}}]},
+    "/v1/messages": {**GO, "tools": [{"name": "tool_search", "input_schema": {"type": "object"}}]},
+    "/v1/responses": {"input": "go", "tools": [{"type": "tool_search", "execution": "client"}]},
+    "/v1/chat/completions": {**GO, "tools": [{"function": {"name": "tool_search"}}]},
 }
 
 

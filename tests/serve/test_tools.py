@@ -7,6 +7,7 @@ import json
 import pytest
 from helpers import scripted
 
+from pyspec.errors import InputError
 from pyspec.serve.apis.items import messages_of
 from pyspec.serve.apis.responses import ResponsesBody
 
@@ -140,76 +141,10 @@ def test_a_text_that_was_cut_is_incomplete(client, script_all):
     assert "xxx" in item.input
 
 
-LOCAL_SHELL, SHELL, APPLY = ({"type": kind} for kind in ("local_shell", "shell", "apply_patch"))
-RUN = {"command": ["ls", "-l"], "working_directory": "src", "timeout_ms": 1000}
-MADE = {"type": "create_file", "path": "a.py", "diff": "+x"}
-KNOWN = [
-    (LOCAL_SHELL, RUN, "action", {"type": "exec", "env": {}, **RUN}),
-    (SHELL, {"commands": ["ls"]}, "action", {"commands": ["ls"]}),
-    (APPLY, MADE, "operation", MADE),
-]
-"""Tools that have no name of their own: what the model writes, where an item of it has that, and what it then is."""
-
-
-@pytest.mark.parametrize(("tool", "wrote", "field", "given"), KNOWN)
-def test_a_call_of_a_tool_that_the_api_knows_is_an_item_of_its_own(
-    client, script_all, tool, wrote, field, given
-):
-    """Whole and streamed; nothing of it is told as text, and the next request brings it back as the model wrote it."""
-    kind = tool["type"]
-    says = call(kind, **wrote)
-    (item,) = ask(client, says, tools=[tool]).output
-    assert (item.type, item.status) == (f"{kind}_call", "completed")
-    found = item.model_dump(exclude_unset=True)
-    assert found[field] == given
-    events = list(ask(client, says, tools=[tool], stream=True))
-    assert [event.type.removeprefix("response.") for event in events] == [
-        "created", "in_progress", "output_item.added", "output_item.done", "completed",
-    ]  # fmt: skip
-    done = events[3].item.model_dump(exclude_unset=True)
-    assert done[field] == found[field]
-    assert done[field].keys() >= events[2].item.model_dump(exclude_unset=True)[field].keys()
-    (again,) = messages_of([found], None)
-    function = again["tool_calls"][0]["function"]
-    assert (function["name"], json.loads(function["arguments"])) == (kind, wrote)
-
-
-@pytest.mark.parametrize(("tool", "wrote"), [each[:2] for each in KNOWN])
-def test_one_that_the_api_knows_may_be_wanted(client, tool, wrote):
-    """By its type; the model then calls it in its form, which is told."""
-    (item,) = ask(client, tools=[tool], tool_choice=tool, max_output_tokens=1500).output
-    assert item.type == f"{tool['type']}_call"
-    (function,) = record_of(tools=[tool]).tools
-    assert set(function["parameters"]["properties"]) >= set(wrote)
-    assert function["description"]
-
-
-def test_a_call_that_was_cut_has_the_form_of_one(client, script_all):
-    """Clients read items though they do not run them."""
-    says = call("local_shell", command=["x" * 200])
-    answer = ask(client, says, tools=[LOCAL_SHELL], max_output_tokens=90)
-    (item,) = answer.output
-    assert (item.status, answer.status) == ("incomplete", "incomplete")
-    assert item.action.model_dump(exclude_unset=True) == {"type": "exec", "command": [], "env": {}}
-
-
-def ran(**outcome):
-    return {"stdout": "a", "stderr": "", "outcome": outcome}
-
-
-@pytest.mark.parametrize(
-    ("output", "text"),
-    [
-        ({"type": "local_shell_call_output", "call_id": "c", "output": "a"}, "a"),
-        ({"type": "local_shell_call_output", "id": "c", "output": "a"}, "a"),
-        ({"type": "shell_call_output", "call_id": "c", "output": [ran(type="exit", exit_code=1), ran(type="timeout")]},
-         "a\nexit code 1\na\ntimed out"),
-        ({"type": "apply_patch_call_output", "call_id": "c", "status": "completed"}, "completed"),
-        ({"type": "apply_patch_call_output", "call_id": "c", "status": "failed", "output": "No."}, "The call failed:\nNo."),
-    ],
-)  # fmt: skip
-def test_outputs_of_them_are_results(output, text):
-    assert messages_of([output], None) == [{"role": "tool", "tool_call_id": "c", "content": text}]
+@pytest.mark.parametrize("kind", ["local_shell", "shell", "apply_patch"])
+def test_a_tool_that_only_openais_models_know_is_refused(kind):
+    with pytest.raises(InputError, match=f"'{kind}'.*send a function"):
+        record_of(tools=[{"type": kind}])
 
 
 SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds.",
@@ -242,12 +177,11 @@ def test_a_search_for_tools_is_the_clients_and_what_it_finds_can_be_called(clien
 
 def test_what_another_server_ran_is_left_out():
     """Its tools, a shell in its container, and their items: the model's words say what came of them."""
-    container = {**SHELL, "environment": {"type": "container_auto"}}
-    local = {**SHELL, "environment": {"type": "local"}}
+    container = {"type": "shell", "environment": {"type": "container_auto"}}
     searched = {"type": "web_search_call", "id": "ws", "status": "completed", "action": {}}
     record = record_of(
-        tools=[{"type": "web_search"}, {"type": "tool_search"}, container, local],
+        tools=[{"type": "web_search"}, {"type": "tool_search"}, container, READ],
         input=[{"role": "user", "content": "go"}, searched, {"role": "user", "content": "on"}],
     )
-    assert [tool["name"] for tool in record.tools] == ["shell"]
+    assert [tool["name"] for tool in record.tools] == ["read"]
     assert [message["content"] for message in record.messages] == ["go", "on"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspec.errors import InputError
@@ -17,72 +17,19 @@ TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", 
 """Types of text parts."""
 
 
-@dataclass(frozen=True)
-class KnownTool:
-    """A tool whose schema the API defines.
+_SEARCH = "tool_search"
+"""A search for tools, which agents have no name for."""
 
-    description, parameters: of its function, unless the request has its own. place: the field of a call's item that holds the
-    arguments. blank: default members of that field, which the arguments replace. beside: further fields of the item.
-    """
-
-    description: str
-    parameters: Mapping[str, Any]
-    place: str
-    blank: Mapping[str, Any]
-    beside: Mapping[str, Any] = field(default_factory=dict)
-
-    def arguments(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call's item, as the model writes them."""
-        known = self.parameters["properties"]
-        members = item[self.place].items()
-        return {k: v for k, v in members if v is not None and (k in known or not known)}
-
-
-def _schema(*required: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
-_LIST = {"type": "array", "items": {"type": "string"}}
-_MS = {"type": "integer", "description": "How long it may take, milliseconds."}
-_KNOWN = {
-    "local_shell": KnownTool(
-        "Runs a program with its arguments, and returns what it writes.",
-        _schema("command", command=_LIST, working_directory={"type": "string"}, timeout_ms=_MS),
-        "action",
-        {"type": "exec", "command": [], "env": {}},
-    ),
-    "shell": KnownTool(
-        "Runs commands of a shell, and returns what each of them writes.",
-        _schema("commands", commands=_LIST, timeout_ms=_MS),
-        "action",
-        {"commands": []},
-    ),
-    "apply_patch": KnownTool(
-        "Creates, changes or deletes a file.",
-        _schema(
-            "type",
-            "path",
-            type={"enum": ["create_file", "update_file", "delete_file"]},
-            path={"type": "string"},
-            diff={
-                "type": "string",
-                "description": "Lines behind ' ', '-' or '+', each place behind a line of @@; of a new file all behind '+'.",
-            },
-        ),
-        "operation",
-        {"type": "update_file", "path": "", "diff": ""},
-    ),
-    "tool_search": KnownTool("Finds tools.", _schema(), "arguments", {}, {"execution": "client"}),
-}
-"""Client-run tools that OpenAI's models know without a schema."""
-
-KINDS = ("function", "custom", "namespace", *_KNOWN)
+KINDS = ("function", "custom", "namespace", _SEARCH)
 """Types of client-run tools; a namespace holds tools of the other types."""
 
-CALLS = ("function_call", "custom_tool_call", *(f"{kind}_call" for kind in _KNOWN))
+_UNKNOWN = ("local_shell", "shell", "apply_patch", "computer", "computer_use_preview")
+# types of tools that clients run and whose schemas only OpenAI's models know
+
+CALLS = ("function_call", "custom_tool_call", "tool_search_call")
 """Types of items that call them."""
 
-OUTPUTS = (*(f"{call}_output" for call in CALLS), "tool_search_output")
+OUTPUTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")
 """Types of items with a call's output."""
 
 SERVERS = (
@@ -106,13 +53,13 @@ class ClientTool:
     @property
     def name(self) -> str:
         """Its name for the model."""
-        own = self.kind if self.kind in _KNOWN else self.definition.get("name")
+        own = self.kind if self.kind == _SEARCH else self.definition.get("name")
         return flat_name(own, self.namespace)
 
     def function(self) -> dict[str, Any]:
         """The tool as a chat's function."""
-        if known := _KNOWN.get(self.kind):
-            about = {"description": known.description, "parameters": known.parameters}
+        if self.kind == _SEARCH:
+            about = {"description": "Finds tools.", "parameters": {"type": "object"}}
             own = {key: self.definition[key] for key in about if self.definition.get(key)}
             return {"name": self.name, **about, **own}
         if self.kind == "function":
@@ -122,10 +69,9 @@ class ClientTool:
 
     def item(self, call: str, text: str) -> dict[str, Any]:
         """A call of the tool as an item. call: its id. text: its arguments so far."""
-        if known := _KNOWN.get(self.kind):
-            arguments = {**known.blank, **_object(text)}
-            item = {"type": f"{self.kind}_call", "call_id": call, **known.beside}
-            return {**item, known.place: arguments}
+        if self.kind == _SEARCH:
+            told = {"execution": "client", "arguments": _object(text)}
+            return {"type": "tool_search_call", "call_id": call, **told}
         where = {} if self.namespace is None else {"namespace": self.namespace}
         named = {"call_id": call, "name": self.definition.get("name"), **where}
         if self.kind == "custom":
@@ -146,6 +92,9 @@ def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
         if tool.get("type") == "namespace":
             name = flat_name(tool.get("name"))
             yield from (ClientTool(each, name) for each in tool["tools"])
+        elif tool.get("type") in _UNKNOWN and not _is_remote(tool):
+            hint = "send a function or a custom tool"
+            raise InputError(f"tools of the type {tool['type']!r} are not known here", hint)
         elif tool.get("type") in KINDS and not _is_remote(tool):
             yield ClientTool(tool)
 
@@ -180,27 +129,20 @@ def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
 def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item's call in a chat's format. Raises InputError."""
     kind = item["type"].removesuffix("_call")
-    known = _KNOWN.get(kind)
-    name = kind if known else flat_name(item["name"], item.get("namespace"))
-    if known:
-        arguments = json.dumps(known.arguments(item), ensure_ascii=False)
-        function = {"name": name, "arguments": arguments}
+    if kind == _SEARCH:
+        arguments = {key: each for key, each in item["arguments"].items() if each is not None}
+        function = {"name": kind, "arguments": json.dumps(arguments, ensure_ascii=False)}
     elif kind == "custom_tool":
-        function = text_call(name, item["input"])
+        function = text_call(flat_name(item["name"], item.get("namespace")), item["input"])
     else:
+        name = flat_name(item["name"], item.get("namespace"))
         function = {"name": name, "arguments": item["arguments"]}
     return {"id": _id(item), "type": "function", "function": function}
 
 
 def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
     """A call's output as a message of a chat. Raises InputError."""
-    kind = item["type"]
-    if kind == "shell_call_output":
-        text = "\n".join(map(_ran, item["output"]))
-    elif kind == "apply_patch_call_output":
-        failed = "The call failed:\n" if item["status"] == "failed" else ""
-        text = failed + (item.get("output") or item["status"])
-    elif kind == "tool_search_output":
+    if item["type"] == "tool_search_output":
         names = [tool.name for tool in client_tools(item["tools"])]
         text = f"Tools that can be called now: {', '.join(names) or 'none'}."
     else:
@@ -208,15 +150,8 @@ def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": _id(item), "content": text}
 
 
-def _ran(part: Mapping[str, Any]) -> str:
-    """A command's output, with its exit code."""
-    outcome = part["outcome"]
-    ended = f"exit code {outcome['exit_code']}" if outcome["type"] == "exit" else "timed out"
-    return "\n".join(filter(None, (part["stdout"], part["stderr"], ended)))
-
-
 def _id(item: Mapping[str, Any]) -> Any:
-    """The id of an item's call. For local shells, some clients send the item's id instead."""
+    """The id of an item's call. For searches, some clients send the item's id instead."""
     return item.get("call_id") or item["id"]
 
 
