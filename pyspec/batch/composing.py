@@ -1,15 +1,15 @@
-"""Composes the next decode: the answers that continue, and the prefill chunks beside them."""
+"""Composes the next decode: the answers that continue, and the prefill chunks beside them; scores a prompt by chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob
-from pyspec.engine.handle import Role
-from pyspec.engine.rows import next_chunk, share_in_streams, share_rows
+from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.policy.cost import CostCurve
+from pyspec.text.tokens import TokenLogprobs
 
 GAP_MS = 250.0
 """Default limit, in ms, on the wait for an answer's next token while prompts are prefilled beside it."""
@@ -167,3 +167,61 @@ class PrefillTime:
             return self._row.get(octave, assumed)
         nearest = min(self._row, key=lambda known: (abs(known - octave), known))
         return self._row[nearest] * (_HOPE if octave > nearest else 1.0)
+
+
+def next_chunk(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
+    """The next piece of the first prompt, of which `held` tokens were read; pieces end at multiples of the chunk."""
+    return [
+        (seq, min(missing, PREFILL_CHUNK - held % PREFILL_CHUNK)) for seq, missing in reading[:1]
+    ]
+
+
+def share_in_streams(
+    reading: Sequence[tuple[int, int]], budget: int, beside: int
+) -> list[tuple[int, int]]:
+    """`share_rows` for streams: reads one prompt at a time; beside answers, the other prompts get a row each.
+
+    Equal rows of consecutively numbered sequences are decoded together, so no number may be missing.
+    """
+    if not reading or budget < 1:
+        return []
+    (first, missing), others = reading[0], reading[1:] if beside else []
+    return [(first, max(1, min(missing, budget - len(others)))), *((seq, 1) for seq, _ in others)]
+
+
+def share_rows(reading: Sequence[tuple[int, int]], budget: int) -> list[tuple[int, int]]:
+    """Share `budget` rows among sequences being read, given as (sequence, tokens missing), longest waiting first.
+
+    The first one is sure of a quarter; the rest goes to those with the least left.
+    """
+    if not reading or budget < 1:
+        return []
+    first, missing = reading[0]
+    shares = {first: min(missing, max(1, budget // 4))}
+    budget -= shares[first]
+    for seq, left in sorted(reading, key=lambda item: item[1]):
+        more = min(budget, left - shares.get(seq, 0))
+        if more > 0:
+            shares[seq] = shares.get(seq, 0) + more
+            budget -= more
+    return list(shares.items())
+
+
+SCORED_CHUNK = 64
+"""Prompt tokens of a chunk: the logits of 64 with a vocabulary of 150,000 take 40 MB."""
+
+
+def score_chunk(engine: Engine, answer: ActiveJob, most: int = SCORED_CHUNK) -> bool:
+    """Score the next chunk of an answer's prompt. Returns whether all but the last token are done. Raises EngineError.
+
+    most: tokens of the chunk.
+    """
+    scores = answer.scored
+    if scores is None:
+        return True
+    prompt, held, n = answer.job.tokens, len(scores) - 1, answer.job.alternatives or 0
+    end = min(held + most, len(prompt) - 1)
+    if end > held:
+        rows = engine.rows_behind(answer.run.seq, prompt[:end], held)
+        scores += [TokenLogprobs.of(row, token, n) for row, token in zip(rows, prompt[held + 1 :])]
+    return len(scores) == len(prompt)

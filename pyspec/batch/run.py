@@ -15,16 +15,16 @@ import llama_cpp
 
 from pyspec._lib import release_workers
 from pyspec.batch.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
-from pyspec.batch.identity import changing_texts, identity_of
 from pyspec.batch.jobs import Job
+from pyspec.batch.journal import changing_texts, identity_of
 from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
 from pyspec.engine.handle import Role
-from pyspec.engine.learned import PairMemory
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
+from pyspec.engine.profiles import PairMemory
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError

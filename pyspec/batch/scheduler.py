@@ -23,14 +23,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from pyspec.batch.composing import Composer
+from pyspec.batch.composing import SCORED_CHUNK, Composer, score_chunk
 from pyspec.batch.contexts import Contexts
-from pyspec.batch.jobs import ActiveJob, Job
+from pyspec.batch.jobs import ActiveJob, Job, JobQueue
 from pyspec.batch.prefix_cache import PrefixCache, common
-from pyspec.batch.queue import JobQueue
-from pyspec.batch.scoring import SCORED_CHUNK, score_chunk
+from pyspec.engine.handle import PREFILL_CHUNK
 from pyspec.engine.parked import ParkedText, ParkedTexts
-from pyspec.engine.rows import PREFILL_CHUNK
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.lookup.text_index import TAIL

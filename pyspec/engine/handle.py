@@ -16,6 +16,9 @@ from pyspec.sampling.noise import Coupling
 from pyspec.sampling.verification import Margin, Verification
 from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
+PREFILL_CHUNK = 256
+"""Prompt tokens per decode: few enough for progress and cancelling, enough for the matrix kernels."""
+
 ALL_ROWS = -2
 """Stands for a draft's length; see `Engine.verify`."""
 

@@ -1,8 +1,9 @@
-"""Draft and companion models: loaded through llama-cpp-python, checked against the target's vocabulary."""
+"""Draft and companion models: loaded through llama-cpp-python, checked against the target's vocabulary, and tried beside it."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,21 +21,23 @@ from pyspec.engine.offload import (
     requested_layers,
     trial_layers,
 )
-from pyspec.engine.pair import check_pair
 from pyspec.engine.tensor_places import (
     Overrides,
     TensorPlaces,
     refuse_lacking_experts,
     tensor_places,
 )
-from pyspec.errors import DraftMismatch, ModelInvalid, NoMemory, UnsupportedModel
+from pyspec.errors import DraftMismatch, ModelInvalid, ModelRejected, NoMemory, UnsupportedModel
 from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
-from pyspec.store.check import Loading, check_fitting, check_model
+from pyspec.store.check import Loading, check_fitting, check_model, ships
 from pyspec.store.devices import device_array, layer_devices, rough_layers
 from pyspec.store.drafts import facts_if_same_tokens
+from pyspec.store.files import recall, remember, show, stamp
 from pyspec.store.header import Facts, read_header
 from pyspec.store.heads import ASSISTANT, MTP, States
+from pyspec.store.isolate import run_child
 from pyspec.store.kinds import most_positions, refuse_other_kinds
+from pyspec.store.machine import engine_build, processor
 from pyspec.store.others import file_name_of, name_of
 from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
 from pyspec.store.words import AUTO, parse_devices
@@ -356,3 +359,50 @@ _TRAITS: dict[str, Callable[[Any], Any]] = {
     "token after a text (EOS)": _added("eos"),
 }
 """What must agree besides the tokens."""
+
+
+_SCRIPT = Path(__file__).with_name("_pair.py")
+_MAX_CONTEXT = 512
+_SECONDS, _BASE_SECONDS = 3.0, 90.0
+_BYTES_PER_SECOND = 20e6
+
+
+def check_pair(draft: Path, target: Any, states: States) -> None:
+    """Let a child process draft with this draft and target, on the CPU, once per version of the two files.
+
+    Where a head's sizes do not fit, llama.cpp asserts, reads out of bounds, or never ends; headers do not tell everything.
+    Raises ModelRejected. Drafts that ship with pyspec and trusted targets are not tried.
+    """
+    if target.trust or (ships(draft) and not states.inside):
+        return
+    loading = target.loading
+    at, of = stamp(draft), stamp(Path(target.model_path))
+    kind = f"{states.kind} draft of {of}, {loading.what}, {processor()}, {engine_build()}"
+    if recall(kind, at) == "works":
+        return
+    size = at.size + of.size
+    options = {
+        "n_ctx": min(target.n_ctx(), _MAX_CONTEXT),
+        "n_threads": loading.n_threads,
+        "flash_attn": loading.flash_attn,
+        "extra_buffers": "on" if target.model_params.use_extra_bufts else "off",
+        "type_k": loading.type_k,
+        "type_v": loading.type_v,
+        "kv_overrides": dict(loading.overrides) or None,
+        "seconds": _SECONDS + size / _BYTES_PER_SECOND,
+    }
+    name = MTP if states.inside else str(draft.absolute())
+    outcome = run_child(
+        "draft",
+        [str(target.model_path), name, json.dumps(options)],
+        script=_SCRIPT,
+        timeout=_BASE_SECONDS + size / _BYTES_PER_SECOND,
+    )
+    if not outcome.ok:
+        raise ModelRejected(
+            f"{show(draft.name)} failed its trial with {show(Path(of.realpath).name)}: {outcome.reason[:300]}",
+            "use another draft, or --draft lookup",
+            outcome.signal,
+        )
+    if (stamp(draft), stamp(Path(target.model_path))) == (at, of):
+        remember(kind, at, "works")

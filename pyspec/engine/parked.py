@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import llama_cpp
 import psutil
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.states import State, put_state, state_of
 from pyspec.text.tokens import common_prefix
+
+State = Any
+"""A ctypes array of bytes."""
+
+
+def state_of(context: Any, seq: int) -> State:
+    """Copy what a context holds of a sequence."""
+    buffer = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(context, seq))()
+    size = llama_cpp.llama_state_seq_get_data(context, buffer, len(buffer), seq)
+    return buffer if size == len(buffer) else (ctypes.c_uint8 * size).from_buffer(buffer)
+
+
+def put_state(context: Any, seq: int, state: State) -> bool:
+    """Put a state of such a context into a sequence, in place of what it holds; False if there is no room for it."""
+    return bool(llama_cpp.llama_state_seq_set_data(context, state, len(state), seq))
+
 
 MIN_TOKENS = 16
 """Shortest common beginning worth taking over from another sequence, tokens."""

@@ -10,9 +10,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from pyspec._lib import lib
-from pyspec.engine.guided import allowed, force
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.runs import UNLIMITED, Outage, Run, draft_of, emitted
+from pyspec.engine.runs import UNLIMITED, Outage, Run, allowed, draft_of, emitted, force
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.lookup.drafters import NOTHING, Drafter, Proposal

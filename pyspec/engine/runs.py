@@ -1,4 +1,4 @@
-"""What goes into a round and comes out of it: runs, and C's structs as Python objects."""
+"""What goes into a round and comes out of it: runs, what their grammars force and allow, and C's structs as Python objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import ffi
-from pyspec.engine.handle import Gate
+from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.statistics import Tally
 from pyspec.errors import PyspecError
 from pyspec.policy.types import Draft
@@ -133,3 +133,23 @@ def draft_of(run: Run, view: Any) -> Draft:
         draft.s, draft.a, draft.pc = [x.s for x in seen], [x.a for x in seen], [x.pc for x in seen]
         draft.agree = [x.top == token for x, token in zip(seen, ffi.unpack(view.token, n))]
     return draft
+
+
+def force(engine: Engine, run: Run, most: int) -> int:
+    """Draft what a run's grammar forces, at most `most` tokens, and return how many."""
+    if run.guide is None or most < 1 or run.drafting == "nothing":
+        return 0
+    tokens = run.guide.forced(most)
+    if tokens:
+        engine.put_draft(run.seq, tokens)
+    return len(tokens)
+
+
+def allowed(engine: Engine, run: Run, n: int) -> int:
+    """Return how many of the first n drafted tokens of a run its grammar allows."""
+    if run.guide is None or n == 0:
+        return n
+    tokens = ffi.unpack(engine.drafted(run.seq).token, n)
+    n = run.guide.allows(tokens)
+    run.guide.foresee(tokens[:n])
+    return n

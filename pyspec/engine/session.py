@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.handle import Engine, Role
-from pyspec.engine.rows import PREFILL_CHUNK
+from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from pyspec.engine.handle import Engine, Role
-from pyspec.engine.rows import PREFILL_CHUNK
+from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.row_times import SURE
 

@@ -15,8 +15,8 @@ import numpy as np
 from llama_cpp import LogitsProcessorList
 
 from pyspec.engine.assembly import Assembly
-from pyspec.engine.learned import PairMemory
 from pyspec.engine.models import SideOptions
+from pyspec.engine.profiles import PairMemory
 from pyspec.engine.runs import Run
 from pyspec.engine.selection import Parts, choose_parts, may_use_head
 from pyspec.engine.session import Session

@@ -12,7 +12,7 @@ from typing import Any
 import llama_cpp
 import msgspec
 
-from pyspec.engine.states import put_state, state_of
+from pyspec.engine.parked import put_state, state_of
 from pyspec.errors import OptionError, PyspecError
 from pyspec.store.files import file_sha256, parse, tell_damage, write_whole
 from pyspec.text.tokens import common_prefix

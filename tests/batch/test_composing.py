@@ -6,9 +6,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pyspec.batch.composing import GAP_MS, Composer, PrefillTime
-from pyspec.batch.scoring import SCORED_CHUNK, score_chunk
+from pyspec.batch.composing import (
+    GAP_MS,
+    SCORED_CHUNK,
+    Composer,
+    PrefillTime,
+    score_chunk,
+    share_rows,
+)
 from pyspec.requests.records import COMPLETION, Record
 
 
@@ -169,3 +177,17 @@ def test_a_decode_that_was_held_up_changes_little():
         time.learn(2, rows, rows)
     time.learn(2, 20, 1e5)
     assert 16 <= time.best(2, 28, 30.0, 1.0) < 28
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=30),
+    st.integers(0, 600),
+)
+def test_rows_are_shared_fairly(missing, budget):
+    """Never over the budget or over what is missing, nothing left over, and the first always gets some."""
+    shares = share_rows(list(enumerate(missing)), budget)
+    given_ = dict(shares)
+    assert len(given_) == len(shares)
+    assert sum(given_.values()) == min(budget, sum(missing))
+    assert all(0 < n <= missing[seq] for seq, n in shares)
+    assert budget == 0 or given_[0] >= min(missing[0], max(1, budget // 4))

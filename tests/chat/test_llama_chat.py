@@ -15,7 +15,7 @@ from helpers.answers import counters
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
 from pyspec.engine.handle import Engine
-from pyspec.engine.learned import PairMemory
+from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.pieces import stream_text

@@ -9,7 +9,7 @@ import time
 import msgspec
 import pytest
 
-from pyspec.engine.learned import MAX_CHANGE, PairFacts
+from pyspec.engine.profiles import MAX_CHANGE, PairFacts
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import Experience
 from pyspec.policy.switch import SwitchState
@@ -29,7 +29,7 @@ def own_cache(tmp_path, monkeypatch):
 def quiet(monkeypatch):
     """Nobody else uses the machine; the list's item says otherwise."""
     busy = [False]
-    monkeypatch.setattr("pyspec.engine.learned.Watch.busy", lambda *_: busy[0])
+    monkeypatch.setattr("pyspec.engine.profiles.Watch.busy", lambda *_: busy[0])
     return busy
 
 
@@ -173,7 +173,7 @@ def test_what_is_old_counts_less(pair, monkeypatch):
     teach(llm)
     llm.close()
     now = time.time()
-    monkeypatch.setattr("pyspec.engine.learned.time.time", lambda: now + 30 * 86400)
+    monkeypatch.setattr("pyspec.engine.profiles.time.time", lambda: now + 30 * 86400)
     assert began(pair())[0].count == pytest.approx(5.0, rel=1e-3)
 
 

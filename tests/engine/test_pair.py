@@ -17,7 +17,7 @@ from helpers.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, re
 from helpers.systems import alive
 from helpers.waiting import DEADLINE_S, wait
 
-from pyspec.engine import pair
+from pyspec.engine import models
 from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError
 from pyspec.store import check
 
@@ -50,7 +50,7 @@ def test_a_head_is_tried_with_its_target(
     key: str, kind: int, value: Any, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What llama.cpp ends the process for, or never ends with, is a rejection."""
-    monkeypatch.setattr(pair, "_SECONDS", 0.6)  # of processor time
+    monkeypatch.setattr(models, "_SECONDS", 0.6)  # of processor time
     with pytest.raises(ModelRejected, match="trial with"):
         load(target, draft=str(head(tmp_path, key, kind, value)), n_ctx=128)
 
@@ -113,7 +113,7 @@ def test_a_pair_is_tried_once(
         tried.append(arguments[1][1])
         return check.run_child(*arguments, **options)
 
-    monkeypatch.setattr(pair, "run_child", spy)
+    monkeypatch.setattr(models, "run_child", spy)
     for _ in range(2):
         load(target, draft=str(draft), n_ctx=128).close()
     load(target, draft=str(draft), n_ctx=128, trust=True).close()

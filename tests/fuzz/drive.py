@@ -100,10 +100,10 @@ def try_all(seed: str, folder: Path) -> list[Verdict]:
 def drive(seeds: Sequence[str], log: Path | None = None) -> list[Verdict]:
     """Every seed through every entry; verdicts of a log that is there already are taken from it."""
     import pyspec.cli.generate
-    import pyspec.engine.pair
+    import pyspec.engine.models
     import pyspec.llama.speculative
 
-    pyspec.store.check.run_child = pyspec.engine.pair.run_child = run_child
+    pyspec.store.check.run_child = pyspec.engine.models.run_child = run_child
     known = _known(log)
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:

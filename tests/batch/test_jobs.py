@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspec.batch.queue import JobQueue
+from pyspec.batch.jobs import JobQueue
 
 
 def queue(*needs: int, **options: Any) -> JobQueue:

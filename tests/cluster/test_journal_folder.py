@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.cluster.shards import JournalFolder
+from pyspec.cluster.batch import JournalFolder
 from pyspec.errors import ResumeMismatch
 from pyspec.requests.records import Record
 from pyspec.text.result import Failure, RecordResult

@@ -11,9 +11,8 @@ import pytest
 from helpers import tiny
 
 from pyspec import SpeculativeLlama
-from pyspec.engine.guided import allowed
 from pyspec.engine.handle import Engine
-from pyspec.engine.runs import Run
+from pyspec.engine.runs import Run, allowed
 
 WORDS = ["na", "me", "name", "ci", "ty", "city", '":', '▁"', '{"', '",']
 SCHEMA = {
