@@ -1,7 +1,7 @@
 """Unsupported fields of requests that are refused, since ignoring them would change the answer.
 
 A body's `refused` names those that it checks. Its `harmless` names fields of the APIs that may be ignored;
-`.docs/pages/server.md` gives a reason for each of these.
+`.docs/pages/fields.md` gives a reason for each of these.
 """
 
 from __future__ import annotations

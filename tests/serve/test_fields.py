@@ -23,7 +23,7 @@ from pyspec.serve.embedding import EmbeddingBody
 pytest.importorskip("openai", reason="the extra [test] is not installed")
 pytest.importorskip("anthropic", reason="the extra [test] is not installed")
 
-DOCS = Path(__file__).parents[2] / ".docs" / "pages" / "server.md"
+DOCS = Path(__file__).parents[2] / ".docs" / "pages" / "fields.md"
 MESSAGES = [{"role": "user", "content": "hello"}]
 ASKED = {
     ChatBody: {"messages": MESSAGES},
@@ -281,9 +281,9 @@ def test_a_harmless_field_asks_for_the_same(kind, field):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_harmless_field_is_explained(kind):
-    """The server's page says why it is ignored."""
+    """The page of fields says why it is ignored."""
     page = DOCS.read_text()
-    told = page[page.index("## Fields that are ignored") : page.index("## Agents")]
+    told = page[page.index("## Ignored") : page.index("## Refused")]
     words = set(re.findall(r"`([^`]+)`", told))
     assert {field.split(".")[-1] for field in kind.harmless} <= words
 
