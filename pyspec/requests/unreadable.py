@@ -11,12 +11,19 @@ from pyspec.errors import InputError
 _HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which is no character."""
 
-_STRINGS = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
+_NAMES = re.compile(rb'"([\w$.-]{1,40})"\s*:')
+"""Names of members; within a text, quotes have a backslash before them."""
+
+_MOST = 1 << 20
+# bytes of a body to read a second time: other requests wait meanwhile
+
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def unreadable(data: bytes, found: str) -> InputError:
     """The error for a body that msgspec cannot read. found: msgspec's words."""
+    if len(data) > _MOST:
+        return InputError("the body is no JSON in UTF-8, or not all of it", "send all of it")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -38,14 +45,15 @@ def unreadable(data: bytes, found: str) -> InputError:
         if error.msg.startswith("Unterminated string") or not text[error.pos :].strip():
             return InputError(f"the body ends within {_field(data)}", "send all of it")
         return InputError(f"the body is no JSON at {_field(text[: error.pos].encode())}")
+    byte, hint = _BYTE.search(found), ""
+    message = f"the body is no JSON at {_field(data[: int(byte[1])] if byte else b'')}"
     if halves:
         name = halves[0].encode(errors="replace").decode()[:40]
-        return InputError(f"{name} has half a character (a lone surrogate)", "send whole ones")
-    byte = _BYTE.search(found)
-    return InputError(f"the body is no JSON at {_field(data[: int(byte[1])] if byte else b'')}")
+        message, hint = f"{name} has half a character (a lone surrogate)", "send whole ones"
+    return InputError(message, hint)
 
 
 def _field(before: bytes) -> str:
     """The last name of a member in a part of a body."""
-    strings = _STRINGS.findall(before.decode(errors="replace"))
-    return next((name[:40] for name, colon in reversed(strings) if colon), "the body")
+    names = _NAMES.findall(before)
+    return names[-1].decode() if names else "the body"

@@ -51,6 +51,11 @@ def test_other_bytes_are_told_by_their_field():
     assert "nested too deep" in said(b'{"json_schema": {"a": ' + b"[" * 100_000)
 
 
+def test_a_large_body_is_not_read_twice():
+    """Other requests would wait."""
+    assert "not all of it" in said(WHOLE.replace(b"say", b"s" * (1 << 20))[:-2])
+
+
 def test_a_byte_order_mark_is_taken():
     assert decoded(ChatBody, b"\xef\xbb\xbf" + WHOLE) == decoded(ChatBody, WHOLE)
     assert json.loads(WHOLE)["max_tokens"] == decoded(ChatBody, WHOLE).max_tokens
