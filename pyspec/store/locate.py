@@ -286,27 +286,6 @@ def resolve(
     return _existing(Path(name)) if name and _is_there(name) else pull(name, progress)
 
 
-def means(model: str | None, file: Path) -> bool:
-    """Whether `model`, as for `resolve`, means this file, by what is on this machine. A known name covers all its types."""
-    manifest = load_manifest()
-    name = manifest.default_target if model is None else model
-    typed, kind = _typed(name, manifest)
-    chat, repo = find_chat(name), hub_repo(name)
-    found: list[Path | None] = [Path(name).expanduser()]
-    if model is not None and _is_path(model):
-        pass
-    elif (entry := manifest.get(name)) is not None:
-        found = [each.path for each, _ in _known(entry)]
-    elif typed is not None:
-        found = [cached(typed) if kind == ORIGINAL else converted(typed, kind)]
-    else:
-        words = [repo.plain if repo else name, *([chat.model] if chat else [])]
-        found += [here.path for here in map(find_here, words) if here is not None]
-    with suppress(OSError, ValueError):  # no permission, a NUL byte
-        return any(each is not None and each.exists() and each.samefile(file) for each in found)
-    return False
-
-
 def pull(name: str, progress: Progress = no_progress) -> Path:
     """Fetch the hub's current version of a repository's file. Raises ModelNotFound if `name` is not a repository."""
     repo = hub_repo(name)

@@ -7,7 +7,6 @@ enforce it: a file that does not fit is refused.
 from __future__ import annotations
 
 import errno
-import hashlib
 import importlib
 import os
 import re
@@ -300,25 +299,12 @@ def _with_parts(repo: Repo, path: str, paths: list[str]) -> list[str]:
 
 
 def fetch_hub(source: HuggingFace, work: Path) -> Path:
-    """Download one file into `work`, or resume the download. Raises FetchError.
-
-    The partial file has a name chosen here: with its own names, the hub's library would start over after a kill.
-    """
+    """Download one file into `work`. Raises FetchError."""
     with hub_errors(f"{source.repo}/{source.path}"):
-        hub = hub_library()
-        url = hub.hf_hub_url(source.repo, source.path, revision=source.revision)
-        found = hub.get_hf_file_metadata(url)
-        own = urlsplit(found.location).netloc == urlsplit(url).netloc
-        token = hub.get_token() if own else None
-        part = work / f"{hashlib.sha256(str(found.etag).encode()).hexdigest()[:16]}.part"
-        headers = {"Accept-Encoding": "identity"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        load = importlib.import_module("huggingface_hub.file_download").http_get
-        with part.open("ab") as file:
-            if not found.size or file.tell() < found.size:
-                load(found.location, file, resume_size=file.tell(), headers=headers)
-    return part
+        found = hub_library().hf_hub_download(
+            source.repo, source.path, revision=source.revision, local_dir=work
+        )
+    return Path(found)
 
 
 def hub_library() -> Any:

@@ -18,14 +18,6 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _send(self, status: int, body: bytes, headers: dict[str, str], *, head: bool) -> None:
-        start = int(self.headers.get("Range", "bytes=0-")[6:].partition("-")[0])
-        if start and not head:
-            self.server.resumed.append(start)  # type: ignore[attr-defined]
-            status, headers = (
-                206,
-                {**headers, "Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"},
-            )
-            body = body[start:]
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
@@ -53,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         if len(parts) > 4 and parts[2] == "resolve" and file in repos.get(repo, {}):
             raw = self.server.spoilt.get(file, repos[repo][file])  # type: ignore[attr-defined]
             stated = hashlib.sha256(repos[repo][file]).hexdigest()
-            headers = {"ETag": f'"{stated}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            headers = {"ETag": f'"{stated}"', "X-Repo-Commit": COMMIT}
             self._send(200, raw, headers, head=head)
             return
         headers = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
@@ -87,11 +79,11 @@ def _info(repo: str, files: dict[str, bytes]) -> dict[str, object]:
 def serving(repos: dict[str, dict[str, bytes]]) -> Iterator[ThreadingHTTPServer]:
     """The server while the block runs; `asked` lists the paths it was asked for, `spoilt` replaces files' bytes.
 
-    commit: what it calls the newest. stall: bytes after which it sends no more; resumed: where it was asked to go on.
+    commit: what it calls the newest. stall: bytes after which it sends no more.
     """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.repos, server.asked, server.spoilt = repos, [], {}  # type: ignore[attr-defined]
-    server.resumed, server.stall, server.stalled = [], 0, Event()  # type: ignore[attr-defined]
+    server.stall, server.stalled = 0, Event()  # type: ignore[attr-defined]
     server.commit = COMMIT  # type: ignore[attr-defined]
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -10,7 +10,6 @@ import sys
 import threading
 import types
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from helpers.shop import WHEEL, Pip, Shop, sha
@@ -292,28 +291,19 @@ def fake_hub(
     """A huggingface_hub that has one file; fault: what it raises."""
     hub = types.ModuleType("huggingface_hub")
 
-    def address(repo: str, path: str, revision: str) -> str:
+    def download(_repo: str, path: str, *, revision: str, local_dir: Path) -> str:
         assert revision == COMMIT
-        return f"https://hub.example/{repo}/{path}"
-
-    def metadata(url: str) -> types.SimpleNamespace:
         if fault is not None:
             raise fault
-        return types.SimpleNamespace(location=url, etag="e", size=len(raw))
-
-    def http_get(_url: str, file: BinaryIO, **_how: object) -> None:
-        file.write(raw)
+        (local_dir / path).write_bytes(raw)
+        return str(local_dir / path)
 
     lfs = types.SimpleNamespace(sha256=digest)
     file = types.SimpleNamespace(rfilename="c.gguf", size=len(raw), lfs=lfs)
     info = types.SimpleNamespace(sha=COMMIT, siblings=[file])
     hub.HfApi = lambda: types.SimpleNamespace(model_info=lambda *_a, **_k: info)  # type: ignore[attr-defined]
-    hub.hf_hub_url, hub.get_hf_file_metadata = address, metadata  # type: ignore[attr-defined]
-    hub.get_token = lambda: None  # type: ignore[attr-defined]
-    loading = types.ModuleType("huggingface_hub.file_download")
-    loading.http_get = http_get  # type: ignore[attr-defined]
+    hub.hf_hub_download = download  # type: ignore[attr-defined]
     patch.setitem(sys.modules, "huggingface_hub", hub)
-    patch.setitem(sys.modules, "huggingface_hub.file_download", loading)
 
 
 @pytest.mark.usefixtures("shop")

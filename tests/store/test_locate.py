@@ -10,7 +10,7 @@ from helpers.shop import SHIPPED, WHEEL, Shop, sha
 
 from pyspec.errors import ModelNotFound, ModelUnreadable
 from pyspec.store.drafts import known_as, offers_for
-from pyspec.store.locate import means, resolve
+from pyspec.store.locate import resolve
 from pyspec.store.others import sizes_of
 
 
@@ -175,32 +175,3 @@ def test_the_original_of_a_converted_model_can_be_had(shop: Shop, tiny_bytes: by
     shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
     assert resolve("auto").name == "auto-q8_0.gguf"
     assert resolve("auto-original").read_bytes() == tiny_bytes
-
-
-# -- the same question backwards ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize("word", [None, "toy"])
-def test_no_name_and_the_default_targets_mean_its_file(word: str | None, tmp_path: Path) -> None:
-    """Without fetching it: nothing is meant that is not here."""
-    assert not means(word, tmp_path / "toy.gguf")
-    assert means(word, resolve(word))
-
-
-def test_a_known_name_means_every_type_of_it(shop: Shop, tiny_bytes: bytes, tiny: Path) -> None:
-    """A name with a type means that alone."""
-    shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
-    main, first = resolve("auto"), resolve("auto-original")
-    assert main != first
-    assert all(means(word, main) for word in ("auto", "auto-q8_0"))
-    assert means("auto", first)
-    assert not means("auto-q8_0", first)
-    assert not means("auto", tiny)
-
-
-def test_a_path_means_its_file_alone(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "link.gguf").symlink_to(tiny)
-    assert means(str(tmp_path / "link.gguf"), tiny)
-    assert not means(str(tmp_path / "none.gguf"), tiny)
-    assert not means("nobody/nothing", tiny)
