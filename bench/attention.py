@@ -22,9 +22,9 @@ from common import Made, arguments, keep, made_by, page_of
 from measure.records import ModelFile, model_file
 from measure.report import table
 
+from pyspec.hub.locate import resolve
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
-from pyspec.store.locate import resolve
 
 SETTINGS = {"on": True, "off": False, "auto": "auto"}
 TEXT = b"The keeper of the light wrote down each evening which ships had passed, and what the weather had been. "

@@ -22,7 +22,7 @@ from measure.questions import Question, load_questions
 from measure.report import table
 from measure.tasks import Options
 
-from pyspec.store.header import read_header
+from pyspec.gguf.header import read_header
 from pyspec.text.template import ChatTemplate
 
 CLIENTS = 16

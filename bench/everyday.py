@@ -31,7 +31,7 @@ import msgspec
 from common import Made, arguments, half_width, keep, made_by, page_of
 from measure.report import table
 
-from pyspec.store.files import cache_dir
+from pyspec.machine.files import cache_dir
 
 PROMPTS = Path(__file__).with_suffix(".txt")
 OPTIONS = {

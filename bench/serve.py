@@ -26,7 +26,7 @@ from measure.questions import Question, load_questions
 from measure.report import table
 
 from pyspec.errors import EngineError
-from pyspec.store.heads import EAGLE3, kind_of_draft
+from pyspec.gguf.heads import EAGLE3, kind_of_draft
 
 PEER = "llama-server"
 OPTIONS = {

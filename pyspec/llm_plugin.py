@@ -207,7 +207,7 @@ def _load(name: str | None, options: Any) -> Any:
 def register_models(register: Callable[..., None]) -> None:
     """Register the default target and every model on this machine with `llm`."""
     from pyspec.errors import PyspecError  # noqa: PLC0415
-    from pyspec.store.locate import names  # noqa: PLC0415
+    from pyspec.hub.locate import names  # noqa: PLC0415
 
     register(SpeculativeModel(_DEFAULT, None))
     try:

@@ -52,7 +52,7 @@ pytest_plugins = ["helpers.processor_time"]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: a process a core, and one that works while others wait for servers, children and files."""
-    from pyspec.store.machine import default_threads
+    from pyspec.machine.machine import default_threads
 
     return default_threads() + 1
 
@@ -106,7 +106,7 @@ def patience() -> Iterator[None]:
     from helpers.waiting import DEADLINE_S
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspec.store.drafts.TIMEOUT_S", float(DEADLINE_S))
+        patch.setattr("pyspec.hub.drafts.TIMEOUT_S", float(DEADLINE_S))
         yield
 
 
@@ -130,8 +130,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """Path of the default target as Q8_0 on every machine, fetched once; PYSPEC_TEST_TARGET names another file."""
-    from pyspec.store.fetch import convert
-    from pyspec.store.sources import load_manifest
+    from pyspec.hub.fetch import convert
+    from pyspec.hub.sources import load_manifest
 
     if named := os.environ.get("PYSPEC_TEST_TARGET"):
         return named
@@ -144,7 +144,7 @@ def smollm2() -> str:
 @pytest.fixture(scope="session")
 def gemma() -> str:
     """Path of Gemma 3 270M (sliding-window attention, 262144 tokens), fetched once."""
-    from pyspec.store.locate import resolve
+    from pyspec.hub.locate import resolve
 
     return str(resolve("gemma-3-270m"))
 

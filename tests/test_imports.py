@@ -27,7 +27,9 @@ LAYERS = [
     ["text"],
     ["grammar"],
     ["vocab"],
-    ["store"],
+    ["hub"],
+    ["gguf"],
+    ["machine"],
     ["_lib"],
     ["errors", "_native", "_version"],
 ]

@@ -34,10 +34,10 @@ from urllib.request import ProxyHandler, Request, build_opener
 import llama_cpp
 
 from pyspec.errors import EngineError, OptionError
+from pyspec.gguf.check import extra_buffers
+from pyspec.gguf.heads import EAGLE3, kind_of_draft
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
-from pyspec.store.check import extra_buffers
-from pyspec.store.heads import EAGLE3, kind_of_draft
 from pyspec.text.tokens import Step
 
 from .errors import PeerMissing

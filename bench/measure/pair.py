@@ -10,13 +10,13 @@ from typing import Any
 
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.lookup.drafters import LookupDrafter
+from pyspec.machine.files import file_sha256
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import forecast, learn
 from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import derive_seed
-from pyspec.store.files import file_sha256
 from pyspec.text.template import ChatTemplate
 from pyspec.text.tokens import common_prefix
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pyspec.errors import InputError, OptionError
-from pyspec.store.files import read_named
+from pyspec.machine.files import read_named
 from pyspec.text.messages import Message
 from pyspec.text.template import ChatTemplate
 

@@ -23,9 +23,9 @@ from pyspec._version import __version__
 from pyspec.engine.profiles import device_names, gpu_layers
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError, ResumeMismatch
-from pyspec.store.files import file_sha256
-from pyspec.store.machine import machine_memory, processor, usable_processors
-from pyspec.store.others import file_name_of
+from pyspec.machine.files import file_sha256
+from pyspec.machine.machine import machine_memory, processor, usable_processors
+from pyspec.machine.others import file_name_of
 
 from .questions import Question, json_lines
 from .tasks import Options

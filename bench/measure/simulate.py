@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyspec.errors import InputError
+from pyspec.machine.files import read_named
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.shapes import expand, time_at
 from pyspec.policy.types import (
@@ -35,7 +36,6 @@ from pyspec.policy.types import (
     SeqOutcome,
     table_bin,
 )
-from pyspec.store.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 _ASIDE, _ASIDE_DRAFT = (

@@ -28,7 +28,7 @@ from models.recipe.rows import Corpus, Recording
 from models.recipe.scores import Guess
 from models.recipe.student import read_student
 from pyspec.errors import TrainingError
-from pyspec.store.files import file_sha256
+from pyspec.machine.files import file_sha256
 
 DRAFTS = ("llama", "eagle3")  # architectures of drafts
 Predict = Callable[[NDArray[Any], int], scores.Guess]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyspec._lib import find_function
 from pyspec.errors import TrainingError
-from pyspec.store.check import extra_buffers
+from pyspec.gguf.check import extra_buffers
 
 Row = tuple[int, int, int]
 """A token, its position and its sequence."""

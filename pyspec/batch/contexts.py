@@ -23,9 +23,10 @@ from pyspec.engine.profiles import SideFile, gpu_layers
 from pyspec.engine.selection import Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
+from pyspec.gguf.shape import shape_of
+from pyspec.machine.attention import flash_pays, flash_type
+from pyspec.machine.words import AUTO, parse_devices
 from pyspec.sampling.limits import is_quantised
-from pyspec.store.attention import flash_pays, flash_type
-from pyspec.store.words import AUTO, parse_devices
 
 log = logging.getLogger("pyspec")
 
@@ -125,8 +126,8 @@ class Models:
         if self._flash != AUTO or is_quantised(params.type_v) or not self.on_cpu or n_pooled > FEW:
             return bool(self._flash)
         rows = self.requested_rows[1] or params.n_ubatch
-        path, threads = Path(self.target.model_path), params.n_threads
-        return flash_pays(path, n_ctx, threads, n_ubatch=rows, swa_full=params.swa_full)
+        shape, threads = shape_of(Path(self.target.model_path)), params.n_threads
+        return flash_pays(shape, n_ctx, threads, n_ubatch=rows, swa_full=params.swa_full)
 
     def streams_pay(self, n_seq: int) -> bool:
         """Whether streams are faster than a pool, in which each row checks the mask of every cell, or drafts of a few are."""

@@ -30,7 +30,7 @@ from pyspec._version import __version__
 from pyspec.batch.contexts import Models
 from pyspec.batch.maker import Settings
 from pyspec.errors import BatchWriteError, ResumeMismatch
-from pyspec.store.files import file_sha256, parse
+from pyspec.machine.files import file_sha256, parse
 from pyspec.text.result import RecordResult
 
 FORMAT = 1

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspec.batch.journal import Journal
 from pyspec.batch.reading import InputFile, Per, Reading, as_text, rows_of
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
+from pyspec.machine.files import write_whole
 from pyspec.requests.records import Record
-from pyspec.store.files import write_whole
 from pyspec.text.result import RecordResult
 
 Results = Callable[[int], RecordResult]

@@ -13,11 +13,11 @@ import llama_cpp
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import gpu_layers
 from pyspec.engine.target import SNAPSHOTS
-from pyspec.store.devices import layer_devices
-from pyspec.store.files import size_of
-from pyspec.store.gguf import GGML_TYPES
-from pyspec.store.header import facts_of, read_header
-from pyspec.store.machine import machine_memory
+from pyspec.gguf.header import facts_of, read_header
+from pyspec.gguf.reader import GGML_TYPES
+from pyspec.machine.devices import layer_devices
+from pyspec.machine.files import size_of
+from pyspec.machine.machine import machine_memory
 
 log = logging.getLogger("pyspec")
 

@@ -20,10 +20,10 @@ from pyspec.llama.options import AnswerOptions
 from pyspec.llama.pieces import stream_text
 from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.machine.files import file_sha256, known_sha256
+from pyspec.machine.others import name_of
+from pyspec.machine.watch import Watch
 from pyspec.sampling.suggested import suggested_by
-from pyspec.store.files import file_sha256, known_sha256
-from pyspec.store.others import name_of
-from pyspec.store.watch import Watch
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece

@@ -15,7 +15,7 @@ import msgspec
 from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
-from pyspec.store.files import parse, read_named, show, utf8, write_whole
+from pyspec.machine.files import parse, read_named, show, utf8, write_whole
 from pyspec.text.result import Result
 from pyspec.text.tokens import Source, Token
 

@@ -25,7 +25,7 @@ from pyspec.chat.commands import COMMANDS, execute, find
 from pyspec.chat.files import MAX_TEXT
 from pyspec.chat.talk import Chat
 from pyspec.errors import InputTooLong, PyspecError
-from pyspec.store.files import utf8
+from pyspec.machine.files import utf8
 
 try:
     import termios

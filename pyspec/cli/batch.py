@@ -34,9 +34,9 @@ from pyspec.cli.options import (
 from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.errors import Cancelled, OptionError
+from pyspec.hub.sources import load_manifest
 from pyspec.screen.words import safe
 from pyspec.serve.settings import served_name
-from pyspec.store.sources import load_manifest
 from pyspec.text.result import RecordResult
 
 FAILED_ITEMS = 3

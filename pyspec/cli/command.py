@@ -274,7 +274,7 @@ def model_names(
     """Complete the names of local and known models, and files; for `-m` and `--draft`."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only when a shell asks
 
-    from pyspec.store.locate import names  # noqa: PLC0415 - as above
+    from pyspec.hub.locate import names  # noqa: PLC0415 - as above
 
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]

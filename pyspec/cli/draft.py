@@ -11,9 +11,10 @@ import click
 
 from pyspec.cli.command import command, model_names, tell
 from pyspec.cli.consoles import print_listing
-from pyspec.screen.progress import busy, store_progress
-from pyspec.screen.words import safe
-from pyspec.store.drafts import (
+from pyspec.gguf.header import read_header
+from pyspec.gguf.heads import MTP, unused_heads, why_plain
+from pyspec.gguf.kinds import refuse_other_kinds
+from pyspec.hub.drafts import (
     BESIDE,
     LARGEST,
     candidates,
@@ -22,10 +23,9 @@ from pyspec.store.drafts import (
     own_head,
     without_drafts,
 )
-from pyspec.store.header import read_header
-from pyspec.store.heads import MTP, unused_heads, why_plain
-from pyspec.store.kinds import refuse_other_kinds
-from pyspec.store.locate import resolve
+from pyspec.hub.locate import resolve
+from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.words import safe
 
 
 @command(

@@ -13,8 +13,8 @@ import msgspec
 from pyspec.chat.conversation import LlamaChat
 from pyspec.errors import EngineError
 from pyspec.llama.options import OFF, AnswerOptions, Speculation
+from pyspec.machine.files import Stamp, recall_as, remember_json
 from pyspec.sampling.chain import Sampling
-from pyspec.store.files import Stamp, recall_as, remember_json
 from pyspec.text.result import Result, result_of
 
 _TEXTS = (

@@ -260,7 +260,7 @@ _TOLD = "named the next step"
 
 def _name_next_step(screen: Screen) -> None:
     """After the default model's first answer, say what to try next: once per cache, and never if the cache is read-only."""
-    from pyspec.store.files import Stamp, recall, remember  # noqa: PLC0415 - once
+    from pyspec.machine.files import Stamp, recall, remember  # noqa: PLC0415 - once
 
     cache = Stamp("", 0, 0, 0)
     if recall(_TOLD, cache) is None:

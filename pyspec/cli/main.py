@@ -119,9 +119,9 @@ def info(as_json: bool) -> None:
     from pyspec._version import __version__  # noqa: PLC0415
     from pyspec.chat import state_path  # noqa: PLC0415
     from pyspec.cli.consoles import screen_of  # noqa: PLC0415
-    from pyspec.store.devices import devices, layer_devices, missed_card  # noqa: PLC0415
-    from pyspec.store.files import cache_dir  # noqa: PLC0415
-    from pyspec.store.machine import default_threads  # noqa: PLC0415
+    from pyspec.machine.devices import devices, layer_devices, missed_card  # noqa: PLC0415
+    from pyspec.machine.files import cache_dir  # noqa: PLC0415
+    from pyspec.machine.machine import default_threads  # noqa: PLC0415
 
     system = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
     rows = (
@@ -160,7 +160,7 @@ def _as_object(rows: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 def _extra_buffers() -> str:
     """Return what is known of llama.cpp's own weight layouts on this machine."""
-    from pyspec.store.machine import extra_buffers_known, has_amx  # noqa: PLC0415
+    from pyspec.machine.machine import extra_buffers_known, has_amx  # noqa: PLC0415
 
     known = extra_buffers_known("auto")
     if known is None:
@@ -239,7 +239,7 @@ _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno,
 
 def not_loaded(error: BaseException) -> list[str]:
     """Return what to say if llama.cpp's library or our extension failed to import, with the remedy; else an empty list."""
-    from pyspec.store.builds import anew, pinned  # noqa: PLC0415 - only after a failure
+    from pyspec.machine.builds import anew, pinned  # noqa: PLC0415 - only after a failure
 
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     importing = [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]

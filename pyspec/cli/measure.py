@@ -18,10 +18,10 @@ from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.gains import GainFigures, GainPlan, keep_gains, kept_gains, measure_gains
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.hub.locate import resolve
+from pyspec.machine.files import stamp
+from pyspec.machine.watch import Watch
 from pyspec.sampling.chain import Sampling
-from pyspec.store.files import stamp
-from pyspec.store.locate import resolve
-from pyspec.store.watch import Watch
 
 EXAMPLES = [
     ("pyspec measure -m llama3.1:8b", "What drafts gain for this model here"),

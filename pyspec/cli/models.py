@@ -16,11 +16,10 @@ from pyspec.cli.command import Subcommand, model_names, tell
 from pyspec.cli.consoles import print_listing
 from pyspec.cli.templates import in_ascii, show_beginning, show_templates
 from pyspec.errors import ModelNotFound
-from pyspec.sampling.suggested import suggested_by
-from pyspec.screen.progress import busy, store_progress
-from pyspec.screen.words import safe
-from pyspec.store.catalogue import find_chat, search
-from pyspec.store.fetch import (
+from pyspec.gguf.header import facts_of, read_header
+from pyspec.gguf.reader import SCALARS, STRING, Array, Header
+from pyspec.hub.catalogue import find_chat, search
+from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,
     Progress,
@@ -31,13 +30,9 @@ from pyspec.store.fetch import (
     read_provenance,
     variant_path,
 )
-from pyspec.store.files import file_sha256
-from pyspec.store.gguf import SCALARS, STRING, Array, Header
-from pyspec.store.header import facts_of, read_header
-from pyspec.store.locate import add, find_here, found_here, remove, resolve
-from pyspec.store.locate import pull as fetch_repo
-from pyspec.store.others import LocalModel
-from pyspec.store.sources import (
+from pyspec.hub.locate import add, find_here, found_here, remove, resolve
+from pyspec.hub.locate import pull as fetch_repo
+from pyspec.hub.sources import (
     PREFIX,
     ChatModel,
     Entry,
@@ -47,6 +42,11 @@ from pyspec.store.sources import (
     hub_repo,
     load_manifest,
 )
+from pyspec.machine.files import file_sha256
+from pyspec.machine.others import LocalModel
+from pyspec.sampling.suggested import suggested_by
+from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.words import safe
 from pyspec.text.sources import KEY
 
 _ELSEWHERE = {"ls": "list", "show": "info", "remove": "rm", "delete": "rm", "get": "pull"}

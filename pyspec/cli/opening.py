@@ -11,12 +11,12 @@ from pyspec.cli.command import tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.errors import OptionError
+from pyspec.hub.locate import resolve
+from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
+from pyspec.machine.machine import default_threads
+from pyspec.machine.others import name_of
+from pyspec.machine.words import AUTO
 from pyspec.screen.progress import busy, store_progress
-from pyspec.store.devices import add_rpc_servers, lacking_devices, missed_card_once
-from pyspec.store.locate import resolve
-from pyspec.store.machine import default_threads
-from pyspec.store.others import name_of
-from pyspec.store.words import AUTO
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama

@@ -12,9 +12,9 @@ import click
 from pyspec.cli.command import CONTEXT, LAYERS, TEXT, model_names, option
 from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
+from pyspec.machine.words import AUTO, EXTRA_BUFFERS, parse_devices
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.sampling.verification import Margin, Strict, Verification
-from pyspec.store.words import AUTO, EXTRA_BUFFERS, parse_devices
 
 if TYPE_CHECKING:
     pass
@@ -80,7 +80,7 @@ class ModelOptions:
 
     def steady(self) -> ModelOptions:
         """Return the same options with a fixed number of threads, so that it does not change during a measurement."""
-        from pyspec.store.machine import default_threads  # noqa: PLC0415 - as above
+        from pyspec.machine.machine import default_threads  # noqa: PLC0415 - as above
 
         return replace(self, threads=self.threads or default_threads())
 

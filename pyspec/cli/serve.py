@@ -25,12 +25,12 @@ from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.server_options import ServerOptions
 from pyspec.engine.models import SideOptions
 from pyspec.errors import NoMemory, OptionError
+from pyspec.hub.locate import found_here, resolve
+from pyspec.hub.sources import load_manifest
+from pyspec.machine.others import name_of
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.screen.progress import store_progress
 from pyspec.serve.settings import ServerSettings, served_name
-from pyspec.store.locate import found_here, resolve
-from pyspec.store.others import name_of
-from pyspec.store.sources import load_manifest
 
 if TYPE_CHECKING:
     from pyspec.serve.embedding import Embedder

@@ -16,10 +16,10 @@ import click
 from pyspec.batch.contexts import MAX_SEQUENCES
 from pyspec.cli.command import model_names, option, tell
 from pyspec.errors import OptionError
+from pyspec.machine.files import read_named
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.serve.keys import lines_of
 from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings
-from pyspec.store.files import read_named
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _KEY = "PYSPEC_API_KEY"

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from pyspec.chat import TWICE_S
 from pyspec.cli.command import tell
 from pyspec.errors import InputTooLong, OptionError
-from pyspec.store.files import open_named, utf8
+from pyspec.machine.files import open_named, utf8
 
 _NOTICE_S = 2.0
 """How long to wait silently for stdin if there is a prompt already."""

@@ -20,9 +20,9 @@ from pyspec.engine.selection import choose_parts
 from pyspec.engine.session import Session
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, PyspecError
+from pyspec.gguf.heads import MTP
 from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.verification import Strict
-from pyspec.store.heads import MTP
 
 PROMPT, ANSWER, DRAFTED = 70, 24, 5
 """Tokens: enough for more than one batch of states, several rounds, and drafts of several rows."""

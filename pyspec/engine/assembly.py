@@ -16,10 +16,10 @@ from pyspec.engine.round import Loop
 from pyspec.engine.selection import Parts, states_of
 from pyspec.engine.threads import Threads
 from pyspec.errors import PyspecError
+from pyspec.gguf.heads import States
+from pyspec.hub.drafts import suggestion
+from pyspec.machine.watch import Watch
 from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.store.drafts import suggestion
-from pyspec.store.heads import States
-from pyspec.store.watch import Watch
 
 _AS_TARGET = SideOptions()
 

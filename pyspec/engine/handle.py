@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import check, ffi, lib
+from pyspec.gguf.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.noise import Coupling
 from pyspec.sampling.verification import Margin, Verification
-from pyspec.store.heads import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP, States
 
 PREFILL_CHUNK = 256
 """Prompt tokens per decode: few enough for progress and cancelling, enough for the matrix kernels."""

@@ -19,6 +19,7 @@ from pyspec.engine.offload import (
     count_placeable,
     fit_layers,
     requested_layers,
+    rough_layers,
     trial_layers,
 )
 from pyspec.engine.tensor_places import (
@@ -28,19 +29,19 @@ from pyspec.engine.tensor_places import (
     tensor_places,
 )
 from pyspec.errors import DraftMismatch, ModelInvalid, ModelRejected, NoMemory, UnsupportedModel
+from pyspec.gguf.check import Loading, check_fitting, check_model, ships
+from pyspec.gguf.header import Facts, read_header
+from pyspec.gguf.heads import ASSISTANT, MTP, States
+from pyspec.gguf.kinds import most_positions, refuse_other_kinds
+from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
+from pyspec.hub.drafts import facts_if_same_tokens
+from pyspec.machine.devices import device_array, layer_devices
+from pyspec.machine.files import recall, remember, show, stamp
+from pyspec.machine.isolate import run_child
+from pyspec.machine.machine import engine_build, processor
+from pyspec.machine.others import file_name_of, name_of
+from pyspec.machine.words import AUTO, parse_devices
 from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
-from pyspec.store.check import Loading, check_fitting, check_model, ships
-from pyspec.store.devices import device_array, layer_devices, rough_layers
-from pyspec.store.drafts import facts_if_same_tokens
-from pyspec.store.files import recall, remember, show, stamp
-from pyspec.store.header import Facts, read_header
-from pyspec.store.heads import ASSISTANT, MTP, States
-from pyspec.store.isolate import run_child
-from pyspec.store.kinds import most_positions, refuse_other_kinds
-from pyspec.store.machine import engine_build, processor
-from pyspec.store.others import file_name_of, name_of
-from pyspec.store.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
-from pyspec.store.words import AUTO, parse_devices
 
 STATE_ROWS = 64
 """Rows that an EAGLE-3 draft computes at once: each takes n_vocab floats of working memory."""

@@ -20,13 +20,13 @@ import llama_cpp
 
 from pyspec.engine.tensor_places import TensorPlaces, has_experts
 from pyspec.errors import ModelInvalid
-from pyspec.store.attention import flash_type
-from pyspec.store.devices import Device, buffer_names, count_layers, layer_devices, room_on
-from pyspec.store.gguf import Header
-from pyspec.store.header import read_header
-from pyspec.store.llama_log import log_to
-from pyspec.store.others import name_of
-from pyspec.store.words import AUTO
+from pyspec.gguf.header import read_header
+from pyspec.gguf.reader import Header
+from pyspec.machine.attention import flash_type
+from pyspec.machine.devices import Device, buffer_names, layer_devices, room_on
+from pyspec.machine.llama_log import log_to
+from pyspec.machine.others import name_of
+from pyspec.machine.words import AUTO
 
 _NOWHERE = TensorPlaces()
 _PROBES = 12  # a binary search among 512 layers takes 9
@@ -280,3 +280,17 @@ def _weights(header: Header, layers: Mapping[int, str], places: TensorPlaces) ->
 
 
 _INPUTS = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
+
+
+def count_layers(header: Header) -> int:
+    """Count the layers that can be placed, including the output."""
+    blocks = header.of_arch("block_count")
+    return (blocks if isinstance(blocks, int) else 0) + 1
+
+
+def rough_layers(header: Header, devices: Sequence[Device]) -> int:
+    """Estimate from sizes how many layers fit; 0 without room. Only trial loads, which just have to run kernels, use this."""
+    size = sum(each.nbytes for each in header.tensors)
+    room = sum(max(0, room_on(each)) for each in devices)
+    most = count_layers(header)
+    return max(1, min(most, int(0.5 * most * room / max(1, size)))) if room else 0

@@ -27,16 +27,16 @@ import msgspec
 from pyspec.engine.offload import count_placeable
 from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
+from pyspec.machine.devices import layer_devices
+from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp, write_whole
+from pyspec.machine.machine import engine_build, processor
+from pyspec.machine.shipped import came_with
+from pyspec.machine.watch import Watch
 from pyspec.policy.acceptance import TEMPERS, Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import Experience
 from pyspec.policy.lengths import Length
 from pyspec.policy.policies import Policies
-from pyspec.store.devices import layer_devices
-from pyspec.store.files import Stamp, file_sha256, recall_as, remember_json, stamp, write_whole
-from pyspec.store.machine import engine_build, processor
-from pyspec.store.shipped import came_with
-from pyspec.store.watch import Watch
 
 log = logging.getLogger("pyspec")
 

@@ -13,12 +13,7 @@ from pyspec._lib import STATES_SHOWN
 from pyspec.engine.models import longest_draft
 from pyspec.engine.profiles import SideFile
 from pyspec.errors import OptionError, UnsupportedModel
-from pyspec.lookup.drafters import Drafter, ForeignDrafter, LookupDrafter
-from pyspec.lookup.memory import Memory
-from pyspec.store.drafts import drafts_here, offers_for
-from pyspec.store.fetch import cached
-from pyspec.store.files import size_of
-from pyspec.store.heads import (
+from pyspec.gguf.heads import (
     MTP,
     States,
     TargetShape,
@@ -28,8 +23,13 @@ from pyspec.store.heads import (
     read_states,
     unused_heads,
 )
-from pyspec.store.locate import resolve
-from pyspec.store.others import file_name_of, name_of
+from pyspec.hub.drafts import drafts_here, offers_for
+from pyspec.hub.fetch import cached
+from pyspec.hub.locate import resolve
+from pyspec.lookup.drafters import Drafter, ForeignDrafter, LookupDrafter
+from pyspec.lookup.memory import Memory
+from pyspec.machine.files import size_of
+from pyspec.machine.others import file_name_of, name_of
 
 
 @dataclass

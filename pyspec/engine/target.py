@@ -21,21 +21,23 @@ from pyspec.engine.offload import (
     fit_layers,
     place_on,
     requested_layers,
+    rough_layers,
     trial_layers,
 )
 from pyspec.engine.tensor_places import Overrides, tensor_places
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
+from pyspec.gguf.check import Loading, check_fitting, check_model
+from pyspec.gguf.header import check_adapter, read_header
+from pyspec.gguf.heads import has_head
+from pyspec.gguf.kinds import most_positions, no_decoder, refuse_other_kinds
+from pyspec.gguf.shape import shape_of
+from pyspec.machine.attention import flash_pays
+from pyspec.machine.devices import device_array, layer_devices
+from pyspec.machine.files import show, size_of
+from pyspec.machine.machine import address_space_left, default_threads
+from pyspec.machine.others import file_name_of
+from pyspec.machine.words import AUTO, parse_devices
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
-from pyspec.store.attention import flash_pays
-from pyspec.store.check import Loading, check_fitting, check_model
-from pyspec.store.devices import device_array, layer_devices, rough_layers
-from pyspec.store.files import show, size_of
-from pyspec.store.header import check_adapter, read_header
-from pyspec.store.heads import has_head
-from pyspec.store.kinds import most_positions, no_decoder, refuse_other_kinds
-from pyspec.store.machine import address_space_left, default_threads
-from pyspec.store.others import file_name_of
-from pyspec.store.words import AUTO, parse_devices
 from pyspec.text.answer import Speech
 from pyspec.text.completions import ChatHandler
 from pyspec.text.render import Renderer
@@ -166,7 +168,7 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         if flash != AUTO or must or is_quantised(kwargs.get("type_v")):
             return bool(flash)
         return flash_pays(
-            path,
+            shape_of(path),
             kwargs["n_ctx"],
             kwargs["n_threads"],
             n_ubatch=kwargs.get("n_ubatch", 512),

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pyspec.errors import OptionError
+from pyspec.gguf.header import EXPERTS, header_of_parts, read_header
+from pyspec.gguf.reader import Header
+from pyspec.machine.devices import CPU, buffer_type, placeable_names
+from pyspec.machine.others import file_name_of
 from pyspec.policy.shapes import Experts
-from pyspec.store.devices import CPU, buffer_type, placeable_names
-from pyspec.store.gguf import Header
-from pyspec.store.header import EXPERTS, header_of_parts, read_header
-from pyspec.store.others import file_name_of
 
 MAX_PATTERN = 256
 

@@ -8,10 +8,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pyspec.hub.locate import resolve
 from pyspec.llama.options import MORE_SAMPLERS
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.progress import store_progress
-from pyspec.store.locate import resolve
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}

@@ -17,7 +17,7 @@ from pyspec.engine.handle import Engine
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
 from pyspec.llama.options import AnswerOptions
-from pyspec.store.devices import layer_devices
+from pyspec.machine.devices import layer_devices
 from pyspec.text.tokens import common_prefix
 
 

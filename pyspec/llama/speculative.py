@@ -20,14 +20,14 @@ from pyspec.llama.arguments import arguments_for_llama, file_of, more_samplers, 
 from pyspec.llama.generation import Generation
 from pyspec.llama.options import OFF, Speculation, refuse_unknown
 from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
+from pyspec.machine.others import name_of
+from pyspec.machine.words import AUTO
 from pyspec.sampling.chain import MIN_TOP_P, Sampling
 from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
 from pyspec.screen.progress import busy
-from pyspec.store.others import name_of
-from pyspec.store.words import AUTO
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.errors import OptionError
+from pyspec.gguf.header import facts_of
+from pyspec.machine.others import ollama_params
 from pyspec.sampling.options import NUMBERS, SUGGESTED, check_numbers
-from pyspec.store.header import facts_of
-from pyspec.store.others import ollama_params
 
 _OF_FILE = {"temp": "temperature", "penalty_repeat": "repeat_penalty"}
 """Keys of files whose names are not ours."""

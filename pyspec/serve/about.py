@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspec._version import __version__
 from pyspec.batch.run import Batch
+from pyspec.gguf.header import facts_of
+from pyspec.machine.files import known_sha256
 from pyspec.serve.tokenizing import tokenizer_info
-from pyspec.store.files import known_sha256
-from pyspec.store.header import facts_of
 from pyspec.text.answer import Speech
 
 OLLAMA_VERSION = "0.12.6"

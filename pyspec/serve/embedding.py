@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec.errors import InputError, OptionError, TooManyRequests
+from pyspec.gguf.header import read_header
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store.header import read_header
 
 MAX_INPUTS = 2048
 """Largest number of texts per request, as OpenAI has it."""

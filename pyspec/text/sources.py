@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspec.errors import OptionError
-from pyspec.store.files import read_named
+from pyspec.machine.files import read_named
 
 KEY = "tokenizer.chat_template"
 NONE = "none"

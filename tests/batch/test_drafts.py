@@ -15,11 +15,11 @@ from pyspec.batch.room import states_for
 from pyspec.engine.handle import Engine
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
+from pyspec.gguf.header import facts_of
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
-from pyspec.store.header import facts_of
 
 EXACT = {"flash_attn": False, "type_k": 0, "type_v": 0}
 """F32 throughout: no near-tie of a random model is decided by the number of rows."""

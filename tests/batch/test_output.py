@@ -16,7 +16,7 @@ from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, output_line
 from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
-from pyspec.store.files import write_whole
+from pyspec.machine.files import write_whole
 from pyspec.text.result import RecordResult
 
 __all__ = ["go"]

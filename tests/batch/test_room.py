@@ -11,7 +11,7 @@ from helpers import tiny
 from pyspec.batch import Batch
 from pyspec.batch.room import cell_bytes, expected_bytes, longest_context, room_of_models
 from pyspec.engine.models import SideOptions
-from pyspec.store.files import size_of
+from pyspec.machine.files import size_of
 
 F32 = 0
 

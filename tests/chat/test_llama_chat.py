@@ -20,10 +20,10 @@ from pyspec.errors import ModelNotFound
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.pieces import stream_text
 from pyspec.llama.speculative import OFF, SpeculativeLlama
+from pyspec.machine.files import file_sha256
 from pyspec.policy.cost import CostCurve
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
-from pyspec.store.files import file_sha256
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result
@@ -268,7 +268,7 @@ def test_what_decodes_took_is_known_to_the_next_process(
 ) -> None:
     """A chat that ends keeps it, unless others used the machine; the first answer of the next one begins with it."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr("pyspec.store.watch.Watch.busy", lambda *_: busy)
+    monkeypatch.setattr("pyspec.machine.watch.Watch.busy", lambda *_: busy)
 
     def opened() -> LlamaChat:
         return LlamaChat(

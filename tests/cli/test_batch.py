@@ -25,7 +25,7 @@ from pyspec.batch.output import RunProgress
 from pyspec.cli import batch as module
 from pyspec.cli import consoles
 from pyspec.errors import InputError
-from pyspec.store.sources import load_manifest
+from pyspec.hub.sources import load_manifest
 from pyspec.text.result import RecordResult, Usage
 
 PLAIN = ["--draft", "none", "--verify", "strict", "--temp", "0", "--raw", "-t", "1", "-c", "256"]

@@ -15,9 +15,9 @@ from helpers.make_gguf import tiny_llama
 from helpers.shop import Shop, open_shop
 
 from pyspec.cli.gains import GainFigures, keep_gains
-from pyspec.store import files
-from pyspec.store.fetch import convert
-from pyspec.store.files import stamp
+from pyspec.hub.fetch import convert
+from pyspec.machine import files
+from pyspec.machine.files import stamp
 
 COMMON = ("--trust-model", "-t", "1", "-n", "2", "--temp", "0", "hello")
 

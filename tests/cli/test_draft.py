@@ -16,11 +16,11 @@ from rich.console import Console
 
 from pyspec.cli.draft import draft
 from pyspec.errors import ModelInvalid, UnsupportedModel
+from pyspec.gguf.header import Facts, facts_of
+from pyspec.hub.drafts import suggestion
+from pyspec.hub.locate import add
+from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store.drafts import suggestion
-from pyspec.store.header import Facts, facts_of
-from pyspec.store.locate import add
-from pyspec.store.sources import Family, FamilyDraft, load_manifest
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def test_a_draft_to_fetch_is_one_command(
     draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
     family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,), {}, (facts.vocabulary.upto,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
-    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+    monkeypatch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
     last = run("target").stdout.splitlines()[-1]
     assert last == "use: pyspec models pull owner/small-GGUF:Q8_0"
-    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
+    monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
     assert "`pyspec models pull owner/small-GGUF:Q8_0`" in suggestion(pair[0])
     assert suggestion(pair[0]) == ""
 
@@ -98,7 +98,7 @@ def fetchable(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Famil
     draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
     family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
-    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
+    monkeypatch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
     return draft
 
 
@@ -159,13 +159,13 @@ def test_heads_without_a_graph_are_named(
     facts = facts_of(pair[0])
     assert facts is not None
     headed = msgspec.structs.replace(facts, heads=1, architecture="exaone4")
-    monkeypatch.setattr("pyspec.store.heads.facts_of", lambda _path: headed)
+    monkeypatch.setattr("pyspec.gguf.heads.facts_of", lambda _path: headed)
     sentence = (
         "its next-token head (MTP) stays unused: "
         "this llama.cpp has no graph for it in exaone4 models"
     )
     assert sentence in run("target").stdout.splitlines()
-    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
+    monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
     assert suggestion(pair[0]) == sentence
     assert suggestion(pair[0]) == ""
 
@@ -236,7 +236,7 @@ def test_a_model_in_another_type_is_no_draft_for_itself(
         facts = facts_of(path)
         return msgspec.structs.replace(facts, name="Tiny") if facts else None
 
-    monkeypatch.setattr("pyspec.store.drafts.facts_of", named)
+    monkeypatch.setattr("pyspec.hub.drafts.facts_of", named)
     assert [row["name"] for row in json.loads(run("target", "--json").stdout)] == ["small"]
 
 

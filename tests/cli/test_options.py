@@ -202,7 +202,7 @@ def test_layers_on_a_build_without_devices_warn(
     monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`-ngl 99` is in many people's command lines; llama-cli goes on with the CPU as well."""
-    monkeypatch.setattr("pyspec.store.devices.layer_devices", lambda _names=(): [])
+    monkeypatch.setattr("pyspec.machine.devices.layer_devices", lambda _names=(): [])
     _, found = find(
         ModelOptions(model=str(tiny_target), draft="none", n_gpu_layers=99, draft_ngl=5)
     )

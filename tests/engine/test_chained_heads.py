@@ -19,9 +19,9 @@ from helpers.nextn import context_of, decode, likeliest, loaded
 from llama_cpp import llama_cpp_ext as ext
 
 from pyspec.batch.run import Batch
+from pyspec.gguf.heads import CHAINED_HEADS
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.requests.records import Record
-from pyspec.store.heads import CHAINED_HEADS
 
 PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}

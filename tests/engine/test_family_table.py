@@ -22,8 +22,8 @@ from helpers.forked import fork, run_child
 from pyspec.batch.contexts import Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
+from pyspec.gguf.heads import NO_STATES
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store.heads import NO_STATES
 
 NAMES = ["llama", "qwen35", "gemma3", "deepseek2", "mamba2", "gpt-oss"]
 """One of each kind of memory: plain, hybrid with states that go back, sliding, latent, recurrent, sliding with sinks."""
@@ -181,7 +181,7 @@ def test_families(
 ) -> None:
     """Each in a fork, so that one that ended the process would be known by its name."""
     if not devices.LAYERS:  # a fork of a process with an RPC device waits for the device for ever
-        monkeypatch.setattr("pyspec.store.check.run_child", run_child)
+        monkeypatch.setattr("pyspec.gguf.check.run_child", run_child)
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = tmp_path / f"{arch}.gguf"
     assert tiny_archs.write(path, arch)

@@ -14,7 +14,7 @@ from helpers.answers import ask, check_four_at_once, drafted
 from helpers.nextn import context_of, decode, likeliest, loaded
 
 from pyspec.errors import DraftMismatch, UnsupportedModel
-from pyspec.store.header import facts_of
+from pyspec.gguf.header import facts_of
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
 
@@ -132,7 +132,7 @@ def test_a_file_without_a_head_has_none(open_llama, tiny_target):
 def test_a_head_that_cannot_run_is_refused_with_the_reason(open_llama, tiny_target, monkeypatch):
     """Asked for by name."""
     headed = msgspec.structs.replace(facts_of(tiny_target), heads=1, architecture="glm4")
-    monkeypatch.setattr("pyspec.store.heads.facts_of", lambda _path: headed)
+    monkeypatch.setattr("pyspec.gguf.heads.facts_of", lambda _path: headed)
     with pytest.raises(UnsupportedModel, match=r"\.gguf: .* no graph for it in glm4 models"):
         open_llama(tiny_target, draft="mtp")
 

@@ -14,8 +14,8 @@ from helpers.answers import ask
 from helpers.forked import fork
 
 from pyspec.engine.selection import choose_parts
+from pyspec.gguf.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
 
 NAMES = ["deepseek2", "nemotron_h_moe", "qwen35"]
 """One of each kind of memory: latent, hybrid with experts, hybrid."""

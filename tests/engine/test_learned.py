@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from pyspec.engine.profiles import MAX_CHANGE, PairFacts
+from pyspec.machine.files import cache_dir
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.goodput import Experience
 from pyspec.policy.switch import SwitchState
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.verification import Margin, Strict
-from pyspec.store.files import cache_dir
 
 PROMPT = "ab" * 12
 

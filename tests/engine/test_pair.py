@@ -14,12 +14,13 @@ import pytest
 from faults.cases import load
 from helpers import tiny, tiny_eagle
 from helpers.make_gguf import ARR, BOOL, F32, STR, U32, Gguf, Tensor, floats, read, tiny_llama
+from helpers.sources import ROOT
 from helpers.systems import alive
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.engine import models
 from pyspec.errors import ModelError, ModelInvalid, ModelRejected, OptionError
-from pyspec.store import check
+from pyspec.gguf import check
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -205,7 +206,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
-from pyspec.store import check
+from pyspec.gguf import check
 check.run_child("x", [], script=Path(sys.argv[1]))
 """
 
@@ -216,7 +217,9 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM), signal.SIGINT):
         pid.unlink(missing_ok=True)
         with subprocess.Popen(
-            [sys.executable, "-c", LOADS, str(script)], stderr=subprocess.DEVNULL
+            [sys.executable, "-c", LOADS, str(script)],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         ) as parent:
             wait(lambda: pid.exists() and pid.read_text())
             parent.send_signal(number)

@@ -12,14 +12,15 @@ from helpers.devices import for_processors
 from pyspec.engine import models
 from pyspec.engine import target as of_target
 from pyspec.engine.models import SideOptions
-from pyspec.engine.offload import Fit
+from pyspec.engine.offload import Fit, rough_layers
 from pyspec.engine.target import TargetLlama
 from pyspec.engine.tensor_places import TensorPlaces
 from pyspec.errors import ModelRejected
-from pyspec.store import check
-from pyspec.store.check import Loading
-from pyspec.store.devices import Device
-from pyspec.store.isolate import ChildExit
+from pyspec.gguf import check
+from pyspec.gguf.check import Loading
+from pyspec.gguf.header import read_header
+from pyspec.machine.devices import Device
+from pyspec.machine.isolate import ChildExit
 
 pytestmark = for_processors("this machine's own devices are put aside")
 SMALL: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "verbose": False}
@@ -85,3 +86,11 @@ def test_a_draft_is_tried_on_its_own_devices(
     own, followed = trials
     assert (own.devices, own.main_gpu, own.tensor_split) == (("CUDA0",), 0, ())
     assert (followed.main_gpu, followed.tensor_split) == (1, (3.0, 1.0))
+
+
+def test_a_full_device_is_tried_with_no_layer(tiny_target: Path) -> None:
+    """One that would have to make room for a single layer would fail, and with it the trial of a good file."""
+    header = read_header(tiny_target)
+    full = Device("CUDA0", "a card", "GPU", 1 << 20, 8 << 30, 0)
+    assert rough_layers(header, [full]) == 0
+    assert rough_layers(header, [full, replace(full, free=4 << 30)]) == 3

@@ -18,10 +18,10 @@ from pyspec.engine.models import SideOptions
 from pyspec.engine.selection import choose_parts
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
+from pyspec.gguf.heads import States
 from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.verification import Strict
-from pyspec.store.heads import States
 
 PROMPT = b"abcabdabe"
 EAGLE_FORMS = {

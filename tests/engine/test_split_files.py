@@ -9,9 +9,9 @@ from helpers import tiny, tiny_eagle
 from helpers.answers import ask
 from helpers.make_gguf import in_parts, read
 
-from pyspec.store.files import size_of
-from pyspec.store.header import facts_of
-from pyspec.store.heads import TargetShape, head_size, n_heads, read_states
+from pyspec.gguf.header import facts_of
+from pyspec.gguf.heads import TargetShape, head_size, n_heads, read_states
+from pyspec.machine.files import size_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -11,8 +11,8 @@ from helpers import tiny
 from helpers.answers import ask
 
 from pyspec.batch import Batch, Record
-from pyspec.store.header import facts_of
-from pyspec.store.sources import Family, FamilyDraft, load_manifest
+from pyspec.gguf.header import facts_of
+from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
 SAID = "`pyspec models pull owner/small-GGUF:Q8_0` (0.00 GB) fetches one"
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2, tiny.A]
@@ -29,8 +29,8 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     draft = FamilyDraft("owner/small-GGUF:Q8_0", 1000, "MIT")
     family = Family("Tiny", ("llama",), (facts.n_vocab,), (draft,))
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
-    monkeypatch.setattr("pyspec.store.drafts.load_manifest", lambda: manifest)
-    monkeypatch.setattr("pyspec.store.drafts.LARGE", 0)
+    monkeypatch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
+    monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
     return path
 
 
@@ -57,7 +57,7 @@ def test_not_where_it_was_chosen_nor_for_a_small_model(
     open_llama, target, caplog, monkeypatch, draft: str, large: int
 ) -> None:
     """The user knows of drafts then; and a small model gains little by one."""
-    monkeypatch.setattr("pyspec.store.drafts.LARGE", large)
+    monkeypatch.setattr("pyspec.hub.drafts.LARGE", large)
     caplog.set_level(logging.WARNING, "pyspec")
     assert ask(open_llama(target, draft=draft), PROMPT, 4).ids
     assert SAID not in caplog.text

@@ -14,10 +14,10 @@ from helpers import amx
 from pyspec.batch import Batch
 from pyspec.cli.main import main
 from pyspec.errors import ModelRejected, OptionError
+from pyspec.gguf import check as checks
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store import check as checks
-from pyspec.store import machine
-from pyspec.store.isolate import ChildExit
+from pyspec.machine import machine
+from pyspec.machine.isolate import ChildExit
 
 PLAIN: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1}
 
@@ -41,7 +41,7 @@ def amx_crashes(monkeypatch: pytest.MonkeyPatch) -> list[ChildExit]:
         outcomes.append(run(*args, **options))
         return outcomes[-1]
 
-    monkeypatch.setattr("pyspec.store.isolate._SCRIPT", Path(amx.__file__).absolute())
+    monkeypatch.setattr("pyspec.machine.isolate._SCRIPT", Path(amx.__file__).absolute())
     monkeypatch.setattr(checks, "run_child", watched)
     return outcomes
 

@@ -79,7 +79,7 @@ _MORE = (name for name in tiny_archs.NAMES if name not in FEW)
 @pytest.mark.parametrize("arch", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in _MORE)])
 def test_architectures(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in a fork, so that one that ended the process would be known by its name."""
-    monkeypatch.setattr("pyspec.store.check.run_child", run_child)
+    monkeypatch.setattr("pyspec.gguf.check.run_child", run_child)
     path = tmp_path / f"{arch}.gguf"
     whole = tiny_archs.write(path, arch)
     said, status, where = fork(partial(answers, path), 60)

@@ -14,7 +14,7 @@ from helpers.make_gguf import BOOL, STR, tiny_llama
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import ContextOverflow, UnsupportedModel
-from pyspec.store.kinds import _PURPOSE
+from pyspec.gguf.kinds import _PURPOSE
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -103,7 +103,7 @@ def drive(seeds: Sequence[str], log: Path | None = None) -> list[Verdict]:
     import pyspec.engine.models
     import pyspec.llama.speculative
 
-    pyspec.store.check.run_child = pyspec.engine.models.run_child = run_child
+    pyspec.gguf.check.run_child = pyspec.engine.models.run_child = run_child
     known = _known(log)
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Trials of files in forks of this process, and what they find kept apart."""
-    for module in ("pyspec.store.check", "pyspec.engine.models"):
+    for module in ("pyspec.gguf.check", "pyspec.engine.models"):
         monkeypatch.setattr(f"{module}.run_child", run_child)
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
 

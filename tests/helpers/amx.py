@@ -16,7 +16,7 @@ from typing import Any
 
 def leave_extra_off() -> None:
     """Let `llama_cpp` load every model of this process without extra buffers that would end it, if they would."""
-    from pyspec.store.check import extra_buffers
+    from pyspec.gguf.check import extra_buffers
 
     if not extra_buffers():
         without_extra()
@@ -39,7 +39,7 @@ def without_extra() -> None:
 
 def main() -> None:
     """Run the trial with a `llama_cpp.llama_cpp` that crashes."""
-    package = Path(str(importlib.util.find_spec("pyspec.store").submodule_search_locations[0]))  # type: ignore[union-attr, index]
+    package = Path(str(importlib.util.find_spec("pyspec.machine").submodule_search_locations[0]))  # type: ignore[union-attr, index]
     child = runpy.run_path(str(package / "_child.py"), run_name="child")
     bindings = child["bindings"]
 

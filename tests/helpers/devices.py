@@ -70,7 +70,7 @@ def everywhere(layers: int) -> RpcDevice | None:
     import llama_cpp
 
     from pyspec.engine.target import TargetLlama
-    from pyspec.store.devices import add_rpc_servers, layer_devices
+    from pyspec.machine.devices import add_rpc_servers, layer_devices
 
     device = None
     if layer_devices():

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspec.store import wheels
-from pyspec.store.sources import Entry, Manifest, load_manifest
+from pyspec.hub import wheels
+from pyspec.hub.sources import Entry, Manifest, load_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ import numpy as np
 
 from helpers.forked import fork
 from helpers.make_gguf import ARR, BOOL, F32, I32, STR, U32, U64, Gguf, Tensor, tiny_llama
-from pyspec.store.kinds import _PURPOSE, PURPOSES
+from pyspec.gguf.kinds import _PURPOSE, PURPOSES
 
 _NAMES = """
 llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bert modern-bert nomic-bert nomic-bert-moe
@@ -316,7 +316,7 @@ def _tensors(path: Path, report: int) -> None:
     """Writes names and shapes of the tensors that llama.cpp makes for a header."""
     import llama_cpp
 
-    from pyspec.store._child import ggml_function
+    from pyspec.machine._child import ggml_function
 
     lc = llama_cpp.llama_cpp
     found: list[tuple[str, list[int]]] = []

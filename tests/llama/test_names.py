@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pyspec.errors import ModelNotFound
+from pyspec.hub.locate import add, resolve
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store.locate import add, resolve
 
 
 def test_a_name_stands_for_its_file(

@@ -21,7 +21,7 @@ sys.path.insert(0, sys.argv[1])
 from helpers.devices import RpcDevice
 from pyspec.engine.models import SideOptions, SideModel
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.store.devices import add_rpc_servers, layer_devices
+from pyspec.machine.devices import add_rpc_servers, layer_devices
 from pyspec.engine.target import TargetLlama
 made = []
 def device(memory):

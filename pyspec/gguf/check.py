@@ -1,0 +1,233 @@
+"""Decides whether and how a model file may be loaded into this process. Whatever may end a process runs in a child.
+
+When a file is seen for the first time, our own reader reads its header. Then llama.cpp loads it in a child process as the run
+will, and decodes. An acceptance is remembered for this state of the file, this machine and this llama-cpp-python. A rejection is
+not, since its cause may be the machine's state.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspec.errors import ModelRejected
+from pyspec.gguf.header import read_header
+from pyspec.gguf.heads import kind_of_draft
+from pyspec.gguf.kinds import most_positions
+from pyspec.gguf.reader import Header
+from pyspec.machine.files import Stamp, recall, remember, show, stamp, stamps
+from pyspec.machine.isolate import ChildExit, run_child
+from pyspec.machine.machine import (
+    engine_build,
+    extra_buffers_known,
+    has_amx,
+    processor,
+    remember_extra_buffers,
+)
+from pyspec.machine.others import file_name_of
+from pyspec.machine.shipped import shipped_file, shipped_folders
+
+log = logging.getLogger("pyspec")
+
+_BASE_SECONDS = 60.0
+_DEVICE_SECONDS = 900.0  # a first load compiles shaders or PTX for the card
+_DECODE_SECONDS = 8.0  # CPU time for some decodes
+_BYTES_PER_SECOND = 20e6  # a slow disk; the whole file is read once
+_BASE_MEMORY = 16 << 30  # address space, not memory: thread stacks and libraries reserve a lot
+_STACK = 9 << 20  # llama.cpp checks each tensor in a thread of its own
+_PROBE = "smollm2-companion.gguf"  # shipped, and of a type that extra buffers take (Q4_0)
+_NO_ROOM = (
+    "Resource temporarily", "Cannot allocate", "bad_alloc", "allocat", "MemoryError", "ut of memory", "OutOfDeviceMemory",
+)  # fmt: skip
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGBUS}
+
+
+_BEYOND = ("head", "type_k", "type_v", "overrides")
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the run will load a model; the trial load does the same.
+
+    n_gpu_layers: 0 for none. devices: names of devices for layers, () for all. split_mode, main_gpu, tensor_split and
+    offload_kqv: as in llama.cpp. n_ctx: tokens. extra_buffers: auto, on or off. vocab_only: load only the vocabulary; the
+    file may lack weights. embedding: only compute embeddings. head: load the next-token head. type_k, type_v: types of the
+    KV cache. tensors: patterns of names, and the devices of tensors that match. overrides: header values that replace the
+    file's. lora: an adapter's file and scale.
+    """
+
+    n_gpu_layers: int = 0
+    devices: tuple[str, ...] = ()
+    split_mode: int = 1
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    tensors: tuple[tuple[str, str], ...] = ()
+    offload_kqv: bool = True
+    n_ctx: int = 512
+    n_threads: int = 2
+    flash_attn: bool = True
+    extra_buffers: str = "auto"
+    vocab_only: bool = False
+    embedding: bool = False
+    head: bool = False
+    type_k: int | None = None
+    type_v: int | None = None
+    overrides: tuple[tuple[str, bool | int | float | str], ...] = ()
+    lora: tuple[str, float] | None = None
+
+    @property
+    def what(self) -> str:
+        """What is done with the model, as far as that selects other code."""
+        beyond = [
+            f"{n} {getattr(self, n)}" for n in _BEYOND if getattr(self, n) not in (None, False, ())
+        ]
+        done = (
+            "the vocabulary loads" if self.vocab_only else "embeds" if self.embedding else "loads"
+        )
+        if self.lora is not None:
+            beyond.append(f"lora {self.lora[1]} {stamp(Path(self.lora[0]))}")
+        return " with ".join([done, *beyond])
+
+    @property
+    def place(self) -> str:
+        """Where layers go, as far as kernels depend on it; the number of layers is left out."""
+        if not self.n_gpu_layers:
+            return "the CPU"
+        names = ",".join(self.devices) or "all devices"
+        own = f", {self.tensors}" if self.tensors else ""
+        return f"{names}, split {self.split_mode} {self.main_gpu} {self.tensor_split}{own}"
+
+
+def check_model(
+    path: str | os.PathLike[str], trust: bool = False, loading: Loading = Loading()
+) -> bool:
+    """Check whether a model may be loaded, and return whether its weights may go to extra buffers.
+
+    With `trust` only the header is read; files that ship with pyspec are not checked. Raises ModelNotFound, ModelUnreadable
+    or ModelInvalid for the file itself, ModelRejected if the trial load failed or died.
+    """
+    path = Path(path)
+    extra = extra_buffers(loading.extra_buffers)
+    if ships(path):
+        return extra
+    if trust:
+        read_header(path, weights=not loading.vocab_only)
+        return extra
+    buffers = f"extra buffers {loading.extra_buffers}"
+    kind = f"{loading.what} on {loading.place}, {buffers}, {processor()}, {engine_build()}"
+    before = stamps(path)
+    known = recall(kind, before[0])
+    for works in (extra, False):
+        if known == _fact(works, before):
+            return works
+    works = _trial(read_header(path, weights=not loading.vocab_only), loading, extra)
+    if stamps(path) == before:  # else it changed during the trial
+        remember(kind, before[0], _fact(works, before))
+    return works
+
+
+def check_fitting(path: str | os.PathLike[str], trust: bool, loading: Loading) -> tuple[bool, bool]:
+    """Run `check_model` for automatic placement on devices; also return whether layers may go there.
+
+    A file that fails only on a device is still good: the device may be full, or its driver older than this build.
+    """
+    try:
+        return check_model(path, trust, loading), True
+    except ModelRejected as error:
+        if not loading.n_gpu_layers:
+            raise
+        extra = check_model(path, trust, replace(loading, n_gpu_layers=0))
+        name = show(Path(path).name)
+        log.warning("all layers of %s stay on the CPU, because on a device %s", name, error)
+        return extra, False
+
+
+def ships(path: Path) -> bool:
+    return os.path.realpath(path.parent) in map(os.path.realpath, shipped_folders())
+
+
+def _fact(extra: bool, of: list[Stamp]) -> str:
+    return f"{'with' if extra else 'without'} extra buffers {of[1:]}"
+
+
+def extra_buffers(option: str = "auto") -> bool:
+    """Whether this build of llama.cpp may put weights into extra buffers on this machine.
+
+    With AMX, this is tried once with a shipped model; other processors pass until a file's trial fails.
+    """
+    known = extra_buffers_known(option)
+    if known is not None:
+        return known
+    probe = shipped_file(_PROBE)
+    if not has_amx() or probe is None:
+        return True
+    works = not _dies_only_with_extra(probe)
+    remember_extra_buffers(works)
+    return works
+
+
+def _dies_only_with_extra(path: Path) -> bool:
+    header = read_header(path)
+    first = _run(header, Loading(), True)
+    return first.signal in _CRASHES and _run(header, Loading(), False).ok
+
+
+def _trial(header: Header, loading: Loading, extra: bool) -> bool:
+    """Try the file; return True if it works with extra buffers, False if only without. Raises ModelRejected."""
+    outcome = _run(header, loading, extra)
+    if outcome.ok:
+        return extra
+    may_be_extra = extra and loading.extra_buffers == "auto" and outcome.signal in _CRASHES
+    if may_be_extra and _run(header, loading, False).ok:
+        _blame()
+        return False
+    raise _rejected(header, outcome)
+
+
+def _rejected(header: Header, outcome: ChildExit) -> ModelRejected:
+    name, reason = show(file_name_of(header.path)), outcome.reason[:300]
+    if any(words in reason for words in _NO_ROOM):
+        return ModelRejected(
+            f"there was no memory or thread left for the trial load of {name}: {reason}",
+            "end other programs, or skip the trial with trust=True (--trust-model)",
+        )
+    if outcome.timed_out:
+        return ModelRejected(
+            f"the trial load of {name} did not finish in {outcome.seconds:.0f} s; the disk or device may just be slow",
+            "try again (what was compiled for a card is kept), or skip the trial with trust=True (--trust-model)",
+        )
+    return ModelRejected(
+        f"{name} failed its trial load: {reason}",
+        "get the file from its source again, or try a newer llama-cpp-python",
+        outcome.signal,
+    )
+
+
+def _blame() -> None:
+    """After a file worked only without extra buffers: blame the machine, unless a good file works with them."""
+    probe = shipped_file(_PROBE)
+    if probe is None or _dies_only_with_extra(probe):
+        remember_extra_buffers(False)
+
+
+def _run(header: Header, loading: Loading, extra: bool) -> ChildExit:
+    """Run one trial in a child. With a GPU the address space is not limited: drivers reserve all of it."""
+    size = sum(part.stat().st_size for part in header.parts)
+    memory = _BASE_MEMORY + 3 * size + _STACK * len(header.tensors)
+    if loading.n_gpu_layers:
+        memory = 0
+    positions = most_positions(header.path) or 0
+    wanted = {**vars(loading), "extra_buffers": extra, "positions": positions}
+    base = _DEVICE_SECONDS if loading.n_gpu_layers else _BASE_SECONDS
+    wanted["beside"] = bool(kind_of_draft(header.path))
+    wanted["seconds"] = _DECODE_SECONDS + size / _BYTES_PER_SECOND
+    return run_child(
+        "trial",
+        [str(header.path.absolute()), str(memory), json.dumps(wanted)],
+        timeout=base + size / _BYTES_PER_SECOND,
+        gpu=loading.n_gpu_layers != 0,
+    )

@@ -1,0 +1,385 @@
+"""Checks the GGUF header of a model, and extracts the facts that lists and drafts need."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from pyspec.errors import ModelError, ModelInvalid
+from pyspec.gguf.reader import STRING, Array, Header, Value, parse_header
+from pyspec.gguf.vocabulary import TOKENS, VocabularyHash, compared, read_vocabulary, words_of
+from pyspec.machine.files import (
+    MAX_PARTS,
+    parts_of,
+    recall_as,
+    remember_json,
+    show,
+    size_of,
+    stamps,
+)
+from pyspec.machine.others import file_name_of
+
+MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+MAX_VOCAB = 1 << 20
+MAX_STATE = 1 << 26
+"""Most numbers in a layer's recurrent state; today's largest models have a thirtieth of that."""
+_CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
+_POSITIONS = "position_embd.weight"
+_UP = re.compile(r"\.\.[/\\]")
+_RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
+"""One byte as an RWKV vocabulary spells it."""
+
+
+def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header:
+    """Read and check the header of a model, with all its parts if it is split.
+
+    With `weights=False` a vocabulary without weights is accepted too. Raises only ModelNotFound,
+    ModelUnreadable or ModelInvalid.
+    """
+    header = _join_parts(parse_header(Path(path)))
+    if weights:
+        _check_shape(header)
+    _check_vocabulary(header)
+    return header
+
+
+def check_adapter(path: str | os.PathLike[str]) -> None:
+    """Raise ModelNotFound, ModelUnreadable or ModelInvalid if a file is not a LoRA adapter."""
+    header = parse_header(Path(path))
+    kind = header.metadata.get("general.type"), header.metadata.get("adapter.type")
+    if kind != ("adapter", "lora"):
+        raise _bad(
+            header,
+            "this is not a LoRA adapter",
+            "make one with llama.cpp's convert_lora_to_gguf.py",
+        )
+
+
+def _bad(header: Header, what: str, hint: str = "") -> ModelInvalid:
+    return ModelInvalid(f"{show(file_name_of(header.path))}: {what}", hint)
+
+
+def _check_shape(header: Header) -> None:
+    if not header.architecture:
+        raise _bad(header, "general.architecture is missing, so this is not a model")
+    if not header.tensors:
+        raise _bad(header, "it holds no tensors")
+    layers = header.of_arch("block_count")
+    if type(layers) is not int or not 1 <= layers <= MAX_LAYERS:
+        raise _bad(header, f"block_count is {_value(layers)}, outside 1..{MAX_LAYERS}")
+    if not _heads(header):
+        raise _bad(header, "attention.head_count is 0")
+    if (n := _state(header)) > MAX_STATE:
+        raise _bad(header, f"a layer's recurrent state would have {n} numbers, over {MAX_STATE}")
+
+
+def _state(header: Header) -> int:
+    """Bound the numbers in a layer's recurrent state, which llama.cpp allocates and clears before it looks at any tensor."""
+
+    def number(key: str) -> int:
+        value = header.of_arch(key)
+        return value if type(value) is int else 0
+
+    inner, state = number("ssm.inner_size"), number("ssm.state_size")
+    convolved = number("ssm.conv_kernel") * (inner + 2 * number("ssm.group_count") * state)
+    others = number("embedding_length") * (number("wkv.head_size") + number("shortconv.l_cache"))
+    return inner * state + convolved + others
+
+
+def _heads(header: Header) -> bool:
+    """Whether some layer has attention heads, or the model is recurrent and needs none."""
+    heads = header.of_arch("attention.head_count")
+    if _is_recurrent(header):
+        return True
+    if isinstance(heads, Array):
+        values = header.array(f"{header.architecture}.attention.head_count")
+        return not isinstance(values, list) and bool((values > 0).any())
+    return heads is None or (type(heads) is int and heads > 0)
+
+
+def _is_recurrent(header: Header) -> bool:
+    """Whether the model keeps a state beside or instead of attention."""
+    marks = (".ssm.", ".wkv.", ".shortconv.")
+    return any(mark in key for key in header.metadata for mark in marks)
+
+
+def _value(value: Value | int | None) -> str:
+    return "missing" if value is None else repr(value)[:80]
+
+
+def _check_vocabulary(header: Header) -> None:
+    _check_charsmap(header)
+    tokens = header.metadata.get(TOKENS)
+    if tokens is None:
+        return  # llama.cpp takes models without a vocabulary (tokenizer "none")
+    if not isinstance(tokens, Array) or tokens.type != STRING:
+        raise _bad(header, f"{TOKENS} is not a list of strings")
+    if tokens.count > MAX_VOCAB:
+        raise _bad(header, f"{TOKENS} has {tokens.count} entries, more than {MAX_VOCAB}")
+    for key in ("tokenizer.ggml.scores", "tokenizer.ggml.token_type"):
+        other = header.metadata.get(key)
+        if other is not None and not (isinstance(other, Array) and other.count >= tokens.count):
+            raise _bad(header, f"{key} is shorter than the {tokens.count} tokens")
+    _check_unique(header)
+    if header.metadata.get("tokenizer.ggml.model") == "rwkv":
+        _check_first_bytes(header)
+
+
+def _check_charsmap(header: Header) -> None:
+    """Check the table for any tokenizer, since an override may name another than the file."""
+    from pyspec.gguf.charsmap import fault_of  # noqa: PLC0415 - needs numpy, which few headers do
+
+    if isinstance(header.metadata.get(_CHARSMAP), Array):
+        table = header.array(_CHARSMAP)
+        fault = fault_of(table.tobytes()) if not isinstance(table, list) else "is a list of texts"
+        if fault:
+            raise _bad(header, f"{_CHARSMAP} {fault}")
+
+
+def _check_first_bytes(header: Header) -> None:
+    """Check that each first byte is a token: else llama.cpp's trie returns to the text's beginning and loops forever."""
+    alone, first = set(), set()
+    for word in words_of(header):
+        if match := _RWKV_BYTE.match(word):
+            byte = _byte(*match.groups())
+            first.add(byte)
+            if match.end() == len(word):
+                alone.add(byte)
+    if missing := first - alone:
+        byte = min(missing)
+        raise _bad(
+            header, f"its RWKV tokens begin with {show(byte)}, which is not a token by itself"
+        )
+
+
+def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> bytes:
+    """Read a byte as llama.cpp does: two supposed hexadecimal digits, an escaped letter, or the byte itself."""
+    if digits is not None:
+        high, low = (c - 87 if 97 <= c < 128 else c - 48 for c in digits)
+        return bytes([(16 * high + low) % 256])
+    if escaped is not None:
+        return {b"t": b"\t", b"n": b"\n", b"r": b"\r"}.get(escaped, escaped)
+    return plain or b""
+
+
+def _check_unique(header: Header) -> None:
+    words = words_of(header)
+    if words and not any(words):
+        raise _bad(header, f"all of its {len(words)} tokens are empty strings")
+    first: dict[bytes, int] = {}
+    for i, seen in enumerate(compared(words)):  # llama.cpp asserts that all differ
+        if (j := first.setdefault(seen, i)) != i:
+            raise _bad(header, f"tokens {j} and {i} are the same string {show(seen)}")
+
+
+def _join_parts(header: Header) -> Header:
+    """Check the other parts of a split file; only siblings that match the name pattern are opened."""
+    count = header.metadata.get("split.count", 0)
+    if type(count) is not int or not 0 <= count <= MAX_PARTS:
+        raise _bad(header, f"split.count is {_value(count)}, outside 0..{MAX_PARTS}")
+    if count <= 1:
+        return header
+    for key, text in header.metadata.items():
+        if isinstance(text, str) and key.startswith(("split.", "general.")) and _UP.search(text):
+            raise _bad(header, f"{show(key)} holds a path: {show(text)}")
+    parts = parts_of(header.path)
+    if len(parts) != count:
+        wanted = f"NAME-00001-of-{count:05d}.gguf"
+        raise _bad(header, f"it is a part of {count}, so its name must be like {wanted}")
+    found = [header, *(_read_part(header, part) for part in parts[1:])]
+    for no, part in enumerate(found):
+        if (part.metadata.get("split.no"), part.metadata.get("split.count")) != (no, count):
+            raise _bad(part, f"it does not say that it is part {no + 1} of {count}")
+    tensors = tuple(tensor for part in found for tensor in part.tensors)
+    n_names, stated = len({t.name for t in tensors}), header.metadata.get("split.tensors.count")
+    if stated not in (None, len(tensors)) or n_names != len(tensors):
+        what = f"its parts hold {len(tensors)} tensors ({n_names} names), not {_value(stated)}"
+        raise _bad(header, what)
+    return replace(header, tensors=tensors, parts=tuple(parts))
+
+
+def _read_part(header: Header, part: Path) -> Header:
+    if not part.is_file():
+        raise _bad(header, f"its part {show(part.name)} is missing", "put all parts in one folder")
+    return parse_header(part)
+
+
+def header_of_parts(path: Path) -> Header:
+    """Read a model's header with the tensors of all parts that exist and are sound, before any check.
+
+    Raises ModelNotFound, ModelUnreadable or ModelInvalid for the first part.
+    """
+    found = [parse_header(path)]
+    for part in parts_of(path)[1:]:
+        with suppress(ModelError):
+            found.append(parse_header(part))
+    tensors = {tensor.name: tensor for part in found for tensor in part.tensors}
+    return replace(
+        found[0], tensors=tuple(tensors.values()), parts=tuple(part.path for part in found)
+    )
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+_KIND = "facts 9"
+
+_FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
+    12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K",
+    19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL",
+    26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16",
+    36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+"""llama.cpp's numbers of file types (enum llama_ftype)."""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """Facts from the header.
+
+    kind: "model" or one of `kinds.PURPOSES`. vocabulary: None without a tokenizer. name: the name in the header. positions:
+    rows of the table of learned positions, 0 without one. heads: next-token layers (MTP) with tensors in the file. causal: no
+    token attends to later ones. state: most bytes of the recurrent state of a sequence. sampling: what the file suggests, by the
+    last part of its key, unchecked. idle: bytes of experts that a token does not use.
+    """
+
+    architecture: str
+    type: str
+    name: str
+    n_vocab: int
+    vocabulary: VocabularyHash | None
+    size: int
+    positions: int = 0
+    kind: str = "model"
+    heads: int = 0
+    causal: bool = True
+    state: int = 0
+    sampling: dict[str, int | float | str] = {}
+    idle: int = 0
+
+    @property
+    def read(self) -> int:
+        """Bytes that a token reads: all of them, but of a mixture only the experts that the token uses."""
+        return self.size - self.idle
+
+
+def facts_of(path: Path) -> Facts | None:
+    """Return the facts of a file, from the cache if it has not changed; None if it is not a model."""
+    try:
+        at, *others = stamps(path)
+        kind = f"{_KIND} {others}" if others else _KIND
+        if (known := recall_as(kind, at, Facts)) is not None:
+            return known
+        facts = _read(header_of_parts(path))
+    except (ModelError, OSError):
+        return None
+    if facts is not None:
+        remember_json(kind, at, facts)
+    return facts
+
+
+def _read(header: Header) -> Facts | None:
+    if not header.architecture:
+        return None
+    return Facts(
+        architecture=header.architecture,
+        type=_type(header),
+        name=str(header.metadata.get("general.name", "")),
+        n_vocab=header.vocab_size,
+        vocabulary=read_vocabulary(header),
+        size=size_of(header.path),
+        positions=_positions(header),
+        kind=_kind(header),
+        heads=_heads_inside(header),
+        causal=header.of_arch("attention.causal") is not False,
+        state=_state_bytes(header),
+        sampling=dict(_sampling(header)),
+        idle=_idle(header),
+    )
+
+
+_SAMPLING = "general.sampling."
+
+
+def _sampling(header: Header) -> Iterator[tuple[str, int | float | str]]:
+    for key, value in header.metadata.items():
+        if not key.startswith(_SAMPLING) or isinstance(value, (Array, bool)):
+            continue
+        if isinstance(value, str) or abs(value) < _LARGEST:  # what is no number cannot be stored
+            yield key.removeprefix(_SAMPLING), value[:200] if isinstance(value, str) else value
+
+
+_LARGEST = 1e12
+
+
+def _state_bytes(header: Header) -> int:
+    layers = header.of_arch("block_count")
+    return 4 * _state(header) * layers if _is_recurrent(header) and type(layers) is int else 0
+
+
+EXPERTS = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+"""Matches names of tensors that hold the experts of a layer; llama.cpp's own pattern."""
+
+
+def _idle(header: Header) -> int:
+    held, used = header.of_arch("expert_count"), header.of_arch("expert_used_count")
+    if type(held) is not int or type(used) is not int or not 0 < used < held:
+        return 0
+    experts = sum(tensor.nbytes for tensor in header.tensors if EXPERTS.search(tensor.name))
+    return experts - experts * used // held
+
+
+def _positions(header: Header) -> int:
+    rows = [t.shape[1] for t in header.tensors if t.name == _POSITIONS and len(t.shape) > 1]
+    return rows[0] if rows else 0
+
+
+def _type(header: Header) -> str:
+    number = header.metadata.get("general.file_type")
+    if type(number) is int and number in _FILE_TYPES:
+        return _FILE_TYPES[number]
+    sizes: Counter[str] = Counter()
+    for tensor in header.tensors:
+        sizes[tensor.type] += tensor.nbytes
+    return max(sizes, key=lambda kind: sizes[kind], default="")
+
+
+_OWN_KIND = frozenset(["eagle3", "dflash", "gemma4-assistant"])
+"""Architectures that are kinds of drafts by themselves."""
+
+
+def _kind(header: Header) -> str:
+    names = {tensor.name for tensor in header.tensors}
+    kind = header.metadata.get("general.type")
+    if kind == "adapter":
+        return "lora"
+    if kind == "mmproj" or header.architecture == "clip":
+        return "mmproj"
+    if header.architecture == "dflash" and _MARKOV in names:
+        return "dspark"
+    if header.architecture in _OWN_KIND:
+        return header.architecture
+    if not names and len(parts_of(header.path)) == 1:
+        return "vocabulary"
+    return (
+        "mtp"
+        if _heads_inside(header) and not any(n.startswith("blk.0.") for n in names)
+        else "model"
+    )
+
+
+_MARKOV = "markov_w1.weight"
+"""A tensor that DSpark drafts have and DFlash drafts lack; llama.cpp distinguishes them in the same way."""
+
+
+def _heads_inside(header: Header) -> int:
+    stated = header.of_arch("nextn_predict_layers")
+    found = sum(t.name.endswith(".nextn.eh_proj.weight") for t in header.tensors)
+    return min(stated, found) if type(stated) is int else 0

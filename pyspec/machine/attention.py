@@ -1,0 +1,189 @@
+"""Whether flash attention pays: timed once on this machine, for the shape of a model's heads and windows.
+
+On a CPU, llama.cpp's flash attention takes each row through all cells by itself until a decode has as many rows as a tile,
+and some builds have no fast product for narrow heads. Without it, rows share one matrix product, but look at every cell of the
+KV cache, also at those that a sliding window hides. Which of the two costs less depends on heads, windows, depth, build and
+processor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import llama_cpp
+
+from pyspec._lib import release_workers
+from pyspec.errors import EngineError
+from pyspec.machine.files import recall, remember
+from pyspec.machine.llama_log import DROP, log_to
+from pyspec.machine.machine import address_space_left, machine_memory, this_machine
+from pyspec.machine.toy import Heads, write_toy
+
+log = logging.getLogger("pyspec")
+
+DEEPEST = 4096
+"""Tokens of context behind which attention is timed, at most: a deeper text would take seconds to read."""
+
+_ANSWER = 128  # tokens of an answer, which are weighed against the reading of a prompt as deep as the context
+_CHUNK = 256  # rows of a prompt in a decode
+_TURNS, _ROW_TURNS = 2, 8
+_ROOM = 1 << 30  # bytes of address space that measuring may take
+_SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
+# without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
+
+
+class Window(NamedTuple):
+    """size: tokens that a layer with a sliding window sees. share: of the layers that have one."""
+
+    size: int = 0
+    share: float = 0.0
+
+
+class Shape(NamedTuple):
+    """What attention's time depends on: the heads, the window of some layers, and the tokens of context in training."""
+
+    heads: Heads
+    window: Window
+    n_ctx: int
+
+
+class Times(NamedTuple):
+    """Milliseconds of decodes with flash attention and without it: of a chunk of a prompt, and of a row of an answer."""
+
+    chunk: tuple[float, float]
+    row: tuple[float, float]
+
+
+def flash_type(flash: bool) -> int:
+    """Return llama.cpp's number for a context with flash attention or without."""
+    on, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return int(on if flash else off)
+
+
+def flash_pays(
+    shape: Shape | None, n_ctx: int, n_threads: int, *, n_ubatch: int = 512, swa_full: bool = True
+) -> bool:
+    """Whether flash attention is faster for a model on the CPU; True where that cannot be told, as in llama.cpp's programs.
+
+    shape: None where the header does not say it. n_ctx: cells of a sequence, 0 for as many as the model was trained with.
+    swa_full: whether layers with a sliding window keep the cells outside it.
+    """
+    if shape is None:
+        return True
+    n_ctx = n_ctx or shape.n_ctx
+    if _SCORE_BYTES * shape.heads.query * n_ubatch * n_ctx > _MAX_SCORES * machine_memory():
+        return True
+    depth = max(1, min(n_ctx, DEEPEST))
+    kind = f"flash attention of {shape[:2]} behind {depth}, {n_threads} threads, {swa_full=}"
+    known = recall(kind, this_machine())
+    if known not in ("on", "off"):
+        window = shape.window
+        depths = {depth, min(window.size, depth)} if window.share else {depth}
+        times = _measure(shape.heads, sorted(depths), n_threads)
+        if times is None:
+            return True
+        on, off = weigh(times, window, swa_full=swa_full)
+        log.info("attention behind %d tokens: %.1f ms with flash, %.1f without", depth, on, off)
+        known = "on" if on <= off else "off"
+        remember(kind, this_machine(), known)
+    return known == "on"
+
+
+def weigh(times: dict[int, Times], window: Window, *, swa_full: bool) -> tuple[float, float]:
+    """Return what a mean layer takes for a prompt and an answer, with flash attention and without.
+
+    times: by cells that rows see, those of the whole context last, and those of a window first if some layers have one.
+    """
+    depth, seen = max(times), min(times)
+
+    def spent(cells: int, i: int) -> float:
+        reads = depth / min(_CHUNK, depth) * (1.0 - cells / (2.0 * depth))
+        # of the first tokens of a prompt, rows see less
+        return reads * times[cells].chunk[i] + _ANSWER * times[cells].row[i]
+
+    on, off = (  # flash attention passes over what no row sees
+        (1.0 - window.share) * spent(depth, i) + window.share * spent(cells, i)
+        for i, cells in enumerate((seen, depth if swa_full else seen))
+    )
+    return on, off
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+def _measure(heads: Heads, depths: list[int], n_threads: int) -> dict[int, Times] | None:
+    """Time a toy model; None if llama.cpp cannot make one with such heads here, or without room."""
+    if address_space_left() < _ROOM:  # ggml ends the process if an allocation fails
+        return None
+    with tempfile.TemporaryDirectory() as folder, log_to(DROP):
+        write_toy(path := Path(folder, "toy.gguf"), heads)
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers, params.use_extra_bufts = 0, False
+        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not model:
+            return None
+        both: list[_Cells] = []
+        try:
+            both += (_Cells(model, depths[-1], n_threads, flash=flash) for flash in (True, False))
+            return {depth: _times(both, depth) for depth in depths}
+        except EngineError:  # such heads, or so little memory
+            return None
+        finally:
+            for cells in both:
+                llama_cpp.llama_free(cells.context)
+            llama_cpp.llama_model_free(model)
+            release_workers()
+
+
+def _times(both: list[_Cells], depth: int) -> Times:
+    """Read as far as `depth`, and time the last chunk and a row behind it, in turns: a slow moment does not hit only one."""
+    chunk = min(_CHUNK, depth)
+    for cells in both:
+        cells.read(depth - chunk)
+
+    def least(n: int, turns: int) -> tuple[float, float]:
+        on, off = zip(*([cells.timed(n) for cells in both] for _ in range(turns)))
+        return min(on), min(off)
+
+    read = least(chunk, _TURNS)
+    for cells in both:
+        cells.read(depth)
+    return Times(read, least(1, _ROW_TURNS))
+
+
+class _Cells:
+    """A context of the toy model, whose one sequence holds `held` tokens."""
+
+    def __init__(self, model: Any, depth: int, n_threads: int, *, flash: bool) -> None:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = depth + 1, _CHUNK, _CHUNK
+        params.n_threads = params.n_threads_batch = n_threads
+        params.no_perf, params.flash_attn_type = True, flash_type(flash)
+        self.held, self.context = 0, llama_cpp.llama_init_from_model(model, params)
+        if not self.context:
+            raise EngineError("no context for timing attention")
+
+    def read(self, depth: int) -> None:
+        """Hold as many tokens."""
+        while (n := min(_CHUNK, depth - self.held)) > 0:
+            self._decode(n)
+            self.held += n
+
+    def timed(self, n: int) -> float:
+        """Milliseconds of a decode of n rows behind what is held; nothing of it stays."""
+        start = perf_counter()
+        self._decode(n)
+        ms = (perf_counter() - start) * 1e3
+        memory = llama_cpp.llama_get_memory(self.context)
+        llama_cpp.llama_memory_seq_rm(memory, 0, self.held, -1)
+        return ms
+
+    def _decode(self, n: int) -> None:
+        tokens = (llama_cpp.llama_token * n)()
+        if status := llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(tokens, n)):
+            raise EngineError(f"timing attention: llama_decode returned {status}")

@@ -1,0 +1,192 @@
+"""Facts about this machine and its llama.cpp: the processor, the build, and whether extra weight buffers work.
+
+llama.cpp copies weights into its own layouts ("extra buffers": AMX tiles, repacked blocks) if the processor has kernels for
+them. If those kernels crash, as AMX's do when compiled by GCC 12, every model still works without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+from functools import cache
+from importlib import metadata, util
+from itertools import takewhile
+from pathlib import Path
+
+import psutil
+
+from pyspec.errors import OptionError
+from pyspec.machine.files import Stamp, recall, remember
+from pyspec.machine.words import EXTRA_BUFFERS
+
+log = logging.getLogger("pyspec")
+
+_KIND = "extra buffers"
+_session: dict[str, bool] = {}  # avoids a second try if the cache is read-only
+
+
+@cache
+def processor() -> str:
+    """Return the processor's name as the system gives it."""
+    for line in _cpuinfo():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    if sys.platform == "darwin" and (name := _sysctl("machdep.cpu.brand_string")):
+        return name
+    return platform.processor() or platform.machine()
+
+
+@cache
+def has_amx() -> bool:
+    """Whether the processor reports tile multiplication (AMX)."""
+    flags = next((line for line in _cpuinfo() if line.startswith("flags")), "")
+    return {"amx_tile", "amx_int8"} <= set(flags.split())
+
+
+@cache
+def _cpuinfo() -> tuple[str, ...]:
+    """Return the system's description of the first core."""
+    return tuple(takewhile(str.strip, _lines(Path("/proc/cpuinfo"))))
+
+
+@cache
+def engine_build() -> str:
+    """Identify the installed llama-cpp-python and its build: another compiler makes other files."""
+    try:
+        version = metadata.version("llama_cpp_python")
+    except metadata.PackageNotFoundError:
+        version = "of unknown version"
+    digest = hashlib.sha256()
+    spec = util.find_spec("llama_cpp")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for library in sorted(Path(folder, "lib").glob("*")):
+            status = library.stat()
+            digest.update(f"{library} {status.st_size} {status.st_mtime_ns}".encode())
+    return f"llama-cpp-python {version}, {digest.hexdigest()[:16]}"
+
+
+def extra_buffers_known(option: str) -> bool | None:
+    """Whether weights may go to extra buffers, by the option, or for `auto` as tested here; None if not tested yet.
+
+    Raises OptionError for any word other than auto, on and off.
+    """
+    if option not in EXTRA_BUFFERS:
+        raise OptionError(f"extra_buffers is {option!r}", "use auto, on or off")
+    if option != "auto":
+        return option == "on"
+    here = this_machine()
+    if here.realpath not in _session and (fact := recall(_KIND, here)) in ("on", "off"):
+        _session[here.realpath] = fact == "on"
+    return _session.get(here.realpath)
+
+
+def remember_extra_buffers(works: bool) -> None:
+    """Remember for all files whether extra buffers work with this build on this machine."""
+    here = this_machine()
+    _session[here.realpath] = works
+    remember(_KIND, here, "on" if works else "off")
+    if not works:
+        log.warning(
+            "llama.cpp crashes on this processor with extra weight buffers (AMX, repacking), so models are loaded "
+            "without them from now on; a llama-cpp-python built with GCC 13 or newer may not crash"
+        )
+
+
+def this_machine() -> Stamp:
+    """Return this build on this processor in the form of a file's stamp."""
+    return Stamp(f"{processor()} with {engine_build()}", 0, 0, 0)
+
+
+def address_space_left() -> float:
+    """Return how many bytes this process may still map; infinity without a limit (`ulimit -v`)."""
+    try:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        unlimited = limit == resource.RLIM_INFINITY
+        return math.inf if unlimited else float(limit - psutil.Process().memory_info().vms)
+    except (OSError, psutil.Error):
+        return math.inf
+
+
+def machine_memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return int(psutil.virtual_memory().total)
+
+
+def usable_processors() -> int:
+    """Count the processors that this process may run on, including hyper-threads."""
+    if hasattr(os, "sched_getaffinity"):  # psutil supports this on fewer systems
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_threads() -> int:
+    """Return the threads to use: one per usable core without hyper-threads, within the container's share of CPU time.
+
+    More would wait for each other: ggml's threads spin at barriers until a thread without a core gets one.
+    """
+    root = Path("/")
+    return max(1, int(min(physical_cores(usable_processors(), root), _cpu_share(root))))
+
+
+def physical_cores(allowed: int, root: Path) -> int:
+    """Count the physical cores among `allowed` processors; on macOS only performance cores, which psutil does not tell apart.
+
+    root: where /sys is.
+    """
+    smt = root / "sys/devices/system/cpu/smt/active"
+    if smt.is_file():  # half even with two kinds of cores: the slow ones have no hyper-threads
+        return allowed // 2 if smt.read_text().strip() == "1" else allowed
+    fast = _sysctl("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else ""
+    return min(allowed, int(fast or psutil.cpu_count(logical=False) or allowed))
+
+
+def _sysctl(name: str) -> str:
+    command = ["/usr/sbin/sysctl", "-n", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    return done.stdout.strip()
+
+
+def _cpu_share(root: Path) -> float:
+    """Return the CPUs that this process's control groups grant; infinity without a limit.
+
+    root: where /proc and /sys are.
+    """
+    shares = [math.inf]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            shares.append(_quota(folder))
+            if folder == top:
+                break
+    return max(1.0, min(shares))
+
+
+def _quota(folder: Path) -> float:
+    """Return the CPUs that a control group of either version grants; infinity without a limit."""
+    try:
+        if fields := _lines(folder / "cpu.max"):
+            quota, period = fields[0].split()
+        else:
+            quota, period = (
+                _lines(folder / f"cpu.cfs_{name}_us")[0] for name in ("quota", "period")
+            )
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (ValueError, IndexError, ZeroDivisionError):  # "max", or no such files
+        return math.inf
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,102 @@
+"""Tables of characters: each that is let through can be walked by any text; others would end the process."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from fuzz import bases
+from helpers.make_gguf import ARR, STR, U8
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.errors import ModelInvalid
+from pyspec.gguf.charsmap import DEEPEST, fault_of
+from pyspec.gguf.header import read_header
+
+SOUND = bytes(bases.sound("charsmap").kv["tokenizer.ggml.precompiled_charsmap"][1][1])
+ROOT = 256
+
+
+def table(nodes: dict[int, int], texts: bytes = b"x\0", size: int = 1024) -> bytes:
+    found = [nodes.get(i, 0) for i in range(size)]
+    return struct.pack("<I", 4 * size) + struct.pack(f"<{size}I", *found) + texts
+
+
+def step(at: int, byte: int, to: int, *, ends: bool = False) -> dict[int, int]:
+    """The node that a byte leads to, with the place of its own children."""
+    node = at ^ byte
+    return {node: byte | (node ^ to) << 10 | (256 if ends else 0)}
+
+
+def test_a_sound_table() -> None:
+    """As SentencePiece makes them."""
+    assert fault_of(SOUND) == ""
+    assert fault_of(table({0: ROOT << 10})) == ""
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (b"", "too short"),
+        (SOUND[:4], "too short"),
+        (SOUND[:-6], "before its texts"),
+        (SOUND[:-5], "before its texts"),
+        (SOUND[:-1], "no end"),
+        (struct.pack("<I", 2**32 - 1) + SOUND[4:], "before its texts"),
+        (table({0: 2000 << 10}), "beyond"),
+        (table({0: ROOT << 10, **step(ROOT, 97, 1 << 20)}), "beyond"),
+        (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 1}), ""),
+        (table({0: ROOT << 10, **step(ROOT, 97, 512, ends=True), 512: 1 << 31 | 2}), "no end"),
+        (table({0: ROOT << 10, **step(ROOT, 97, ROOT)}), f"more than {DEEPEST}"),
+        (bytes(2 << 20), "larger"),
+    ],
+)
+def test_tables_that_llama_cpp_ends_the_process_for(bad: bytes, named: str) -> None:
+    assert named in fault_of(bad) if named else fault_of(bad) == ""
+
+
+def _walk(nodes: list[int], texts: bytes, text: bytes) -> None:
+    """As llama.cpp does from one place of a text; IndexError where it throws."""
+
+    def base(node: int) -> int:
+        return nodes[node] >> 10 << ((nodes[node] & 1 << 9) >> 6)
+
+    at = base(0)
+    for byte in text:
+        if byte == 0:
+            return
+        at ^= byte
+        if nodes[at] & (1 << 31 | 0xFF) != byte:
+            return
+        ends = nodes[at] >> 8 & 1
+        at ^= base(at)
+        if ends:
+            texts.index(b"\0", nodes[at] & 0x7FFFFFFF)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 511),
+        st.integers(0, 2**32 - 1) | st.integers(97, 100).map(lambda b: b | 1 << 18),
+        max_size=12,
+    ),
+    st.lists(st.binary(max_size=6) | st.text("abcd", max_size=6).map(str.encode), max_size=8),
+)
+def test_what_is_let_through_can_be_walked(nodes: dict[int, int], found: list[bytes]) -> None:
+    made = table({0: ROOT << 10, **nodes}, size=512)
+    if not fault_of(made):
+        for text in found:
+            _walk(list(struct.unpack("<512I", made[4 : 4 + 2048])), made[4 + 2048 :], text)
+
+
+@pytest.mark.parametrize("entry", [(U8, list(SOUND[:-5])), (STR, ["x"])])
+def test_a_file_with_such_a_table_is_refused(entry: object, tmp_path: Path) -> None:
+    """By its header, whatever tokenizer it names."""
+    made = bases.sound("charsmap")
+    made.kv["tokenizer.ggml.precompiled_charsmap"] = (ARR, entry)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelInvalid, match="precompiled_charsmap"):
+        read_header(path)

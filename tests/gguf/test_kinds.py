@@ -1,0 +1,162 @@
+"""Every kind of GGUF file is known by its header, and what is no model is refused with what it is for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from helpers import tiny
+
+from pyspec.errors import DraftMismatch, UnsupportedModel
+from pyspec.gguf.header import facts_of
+from pyspec.gguf.heads import (
+    CHAINED_HEADS,
+    NO_GRAPH,
+    NO_STATES,
+    ONE_HEAD,
+    STREAMS,
+    has_head,
+    unused_heads,
+    why_plain,
+)
+from pyspec.gguf.kinds import PURPOSES, refuse_other_kinds
+from pyspec.hub.drafts import drafts_here
+from pyspec.llama.speculative import SpeculativeLlama
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def write(path: Path, arch: str, *tensors: str, kind: str = "", heads: int = 0) -> Path:
+    """A file of an architecture with tensors of these names, which is all that tells kinds apart."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(3)
+    if kind:
+        writer.add_type(kind)
+    if heads:
+        writer.add_uint32(f"{arch}.nextn_predict_layers", heads)
+    for name in tensors:
+        writer.add_tensor(name, np.zeros((4, 4), np.float32))
+    return tiny.written(writer, path)
+
+
+HEAD = "blk.2.nextn.eh_proj.weight"
+KINDS = {
+    "eagle3": ("eagle3", ("fc.weight",), {}),
+    "mtp": ("qwen35", ("token_embd.weight", HEAD), {"heads": 1}),
+    "gemma4-assistant": ("gemma4-assistant", ("blk.0.attn_q.weight",), {}),
+    "dflash": ("dflash", ("fc.weight",), {}),
+    "dspark": ("dflash", ("fc.weight", "markov_w1.weight"), {}),
+    "mmproj": ("clip", ("mm.0.weight",), {"kind": "mmproj"}),
+    "lora": ("llama", ("blk.0.attn_q.weight.lora_a",), {"kind": "adapter"}),
+    "vocabulary": ("llama", (), {}),
+}
+
+
+def test_all_kinds_are_tried() -> None:
+    assert set(KINDS) == set(PURPOSES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_known_and_refused(tmp_path: Path, kind: str) -> None:
+    arch, tensors, options = KINDS[kind]
+    path = write(tmp_path / "file.gguf", arch, *tensors, **options)
+    facts = facts_of(path)
+    assert facts is not None
+    assert facts.kind == kind
+    with pytest.raises(UnsupportedModel, match=r"file\.gguf") as caught:
+        refuse_other_kinds(path)
+    assert PURPOSES[kind] in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "whole.gguf", arch="qwen35", n_heads=1)
+    facts = facts_of(path)
+    assert facts is not None
+    assert (facts.kind, facts.heads) == ("model", 1)
+
+
+@pytest.mark.parametrize("arch", sorted(NO_GRAPH))
+def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path: Path, arch: str) -> None:
+    path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", HEAD, heads=1)
+    assert not has_head(path)
+    assert unused_heads(path).endswith(f"no graph for it in {arch} models")
+
+
+def test_a_head_of_several_streams_is_said(tmp_path: Path) -> None:
+    """DeepSeek V4's states are wider than what the head is given."""
+    path = write(tmp_path / "m.gguf", "deepseek4", "blk.0.attn_q.weight", HEAD, heads=1)
+    assert not has_head(path)
+    assert "states of several streams" in unused_heads(path)
+
+
+def test_several_heads_where_one_is_known_are_said(tmp_path: Path) -> None:
+    """llama.cpp would end the process."""
+    both = "blk.1.nextn.eh_proj.weight", HEAD
+    path = write(tmp_path / "m.gguf", "glm4moe", "blk.0.attn_q.weight", *both, heads=2)
+    assert not has_head(path)
+    assert "heads (MTP) stay unused" in unused_heads(path)
+
+
+def test_a_head_beside_a_memory_that_stays_is_not_loaded(tmp_path: Path) -> None:
+    """Qwen3-Next: llama.cpp has a graph for its head, and keeps no states to go back to."""
+    path = write(tmp_path / "m.gguf", "qwen3next", "blk.0.attn_q.weight", HEAD, heads=1)
+    assert not has_head(path)
+    assert why_plain(path).endswith("decode plainly, its next-token head (MTP) left unused")
+    assert unused_heads(path) == ""
+
+
+@pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "mmproj", "lora"])
+def test_auto_does_not_take_it(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name says; asked for, it is refused by name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    target = tiny.write(tmp_path / "target.gguf", n_layer=8)
+    arch, tensors, options = KINDS[kind]
+    path = write(tmp_path / "mtp-target-draft.gguf", arch, *tensors, **options)
+    assert list(drafts_here(target)) == []
+    with pytest.raises((UnsupportedModel, DraftMismatch), match=r"mtp-target-draft\.gguf"):
+        SpeculativeLlama(str(target), draft=str(path), n_ctx=64, verbose=False, trust=True)
+
+
+def test_a_draft_beside_the_model_is_taken_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of its folder whose name says so, before smaller ones elsewhere; others of the folder are left alone."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    target = tiny.write(tmp_path / "target-8b.gguf", n_layer=12)
+    tiny.write(tmp_path / "other.gguf", n_layer=1)
+    tiny.write(tmp_path / "small-draft.gguf", n_layer=2)
+    write(tmp_path / "eagle3-for-70b.gguf", "eagle3", "fc.weight")
+    assert [found.name for found in drafts_here(target)] == ["small-draft"]
+
+
+PAGE = Path(__file__).resolve().parents[2] / ".docs/pages/drafts.md"
+SAYS = {
+    **dict.fromkeys(ONE_HEAD - NO_STATES, "runs"),
+    **dict.fromkeys(CHAINED_HEADS, "runs, one head a token"),
+    **dict.fromkeys(
+        ONE_HEAD & NO_STATES,
+        "no: llama.cpp keeps no states to go back to, so these models decode plainly",
+    ),
+    **dict.fromkeys(STREAMS, "no: states of several streams"),
+    **dict.fromkeys(NO_GRAPH, "no: llama.cpp has no graph for it"),
+}
+"""What the page says of each architecture with next-token heads."""
+
+
+def test_the_page_has_every_architecture_with_heads() -> None:
+    """With what the engine does about it."""
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert dict(rows) == SAYS
+
+
+@pytest.mark.parametrize("arch", sorted(ONE_HEAD | CHAINED_HEADS))
+def test_what_runs_is_what_the_page_says(arch: str, tmp_path: Path) -> None:
+    """Nothing is said of heads that run."""
+    path = write(tmp_path / "model.gguf", arch, "blk.0.attn_norm.weight", HEAD, heads=1)
+    runs = SAYS[arch].startswith("runs")
+    assert has_head(path) == runs
+    assert bool(unused_heads(path) or why_plain(path)) != runs

@@ -1,0 +1,398 @@
+"""The header reader: every broken header is refused and its fault named."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.make_gguf import ARR, BOOL, STR, U32, U64, Gguf, Tensor, string, tiny_llama
+from helpers.waiting import DEADLINE_S
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llama_cpp import llama_cpp as lc
+
+from pyspec.errors import ModelError, ModelInvalid, ModelNotFound, ModelUnreadable
+from pyspec.gguf.header import read_header
+from pyspec.gguf.reader import GGML_TYPES, Array, parse_header
+
+Change = Callable[[Gguf], None]
+
+
+def put(**fields: object) -> Change:
+    """A change that sets fields of the file."""
+
+    def change(g: Gguf) -> None:
+        for name, content in fields.items():
+            setattr(g, name, content)
+
+    return change
+
+
+def kv(key: str, kind: int, content: object) -> Change:
+    """A change that sets one metadata entry."""
+
+    def change(g: Gguf) -> None:
+        g.kv[key] = (kind, content)
+
+    return change
+
+
+def raw_kv(raw: bytes) -> Change:
+    """A change that appends one metadata entry as raw bytes and counts it."""
+
+    def change(g: Gguf) -> None:
+        g.extra_kv, g.n_kv = raw, len(g.kv) + 1
+
+    return change
+
+
+def tensor(**fields: object) -> Change:
+    """A change that sets fields of the second tensor (output_norm.weight, 32 values)."""
+
+    def change(g: Gguf) -> None:
+        for name, content in fields.items():
+            setattr(g.tensors[1], name, content)
+
+    return change
+
+
+U = struct.Struct("<I").pack
+Q = struct.Struct("<Q").pack
+
+BROKEN: dict[str, tuple[Change, str]] = {
+    "magic": (put(magic=b"GGML"), "not a GGUF"),
+    "version 0": (put(version=0), "not a GGUF"),
+    "version 1": (put(version=1), "version is 1"),
+    "version 4": (put(version=4), "version is 4"),
+    "version 99": (put(version=99), "version is 99"),
+    "big-endian": (put(version=3 << 24), "big-endian"),
+    "n_kv -1": (put(n_kv=2**64 - 1), "number of metadata entries"),
+    "n_kv 2^60": (put(n_kv=2**60), "number of metadata entries"),
+    "n_kv above the cap": (put(n_kv=4097), "number of metadata entries"),
+    "n_kv one too many": (put(n_kv=15), "the name of tensor 0"),
+    "n_tensors -1": (put(n_tensors=2**64 - 1), "number of tensors"),
+    "n_tensors 2^60": (put(n_tensors=2**60), "number of tensors"),
+    "n_tensors above the cap": (put(n_tensors=65537), "number of tensors"),
+    "key of 2^62 bytes": (raw_kv(Q(2**62)), "metadata key 14"),
+    "key past the end": (raw_kv(Q(2**20)), "metadata key 14"),
+    "empty key": (raw_kv(string("") + U(U32) + U(1)), "key 14 is empty"),
+    "duplicate key": (raw_kv(string("llama.block_count") + U(U32) + U(1)), "duplicate"),
+    "string of 2^62 bytes": (raw_kv(string("x") + U(STR) + Q(2**62)), "'x' claims"),
+    "string past the end": (raw_kv(string("x") + U(STR) + Q(2**20)), "past the end"),
+    "unknown type": (raw_kv(string("x") + U(13)), "unknown type 13"),
+    "array of unknown type": (raw_kv(string("x") + U(ARR) + U(77) + Q(1)), "nested type 77"),
+    "nested array": (raw_kv(string("x") + U(ARR) + U(ARR) + Q(1)), "nested type 9"),
+    "array of 2^40 numbers": (raw_kv(string("x") + U(ARR) + U(U64) + Q(2**40)), "'x' reaches"),
+    "array of 2^64-1 numbers": (raw_kv(string("x") + U(ARR) + U(U64) + Q(2**64 - 1)), "'x'"),
+    "array of 2^40 strings": (raw_kv(string("x") + U(ARR) + U(STR) + Q(2**40)), "'x' reaches"),
+    "array with a string of 2^62": (
+        raw_kv(string("x") + U(ARR) + U(STR) + Q(1) + Q(2**62)),
+        "string of 'x'",
+    ),
+    "alignment 0": (kv("general.alignment", U32, 0), "power of two"),
+    "alignment 3": (kv("general.alignment", U32, 3), "power of two"),
+    "alignment 8192": (kv("general.alignment", U32, 8192), "power of two"),
+    "alignment 2^31": (kv("general.alignment", U32, 2**31), "power of two"),
+    "alignment of another type": (kv("general.alignment", BOOL, 1), "power of two"),
+    "tensor name of 64 bytes": (tensor(name="x" * 64), "64 bytes"),
+    "tensor name twice": (tensor(name="token_embd.weight"), "two tensors"),
+    "5 dimensions": (tensor(shape=(32, 1, 1, 1, 1)), "5 dimensions"),
+    "dimension -1": (tensor(shape=(2**64 - 1,)), "dimension of"),
+    "product of dimensions overflows": (tensor(shape=(2**32, 2**32)), "overflows"),
+    "product wraps to 0": (tensor(shape=(2**16, 2**16, 2**16, 2**16)), "overflows"),
+    "bytes overflow": (tensor(shape=(2**62,)), "overflows"),
+    "nearly 2^63 bytes": (tensor(shape=(2**61 - 1,)), "overflows|file ends"),
+    "more data than the file": (tensor(shape=(2**40,)), "overlap|file ends"),
+    "retired tensor type": (tensor(type=4), "unknown type 4"),
+    "future tensor type": (tensor(type=43), "unknown type 43"),
+    "row not a multiple of the block": (tensor(type=12), "no multiple"),
+    "offset not aligned": (tensor(offset=1), "not aligned"),
+    "offset 2^64-32": (tensor(offset=2**64 - 32), "file ends before tensor 'output_norm"),
+    "offset past the end": (tensor(offset=2**40), "file ends before tensor 'output_norm"),
+    "tensors overlap": (tensor(offset=0), "overlap"),
+}
+
+
+def broken(folder: Path, change: Change) -> Path:
+    made = tiny_llama()
+    change(made)
+    path = folder / "broken.gguf"
+    path.write_bytes(made.build())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("head", "named"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer.*git lfs pull"),
+        (b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page.*/resolve/"),
+        (b"<html>Sign in</html>\r\n", "web page.*/resolve/"),
+        (b"PK\x03\x04" + bytes(40), "compressed file"),
+        (struct.pack("<Q", 99) + b'{"__metadata__": {"format": "pt"}}', "safetensors"),
+        (b"ordinary words, nothing else", "begins with b'ordi'"),
+    ],
+)  # fmt: skip
+def test_another_file_under_a_models_name_is_named(tmp_path: Path, head: bytes, named: str) -> None:
+    """As a clone without git-lfs or a browser leaves it; what to do is behind it."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(head)
+    with pytest.raises(ModelInvalid, match=named):
+        read_header(path)
+
+
+@pytest.mark.parametrize(("change", "named"), BROKEN.values(), ids=BROKEN)
+def test_broken_header_is_refused_by_name(change: Change, named: str, tmp_path: Path) -> None:
+    """Each planted fault gives ModelInvalid with the fault and the file in one sentence."""
+    with pytest.raises(ModelInvalid, match=named) as caught:
+        read_header(broken(tmp_path, change))
+    assert "broken.gguf" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [k for k in BROKEN if "2^" in k])
+def test_huge_claims_cost_no_memory(name: str, tmp_path: Path) -> None:
+    """A claim of 2^40 things is refused before anything is allocated for it."""
+    path = broken(tmp_path, BROKEN[name][0])
+    tracemalloc.start()
+    with pytest.raises(ModelInvalid):
+        read_header(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("element", "count", "named"),
+    [(U64, 2**27, "64 MiB"), (STR, 2**26, "64 MiB"), (STR, 2**21, "64 MiB")],
+)
+def test_header_cap_holds_in_large_sparse_files(
+    element: int, count: int, named: str, tmp_path: Path
+) -> None:
+    """A file that is truly large may still not have a header above 64 MiB, nor cost its size."""
+    path = broken(tmp_path, raw_kv(string("x") + U(ARR) + U(element) + Q(count)))
+    if count == 2**21:  # believable: few enough, but each as long as a string may be
+        with path.open("r+b") as file:
+            start = path.read_bytes().index(Q(count)) + 8
+            for i in range(65):
+                file.seek(start + i * ((1 << 20) + 8))
+                file.write(Q(1 << 20))
+    os.truncate(path, 4 << 30)
+    tracemalloc.start()
+    with pytest.raises(ModelInvalid, match=named):
+        read_header(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("cut", range(64))
+def test_truncated_file_is_refused(cut: int, tmp_path: Path, tiny_bytes: bytes) -> None:
+    """A file cut at any of 64 points is refused, and past the header the tensor is named."""
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_bytes[: len(tiny_bytes) * cut // 64])
+    data = parse_header_of(tiny_bytes, tmp_path).data_offset
+    named = "file ends before tensor" if path.stat().st_size > data else "past the end|not a GGUF"
+    with pytest.raises(ModelInvalid, match=named):
+        read_header(path)
+
+
+def parse_header_of(raw: bytes, folder: Path):  # type: ignore[no-untyped-def]
+    whole = folder / "whole.gguf"
+    whole.write_bytes(raw)
+    return parse_header(whole)
+
+
+def test_last_byte_counts(tmp_path: Path, tiny_bytes: bytes) -> None:
+    """A file that lacks one byte is refused with a hint how to get it again."""
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_bytes[:-1])
+    with pytest.raises(ModelInvalid, match=r"file ends before tensor 'blk.0.ffn_norm.*models pull"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("raw", [b"", b"GGUF", b"\0" * 100, os.urandom(4096)])
+def test_files_that_are_no_gguf(raw: bytes, tmp_path: Path) -> None:
+    """Empty, four bytes, zeros and noise are all called what they are."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(raw)
+    with pytest.raises(ModelInvalid, match="not a GGUF v2/v3 file"):
+        read_header(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A path that does not exist is ModelNotFound."""
+    with pytest.raises(ModelNotFound, match="absent"):
+        read_header(tmp_path / "absent.gguf")
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("name", ["a\0b", "tiny.gguf/inside", "x" * 5000])
+def test_impossible_paths(name: str, tmp_path: Path) -> None:
+    """NUL bytes, a file used as folder and endless names are ModelErrors too."""
+    with pytest.raises(ModelError):
+        read_header(tmp_path / name)
+
+
+def test_directory(tmp_path: Path) -> None:
+    """A directory is ModelUnreadable, and is called a folder."""
+    with pytest.raises(ModelUnreadable, match="is a folder"):
+        read_header(tmp_path)
+
+
+def test_unreadable_file(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No permission is ModelUnreadable with the system's reason."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ModelUnreadable, match="Permission denied"):
+        read_header(tiny)
+
+
+def test_fifo_is_refused_at_once(tmp_path: Path) -> None:
+    """A FIFO without a writer is refused, where opening it would wait for ever."""
+    path = tmp_path / "fifo.gguf"
+    os.mkfifo(path)
+    caught: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            read_header(path)
+        except ModelUnreadable as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert len(caught) == 1
+
+
+def test_device_and_socket(tmp_path: Path) -> None:
+    """A device that never ends and a socket are refused by their kind."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        for special in (Path("/dev/zero"), path):
+            with pytest.raises(ModelUnreadable, match="not a regular file"):
+                read_header(special)
+
+
+def test_valid_file_is_read(tiny: Path) -> None:
+    """A good file gives its metadata, tensors and offsets as they were written."""
+    header = read_header(tiny)
+    assert (header.version, header.architecture, header.vocab_size) == (3, "llama", 263)
+    assert header.metadata["llama.block_count"] == 1
+    assert header.tensors[0].name == "token_embd.weight"
+    assert header.tensors[0].shape == (32, 263)
+    assert header.tensors[0].offset == header.data_offset
+    assert header.tensor_types() == {"F32": 11}
+    last = header.tensors[-1]
+    assert last.offset + last.nbytes == tiny.stat().st_size
+
+
+def test_arrays_are_read_on_demand(tiny: Path) -> None:
+    """`array` gives strings as bytes and numbers as numpy values."""
+    header = read_header(tiny)
+    assert isinstance(header.metadata["tokenizer.ggml.tokens"], Array)
+    assert list(header.array("tokenizer.ggml.tokens"))[:3] == [b"<unk>", b"<s>", b"</s>"]
+    assert list(header.array("tokenizer.ggml.token_type"))[:4] == [2, 3, 3, 6]
+
+
+def test_array_of_a_scalar_is_a_key_error(tiny: Path) -> None:
+    """Asking for an array where there is a number is a KeyError."""
+    with pytest.raises(KeyError):
+        read_header(tiny).array("llama.block_count")
+
+
+def test_version_2_is_read(tmp_path: Path) -> None:
+    """Version 2 has the same layout and is accepted."""
+    assert read_header(broken(tmp_path, put(version=2))).version == 2
+
+
+def test_alignment_is_honoured(tmp_path: Path) -> None:
+    """Another alignment moves the data and the file is still read whole."""
+    made = tiny_llama()
+    made.kv["general.alignment"], made.alignment = (U32, 4096), 4096
+    path = tmp_path / "aligned.gguf"
+    path.write_bytes(made.build())
+    assert read_header(path).data_offset % 4096 == 0
+
+
+def test_strings_across_the_window_are_read(tmp_path: Path) -> None:
+    """A vocabulary larger than the reader's window comes out string by string as it went in."""
+    words = [b"w%d-" % i + b"x" * (i % 700) for i in range(6000)]
+    made = tiny_llama()
+    made.kv = {"general.architecture": (STR, "t"), "words": (ARR, (STR, words)), "n": (U32, 7)}
+    path = tmp_path / "wide.gguf"
+    path.write_bytes(made.build())
+    header = parse_header(path)
+    assert header.array("words") == words
+    assert header.metadata["n"] == 7
+
+
+def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
+    """A tensor name with escape codes cannot steer the terminal through the message."""
+    path = broken(tmp_path, tensor(name="\x1b[2Jx", type=77))
+    with pytest.raises(ModelInvalid) as caught:
+        read_header(path)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_block_sizes_equal_llama_cpps() -> None:
+    """Every type's block is that of the ggml library which is installed."""
+    lib = lc._lib
+    size, block = lib.ggml_type_size, lib.ggml_blck_size
+    size.restype, block.restype = ctypes.c_size_t, ctypes.c_int64
+    ours = {i: (b.elements, b.bytes) for i, b in GGML_TYPES.items()}
+    theirs = {i: (block(i), size(i)) for i in range(43) if block(i)}
+    assert ours == theirs
+
+
+EDITS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=9)), max_size=4)
+
+
+@settings(max_examples=300)
+@given(edits=EDITS, cut=st.floats(0, 1))
+def test_fuzzed_header_raises_only_model_errors(
+    edits: list[tuple[float, bytes]], cut: float, tmp_path: Path, tiny_bytes: bytes
+) -> None:
+    """Random edits and cuts of a good file are accepted or refused; nothing else is raised."""
+    raw = bytearray(tiny_bytes)
+    head = 9000  # past here is only tensor data
+    for where, new in edits:
+        at = int(where * head)
+        raw[at : at + len(new)] = new
+    path = tmp_path / "fuzz.gguf"
+    path.write_bytes(raw[: int(len(raw) * cut) if cut < 0.5 else len(raw)])
+    try:
+        header = read_header(path)
+    except ModelError:
+        return
+    assert all(t.offset + t.nbytes <= header.file_size for t in header.tensors)
+
+
+def test_zero_size_tensors_are_no_overlap(tmp_path: Path) -> None:
+    """A tensor without elements may share its offset with the next."""
+    made = tiny_llama()
+    made.tensors.insert(1, Tensor("empty", (0, 4)))
+    path = tmp_path / "zero.gguf"
+    path.write_bytes(made.build())
+    assert read_header(path).tensors[1].nbytes == 0
+
+
+def test_a_quantised_tensor_without_dimensions_is_refused(tmp_path: Path) -> None:
+    """One number is no multiple of a block; found by random edits."""
+    made = tiny_llama()
+    made.tensors.insert(1, Tensor("scalar", (), type=8))  # Q8_0
+    path = tmp_path / "scalar.gguf"
+    path.write_bytes(made.build())
+    with pytest.raises(ModelError, match="rows of 1"):
+        read_header(path)

@@ -1,0 +1,138 @@
+"""Which vocabularies may draft for each other: llama.cpp's test, by hashes of files and on loaded models alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+from helpers import tiny
+from helpers.make_gguf import ARR, tiny_llama
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.engine.models import check_vocabulary
+from pyspec.errors import DraftMismatch
+from pyspec.gguf.header import facts_of
+from pyspec.gguf.reader import parse_header
+from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE, VocabularyHash, read_vocabulary
+
+MANY = [*tiny.TOKENS, *(f"<{i}>" for i in range(300))]
+
+
+def changed(at: int) -> list[str]:
+    return [*MANY[:at], "other", *MANY[at + 1 :]]
+
+
+PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "the same": ({}, {}, True),
+    "padded": ({}, {"tokens": [*MANY, *(f"[PAD{i}]" for i in range(64))]}, True),
+    "one token more": ({}, {"tokens": [*MANY, "<image>"]}, True),
+    "128 more": ({}, {"tokens": [*MANY, *(f"more{i}" for i in range(128))]}, True),
+    "129 more": ({}, {"tokens": [*MANY, *(f"more{i}" for i in range(129))]}, False),
+    "200 more": ({}, {"tokens": [*MANY, *(f"more{i}" for i in range(200))]}, False),
+    "200 fewer": ({}, {"tokens": MANY[:-200]}, False),
+    "another BOS, none added": ({}, {"bos": 5}, True),
+    "no BOS key, none added": ({}, {"bos": None}, True),
+    "another BOS, added": ({"adds": (True, False)}, {"bos": 5, "adds": (True, False)}, False),
+    "no BOS key, added": ({"adds": (True, False)}, {"bos": None, "adds": (True, False)}, True),
+    "BOS added by one": ({"adds": (True, False)}, {}, False),
+    "another EOS, none added": ({}, {"eos": 7}, True),
+    "another EOS, added": ({"adds": (False, True)}, {"eos": 7, "adds": (False, True)}, False),
+    "EOS added by one": ({}, {"adds": (False, True)}, False),
+    "another text at 7": ({}, {"tokens": changed(7)}, False),
+    "another text at 2": ({}, {"tokens": changed(2)}, True),
+    "another text at 5": ({}, {"tokens": changed(5)}, False),
+    "another text at 4": ({}, {"tokens": changed(4)}, True),
+    "another text at the end": ({}, {"tokens": changed(len(MANY) - 1)}, False),
+}
+"""What differs, and whether llama.cpp lets the one draft for the other (common/speculative.cpp)."""
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_pairs(tmp_path: Path, what: str) -> None:
+    """Files and loaded models are judged alike, whichever of them drafts."""
+    *sides, fits = PAIRS[what]
+    files = [
+        tiny.write(tmp_path / f"{i}.gguf", n_layer=1, **{"tokens": MANY, **side})
+        for i, side in enumerate(sides)
+    ]
+    one, two = (facts_of(file) for file in files)
+    assert one is not None
+    assert two is not None
+    assert one.vocabulary is not None
+    assert two.vocabulary is not None
+    loaded = [llama_cpp.Llama(str(file), vocab_only=True, verbose=False) for file in files]
+    for target, draft in (loaded, loaded[::-1]):
+        if fits:
+            check_vocabulary(target._model.model, draft._model.model, what)
+        else:
+            with pytest.raises(DraftMismatch, match=what):
+                check_vocabulary(target._model.model, draft._model.model, what)
+    assert one.vocabulary.fits(two.vocabulary) == two.vocabulary.fits(one.vocabulary) == fits
+
+
+def test_what_differs_is_said_as_text(tmp_path: Path) -> None:
+    files = [
+        tiny.write(tmp_path / f"{i}.gguf", n_layer=1, tokens=tokens)
+        for i, tokens in enumerate((MANY, changed(7)))
+    ]
+    one, two = (llama_cpp.Llama(str(file), vocab_only=True, verbose=False) for file in files)
+    with pytest.raises(DraftMismatch) as caught:
+        check_vocabulary(one._model.model, two._model.model, "it")
+    assert f"token 7: {changed(7)[7]!r}, not {MANY[7]!r}" in str(caught.value)
+
+
+def test_another_type_of_tokenizer(tmp_path: Path) -> None:
+    """Equal texts mean other tokens there."""
+    files = [
+        tiny.write_vocabulary(tmp_path / f"{model}.gguf", None, [], model=model)
+        for model in ("gpt2", "llama")
+    ]
+    one, two = (read_vocabulary(parse_header(file)) for file in files)
+    assert one is not None
+    assert two is not None
+    assert not one.fits(two)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A vocabulary of so many tokens with one of them changed, read from a file of its own."""
+    folder = tmp_path_factory.mktemp("vocabularies")
+
+    def read(size: int, odd: int) -> VocabularyHash:
+        path = folder / f"{size}-{odd}.gguf"
+        if not path.exists():
+            words = [f"word{i}" if i != odd else "odd" for i in range(size)]
+            tiny.write_tokens(path, words)
+        found = read_vocabulary(parse_header(path))
+        assert found is not None
+        return found
+
+    return read
+
+
+@given(
+    size=st.integers(100, 700), more=st.integers(-140, 140), odd=st.integers(0, 700),
+)  # fmt: skip
+def test_hashes_say_what_comparing_each_token_says(
+    made: Any, size: int, more: int, odd: int
+) -> None:
+    other = max(6, size + more)
+    equal = odd < FIRST_COMPARED or odd >= min(size, other)
+    fits = abs(size - other) <= MAX_DIFFERENCE and equal
+    assert made(size, -1).fits(made(other, odd)) == fits
+
+
+def test_more_kinds_than_tokens(tmp_path: Path) -> None:
+    """What llama.cpp does not read of a list is no token."""
+    file = tiny_llama()
+    _, (of, kinds) = file.kv["tokenizer.ggml.token_type"]
+    file.kv["tokenizer.ggml.token_type"] = (ARR, (of, [*kinds, 3, 3, 4]))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.build())
+    facts = facts_of(path)
+    assert facts is not None
+    assert facts.vocabulary is not None
+    assert [i for i, _ in facts.vocabulary.marks] == [1, 2]

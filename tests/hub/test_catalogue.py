@@ -1,0 +1,119 @@
+"""Chat models by short names: found, fetched with their drafts, and used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from cli.test_models import run
+from helpers.hub_server import serving
+from hub.test_sources import TINY, pyspec
+
+from pyspec.errors import ModelNotFound
+from pyspec.hub.catalogue import chat_models, find_chat, search
+from pyspec.hub.locate import resolve
+from pyspec.hub.sources import hub_repo, load_manifest
+
+
+def test_a_name_means_its_first_size() -> None:
+    """In any letters; ollama's `latest` is none of its own."""
+    assert find_chat("qwen3") == find_chat("Qwen3:4B") == find_chat("qwen3:latest")
+    assert find_chat("qwen3:5b") is None
+    assert find_chat("nothing") is None
+
+
+def test_all_words_have_to_be_there() -> None:
+    """In name, repository, licence or note."""
+    assert [each.full for each in search(["GEMMA", "12b"])] == ["gemma3:12b"]
+    assert [each.full for each in search(["coder"])] == ["qwen2.5-coder:7b"]
+    assert search([]) == list(chat_models())
+    assert search(["gemma", "qwen"]) == []
+
+
+def test_what_is_listed_can_be_fetched() -> None:
+    """Names are unique, repositories are named as the hub's, and drafts are those of a family."""
+    models = chat_models()
+    assert len({each.full for each in models}) == len(models) >= 12
+    drafts = {each.model for family in load_manifest().family for each in family.drafts}
+    assert {each.draft for each in models if each.draft} <= drafts
+    assert all(hub_repo(each.model) for each in models)
+    assert all(each.size < each.memory < 1.9 * each.size for each in models)
+
+
+FILES = {
+    "Qwen/Qwen3-4B-GGUF": {"Qwen3-4B-Q4_K_M.gguf": TINY},
+    "Qwen/Qwen3-0.6B-GGUF": {"Qwen3-0.6B-Q8_0.gguf": TINY},
+}
+
+
+@pytest.fixture
+def hub() -> Iterator[ThreadingHTTPServer]:
+    with serving(FILES) as server:
+        yield server
+
+
+def test_one_command_fetches_a_model_and_its_draft(
+    hub: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    """Sizes and licences first; the short name then works wherever names do."""
+    done = pyspec(hub, tmp_path, "pull", "qwen3", "--draft")
+    said = done.stderr.splitlines()
+    assert said[0] == "qwen3:4b: Qwen/Qwen3-4B-GGUF:Q4_K_M, 2.50 GB, Apache-2.0"
+    assert said[-1] == "next: `pyspec chat -m qwen3:4b`"
+    assert pyspec(hub, tmp_path, "path", "qwen3").stdout == done.stdout
+    here = pyspec(hub, tmp_path, "list", "--here").stdout
+    assert "Qwen/Qwen3-4B-GGUF:Q4_K_M" in here
+    assert "Qwen/Qwen3-0.6B-GGUF:Q8_0" in here
+
+
+def test_without_the_option_the_draft_is_named(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """And not fetched; without --draft nobody asked for it."""
+    said = pyspec(hub, tmp_path, "pull", "qwen3").stderr
+    named = "its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0 (0.64 GB, Apache-2.0); `pyspec models pull Qwen"
+    assert named in said
+    assert "Qwen3-0.6B" not in pyspec(hub, tmp_path, "list", "--here").stdout
+
+
+def test_what_is_here_is_not_fetched_again(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """It says so, how to run it, and which draft it lacks."""
+    first = pyspec(hub, tmp_path, "pull", "qwen3")
+    again = pyspec(hub, tmp_path, "pull", "qwen3", HF_ENDPOINT="http://127.0.0.1:9")
+    assert again.stdout == first.stdout
+    here, draft, after = again.stderr.splitlines()
+    assert here == "qwen3:4b is here already, as Qwen/Qwen3-4B-GGUF:Q4_K_M"
+    assert draft.startswith("its draft: Qwen/Qwen3-0.6B-GGUF:Q8_0")
+    assert after == "next: `pyspec chat -m qwen3:4b`"
+
+
+def test_what_is_not_here_says_how_to_get_it() -> None:
+    """A short name by itself fetches nothing."""
+    with pytest.raises(ModelNotFound) as caught:
+        resolve("qwen3:8b")
+    assert caught.value.hint == "fetch it with `pyspec models pull qwen3:8b` (5.03 GB)"
+
+
+def test_a_name_like_one_of_the_catalogue_is_a_guess_at_it() -> None:
+    """The command that fetches it is named; a known family without its size has all of them."""
+    with pytest.raises(ModelNotFound) as caught:
+        resolve("llama3")
+    assert caught.value.hint is not None
+    assert "did you mean llama3" in caught.value.hint
+    assert "`pyspec models pull llama3" in caught.value.hint
+
+
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    """No model of this search has a note."""
+    head = run("search", "llama").stdout.splitlines()[0]
+    assert head.split() == ["name", "GB", "GB", "in", "memory", "licence", "draft", "repository"]
+
+
+def test_a_search_lists_sizes_and_drafts() -> None:
+    """As a table and as JSON."""
+    table = run("search", "llama", "8b").stdout.splitlines()
+    assert table[1].split()[:3] == ["llama3.1:8b", "4.92", "5.50"]
+    told = json.loads(run("search", "llama", "8b", "--json").stdout)
+    assert [each["name"] for each in told["models"]] == ["llama3.1:8b"]
+    assert run("search", "no such words").exit_code == 1

@@ -1,0 +1,283 @@
+"""Which models can draft for which, among files made for the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from helpers import tiny, tiny_eagle
+
+from pyspec.gguf.header import Facts, facts_of
+from pyspec.gguf.vocabulary import VocabularyHash
+from pyspec.hub.drafts import (
+    candidates,
+    drafts_here,
+    facts_if_same_tokens,
+    is_of,
+    known_drafts,
+    without_drafts,
+)
+from pyspec.hub.locate import add
+from pyspec.hub.sources import Family, FamilyDraft, load_manifest
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def made(path: Path, **options: object) -> Path:
+    """A tiny model under the name of its file."""
+    tiny.write(path, **options)
+    add(path)
+    return path
+
+
+def names_of(target: Path) -> list[str]:
+    """What `auto` tries for a target."""
+    return [found.name for found in drafts_here(target)]
+
+
+def test_models_with_the_vocabulary_smallest_first(home: Path) -> None:
+    """Same tokens fit, whichever of them ends answers; other tokens, larger models and the target itself do not."""
+    target = made(home / "target.gguf", n_layer=8)
+    made(home / "half.gguf", n_layer=4)
+    small = made(home / "small.gguf", n_layer=1)
+    made(home / "large.gguf", n_layer=9)
+    made(home / "other.gguf", tokens=[*tiny.TOKENS[:-1], "#"])
+    made(home / "ends.gguf", n_layer=2, eos=7)
+    found = candidates(target)
+    assert [c.name for c in found] == ["small", "ends", "half"]
+    assert found[0].path == small
+    assert found[0].share == pytest.approx(small.stat().st_size / target.stat().st_size)
+
+
+def test_padding_is_no_other_vocabulary(home: Path) -> None:
+    """Sizes of a family are padded differently."""
+    target = made(home / "target.gguf", n_layer=8)
+    made(home / "padded.gguf", tokens=[*tiny.TOKENS, *(f"[PAD{i}]" for i in range(9))])
+    assert [c.name for c in candidates(target)] == ["padded"]
+
+
+def test_unasked_only_much_smaller_ones(home: Path) -> None:
+    """A draft of half the size costs what it gains."""
+    target = made(home / "target.gguf", n_layer=8)
+    made(home / "half.gguf", n_layer=4)
+    assert names_of(target) == []
+    made(home / "small.gguf", n_layer=1)
+    assert names_of(target) == ["small"]
+
+
+def test_a_mixture_gets_no_draft_larger_than_what_a_token_reads(home: Path) -> None:
+    """Two of its 64 experts; a dense model of that size would have both drafts."""
+    target = made(home / "mixture.gguf", arch="mixture", n_experts=64, n_layer=8)
+    facts = facts_of(target)
+    assert facts is not None
+    large, small = made(home / "large.gguf", n_layer=6), made(home / "small.gguf", n_layer=1)
+    sizes = [path.stat().st_size for path in (small, large)]
+    assert sizes[0] < 0.35 * facts.read < sizes[1] < 0.35 * facts.size
+    assert names_of(target) == ["small"]
+    shares = {each.name: each.share for each in candidates(target)}
+    assert shares["large"] == pytest.approx(sizes[1] / facts.read)
+
+
+def test_what_is_no_model_has_no_drafts(home: Path) -> None:
+    (home / "x.gguf").write_bytes(b"GGUF")
+    assert candidates(home / "x.gguf") == []
+    assert names_of(home / "x.gguf") == []
+
+
+GEMMA = "dcd50b2ac8a246b98cc3b73dac3427397ad4f65f107edd8a6a61e46cc179862b"
+QWEN = {151643: "<|endoftext|>", 151644: "<|im_start|>", 151645: "<|im_end|>"}
+THINKING = {151665: "<tool_response>", 151667: "<think>", 151668: "</think>"}
+LLAMA = {128000: "<|begin_of_text|>", 128001: "<|end_of_text|>"}
+
+
+DEEPSEEK = {
+    0: "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+    1: "<\uff5cend\u2581of\u2581sentence\uff5c>",
+}
+
+
+DISTILLED = {
+    151643: "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    151644: "<\uff5cUser\uff5c>",
+    151646: "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+}
+
+
+def large(
+    architecture: str, n_vocab: int, marks: dict[int, str], before: str = "", name: str = ""
+) -> Facts:
+    """A 7B model's header."""
+    words = VocabularyHash("BPE", n_vocab, -1, -1, 0, before, "", "", tuple(marks.items()))
+    return Facts(architecture, "Q4_K_M", name, n_vocab, words, 4_700_000_000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (large("qwen2", 152064, QWEN), "Qwen2.5-0.5B"),
+        (large("qwen3", 151936, QWEN | THINKING), "Qwen3-0.6B"),
+        (large("qwen35", 248320, {}), "Qwen3.5-0.8B"),
+        (large("llama", 128256, LLAMA | {128010: "<|python_tag|>"}), "Llama-3.2-1B"),
+        (large("gemma3", 262208, {}, GEMMA), "gemma-3-270m"),
+        (large("llama", 131072, {3: "[INST]", 17: "[SYSTEM_PROMPT]"}), "Mistral-Small"),
+        (large("deepseek2", 129280, DEEPSEEK), "DeepSeek-R1-DRAFT"),
+        (large("qwen2", 152064, DISTILLED), "DeepSeek-R1-Distill-Qwen-1.5B"),
+        (large("glm4moe", 151552, {}), "GLM-4.5-DRAFT"),
+    ],
+)
+def test_families_are_known(facts: Facts, wanted: str) -> None:
+    """A 7B model of each family has a draft to fetch, the smallest first, those of unknown size last."""
+    found = known_drafts(facts, load_manifest())
+    assert any(wanted in candidate.name for candidate in found)
+    sizes = [candidate.size or facts.size for candidate in found]
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(large("llama", 32000, {}), id="an older llama"),
+        pytest.param(large("llama", 128256, LLAMA | {128010: "<|reserved_special_token_5|>"}), id="Llama 3.0"),
+        pytest.param(large("llama", 128256, {128000: "<begin of sentence>"}), id="R1 distilled to Llama"),
+        pytest.param(large("qwen2", 152064, {151643: "<end of sentence>"}), id="other words in Qwen 2.5's place"),
+        pytest.param(large("deepseek2", 163840, {}, name="Kimi K2.7 Code"), id="a Kimi whose tokens are others"),
+        pytest.param(large("glm4", 151552, {}), id="GLM-4 has fewer tokens than GLM-4.5"),
+        pytest.param(large("qwen2", 152064, QWEN | THINKING), id="QwQ"),
+        pytest.param(large("llama", 131072, {3: "[INST]", 17: "<SPECIAL_17>"}), id="Mistral Nemo"),
+        pytest.param(large("gemma3", 262208, {}, "another"), id="other words of that size"),
+        pytest.param(large("deepseek2", 102400, DEEPSEEK), id="DeepSeek V2"),
+        pytest.param(large("gpt-oss", 201088, {}), id="a head is made for one size, which no name tells"),
+        pytest.param(large("gemma4", 262144, {}, name="Gemma 4 7B"), id="a size without a head"),
+    ],
+)  # fmt: skip
+def test_another_family_has_none_of_theirs(facts: Facts) -> None:
+    """Architecture and size are not enough: llama.cpp's test would refuse the pair once it is here."""
+    assert known_drafts(facts, load_manifest()) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (large("deepseek2", 163840, {}, name="Kimi K2 Instruct 0905"), "Kimi-K2-Instruct-DRAFT"),
+        (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek V3 0324"), "DeepSeek-V3-DRAFT"),
+        (large("deepseek2", 129280, DEEPSEEK, name="DeepSeek R1 0528"), "DeepSeek-R1-DRAFT-0.6B"),
+        (large("qwen3moe", 151936, QWEN | THINKING, name="Qwen3 Coder 30B A3B"), "Qwen3-Coder"),
+    ],
+)
+def test_what_was_made_for_a_model_goes_first(facts: Facts, wanted: str) -> None:
+    assert wanted in known_drafts(facts, load_manifest())[0].name
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("gpt-oss-20b", ["eagle3-gpt-oss-20b"]),
+        ("Gemma 4 26B A4B It", ["mtp-gemma-4-26B-A4B", "dflash-gemma-4-26B-A4B"]),
+        ("gemma-4-E4B-it", ["mtp-gemma-4-E4B"]),
+    ],
+)
+def test_heads_are_for_one_size(name: str, wanted: list[str]) -> None:
+    architecture = "gpt-oss" if name.startswith("gpt") else "gemma4"
+    found = known_drafts(large(architecture, 262144, {}, name=name), load_manifest())
+    assert len(found) == len(wanted)
+    assert all(any(text in c.name for c in found) for text in wanted)
+
+
+def test_a_fetched_head_is_taken(home: Path) -> None:
+    """Wherever it lies: it was made for this model, whatever its vocabulary says."""
+    target = made(home / "target.gguf", n_layer=40)
+    facts = facts_of(target)
+    assert facts is not None
+    assert facts.vocabulary is not None
+    tiny_eagle.write(home / "elsewhere.gguf")
+    add(home / "elsewhere.gguf")
+    draft = FamilyDraft("elsewhere", 0, "MIT")
+    family = Family("Tiny", ("llama",), (), (draft,), {}, (facts.vocabulary.upto,))
+    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
+    assert names_of(target) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
+        assert names_of(target) == ["elsewhere"]
+
+
+FAMILIES = "gpt-oss Gemma_4 Gemma_3n Qwen3-Next GLM-4 Phi-4 Llama_4 Granite_4 SmolLM3 OLMo Mistral_v0.3 DeepSeek_V3 Kimi"
+
+
+@pytest.mark.parametrize("name", [text.replace("_", " ") for text in FAMILIES.split()])
+def test_every_family_is_listed(name: str) -> None:
+    assert any(family.name.startswith(name) for family in load_manifest().family)
+
+
+def test_every_draft_has_its_source() -> None:
+    """The page or thread that names it; and its memory is more than its file's size."""
+    drafts = [draft for family in load_manifest().family for draft in family.drafts]
+    assert all(draft.source.startswith("https://") for draft in drafts)
+    assert all(not draft.memory or draft.memory > draft.size > 0 for draft in drafts)
+
+
+def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = made(home / "target.gguf", n_layer=8)
+    family = Family("Tiny", ("llama",), (), (), note="it is small")
+    manifest = msgspec.structs.replace(load_manifest(), family=(family,))
+    monkeypatch.setattr("pyspec.hub.drafts.load_manifest", lambda: manifest)
+    wanted = (
+        "no GGUF draft is known for Tiny (it is small); lookup drafts repeated text without one"
+    )
+    assert without_drafts(target) == wanted
+
+
+def test_what_is_known_runs_as_it_is() -> None:
+    """A checkpoint that has to be converted first is no draft to fetch; each has a licence."""
+    drafts = [draft for family in load_manifest().family for draft in family.drafts]
+    assert all("gguf" in draft.model.lower() for draft in drafts)
+    assert all(draft.licence for draft in drafts)
+
+
+def test_known_targets_are_of_their_family(smollm2: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default target is known by the numbers of its own header."""
+    facts = facts_of(Path(smollm2))
+    assert facts is not None
+    assert [f.name for f in load_manifest().family if is_of(facts, f)] == ["SmolLM2"]
+
+
+def test_a_start_does_not_wait_for_every_header(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many files that were never looked into, the smallest are looked into and the rest is left for later."""
+    target = made(home / "target.gguf", n_layer=8)
+    for n in range(4):
+        made(home / f"other{n}.gguf", n_layer=1, tokens=[*tiny.TOKENS[:-1], str(n)])
+    made(home / "fits.gguf", n_layer=2)
+    times = iter(range(100))
+    monkeypatch.setattr("pyspec.hub.drafts.TIMEOUT_S", 0.05)
+    monkeypatch.setattr("pyspec.hub.drafts.monotonic", lambda: 0.2 * next(times))
+    assert names_of(target) == []
+    monkeypatch.setattr("pyspec.hub.drafts.monotonic", lambda: 0.0)
+    assert names_of(target) == ["fits"]
+
+
+def test_equal_tokens_are_known_by_their_hash(home: Path) -> None:
+    """Files of one vocabulary, also of a few tokens more; none of another text or beginning; what is no model is not known."""
+    target = made(home / "target.gguf", n_layer=2)
+    others = {
+        "same": {},
+        "text": {"tokens": [*tiny.TOKENS[:-1], "#"]},
+        "more": {"tokens": [*tiny.TOKENS, "[PAD32]"]},
+        "begins": {"adds": (True, False)},
+    }
+    found = {
+        name
+        for name, o in others.items()
+        if facts_if_same_tokens(target, made(home / f"{name}.gguf", **o))
+    }
+    assert found == {"same", "more"}
+    (home / "junk.gguf").write_bytes(b"junk")
+    assert not facts_if_same_tokens(target, home / "junk.gguf")

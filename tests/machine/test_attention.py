@@ -1,0 +1,216 @@
+"""Whether flash attention pays is measured for a shape of heads, kept for this machine, and followed by class and batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import llama_cpp
+import pytest
+from helpers import tiny
+
+from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.engine.target import TargetLlama
+from pyspec.gguf.shape import shape_of
+from pyspec.llama.speculative import SpeculativeLlama
+from pyspec.machine import attention
+from pyspec.machine.attention import DEEPEST, Times, Window, flash_pays, weigh
+from pyspec.machine.toy import Heads
+
+HEADS = Heads(4, 2, 8, 8)
+ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What the measurement finds behind every depth, and what it was asked."""
+    found, asked = [Times((1.0, 1.0), (1.0, 0.5))], []
+
+    def measure(*what):
+        asked.append(what)
+        return found[0] and dict.fromkeys(what[1], found[0])
+
+    monkeypatch.setattr(attention, "_measure", measure)
+    return found, asked
+
+
+# -- the measurement ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depths", [[1], [64], [64, 600]])
+def test_a_toy_is_timed(depths):
+    times = attention._measure(HEADS, depths, 1)
+    assert list(times) == depths
+    assert all(ms > 0.0 for each in times.values() for pair in each for ms in pair)
+
+
+def test_impossible_heads_are_not_timed():
+    """llama.cpp makes no model of them."""
+    assert attention._measure(Heads(3, 2, 7, 8), [8], 1) is None
+
+
+def test_without_room_nothing_is_timed(monkeypatch):
+    """Ggml ends the process if an allocation fails."""
+    monkeypatch.setattr(attention, "address_space_left", lambda: 1 << 20)
+    assert attention._measure(HEADS, [8], 1) is None
+
+
+@pytest.mark.parametrize(
+    ("depth", "chunk", "row", "on"),
+    [
+        (4000, (30.0, 37.0), (2.0, 0.5), False),  # rows through all cells alone, as AMX has it
+        (1000, (15.0, 25.0), (0.2, 0.18), True),  # a slow product without it, as on AVX2
+        (64, (1.0, 2.0), (0.1, 0.1), True),
+        (64, (1.0, 1.0), (0.1, 0.1), True),  # llama.cpp's own choice between equals
+    ],
+)
+def test_reading_and_answering_are_weighed(depth, chunk, row, on):
+    flash, without = weigh({depth: Times(chunk, row)}, Window(), swa_full=True)
+    assert (flash <= without) is on
+
+
+def test_a_prompt_as_deep_as_the_context_is_read():
+    """In chunks that on average see half of it, and an answer of 128 tokens sees all."""
+    times = {1024: Times((8.0, 4.0), (0.25, 0.5))}
+    assert weigh(times, Window(), swa_full=True) == (4 * 8 / 2 + 32, 4 * 4 / 2 + 64)
+
+
+def test_a_window_spares_flash_attention_what_it_hides():
+    """Without it, rows look at all cells that are kept."""
+    times = {512: Times((1.0, 1.0), (1.0, 1.0)), 4096: Times((8.0, 8.0), (8.0, 8.0))}
+    all_ = weigh(times, Window(), swa_full=True)
+    assert all_[0] == all_[1]
+    on, off = weigh(times, Window(512, 0.75), swa_full=True)
+    assert (on < all_[0], off) == (True, all_[1])
+    on, off = weigh(times, Window(512, 0.75), swa_full=False)
+    assert on == off < all_[0]
+
+
+# -- what is asked and kept --------------------------------------------------------------------------------------------
+
+
+def test_it_is_measured_once(tiny_target, measured):
+    assert [flash_pays(shape_of(tiny_target), 512, 1) for _ in range(3)] == [False] * 3
+    assert len(measured[1]) == 1
+
+
+@pytest.mark.parametrize("what", ["depth", "threads", "processor", "windows"])
+def test_what_may_change_it_is_measured_again(tiny_target, measured, monkeypatch, what):
+    flash_pays(shape_of(tiny_target), 512, 1)
+    if what == "processor":
+        other = attention.this_machine()._replace(realpath="another")
+        monkeypatch.setattr(attention, "this_machine", lambda: other)
+    full = what != "windows"
+    flash_pays(
+        shape_of(tiny_target),
+        500 if what == "depth" else 512,
+        1 + (what == "threads"),
+        swa_full=full,
+    )
+    assert len(measured[1]) == 2
+
+
+def test_two_files_of_one_shape_share_it(tmp_path, measured):
+    for name in ("a.gguf", "b.gguf"):
+        flash_pays(shape_of(tiny.write(tmp_path / name)), 512, 1)
+    assert len(measured[1]) == 1
+
+
+@pytest.mark.parametrize(("n_ctx", "depth"), [(0, 4096), (100, 100), (1 << 14, DEEPEST)])
+def test_it_is_timed_behind_the_context(tiny_target, measured, n_ctx, depth):
+    """0 tokens of context are llama.cpp's word for those of training; very deep ones are not read."""
+    flash_pays(shape_of(tiny_target), n_ctx, 1)
+    assert measured[1][0][1] == [depth]
+
+
+@pytest.mark.parametrize(("n_ctx", "depths"), [(256, [64, 256]), (32, [32])])
+def test_windows_are_timed_as_well(tmp_path, measured, n_ctx, depths):
+    shape = shape_of(tiny.write(tmp_path / "m.gguf"))._replace(window=Window(64, 0.75))
+    flash_pays(shape, n_ctx, 1)
+    assert measured[1][0][1] == depths
+
+
+def test_what_cannot_be_timed_has_flash_attention(tiny_target, measured):
+    """And is tried again."""
+    measured[0][0] = None
+    assert [flash_pays(shape_of(tiny_target), 512, 1) for _ in range(2)] == [True] * 2
+    assert len(measured[1]) == 2
+
+
+def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypatch):
+    """Without flash attention, the scores of a micro-batch lie in memory."""
+    monkeypatch.setattr(attention, "machine_memory", lambda: 1 << 20)
+    assert flash_pays(shape_of(tiny_target), 16, 1, n_ubatch=16) is False
+    assert flash_pays(shape_of(tiny_target), 1 << 20, 1) is True
+
+
+# -- who follows it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def found(monkeypatch):
+    def set_(flash):
+        for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
+            monkeypatch.setattr(f"{module}.flash_pays", lambda *_given, **_more: flash)
+
+    return set_
+
+
+@pytest.mark.parametrize(
+    ("options", "flash", "kind"),
+    [
+        ({}, False, OFF),
+        ({}, True, ON),
+        ({"flash_attn": True}, False, ON),
+        ({"flash_attn": False}, True, OFF),
+    ],
+)
+def test_the_class_follows_it(tiny_target, found, options, flash, kind):
+    found(flash)
+    with SpeculativeLlama(str(tiny_target), draft="none", n_threads=1, **options) as llm:
+        assert llm.context_params.flash_attn_type == kind
+        assert llm.create_completion("ab", max_tokens=3)["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "options"),
+    [((), {"type_v": llama_cpp.GGML_TYPE_Q8_0}), (("a card",), {}), ((), {"embedding": True})],
+)
+def test_where_there_is_no_choice_it_is_on(tiny_target, found, chosen, options):
+    """A quantised V cache needs it, cards are faster with it, and embeddings are no answers."""
+    found(flash=False)
+    target = SimpleNamespace(_chosen=chosen)
+    given = {"flash_attn": "auto", "n_ctx": 64, "n_threads": 1, **options}
+    assert TargetLlama._flash(target, tiny_target, given)
+
+
+@pytest.mark.parametrize(
+    ("n_slots", "layout", "kind"),
+    [(1, Layout(64), OFF), (4, Layout(256, 64), OFF), (2, Layout(128), OFF), (4, Layout(256), ON)],
+)
+def test_contexts_follow_it(tiny_target, found, n_slots, layout, kind):
+    """But where many share a pool, whose cells each row would look at."""
+    found(flash=False)
+    models = Models(str(tiny_target), "none", "none", n_threads=1)
+    contexts = Contexts(models, n_slots, 64, layout)
+    assert models.target.context_params.flash_attn_type == kind
+    contexts.close()
+    models.close()
+
+
+@pytest.mark.parametrize(("flash", "kind"), [(True, ON), (False, OFF)])
+def test_contexts_have_what_was_asked_for(tiny_target, found, flash, kind):
+    found(not flash)
+    models = Models(str(tiny_target), "none", "none", n_threads=1, flash_attn=flash)
+    contexts = Contexts(models, 1, 64, Layout(64))
+    assert models.target.context_params.flash_attn_type == kind
+    contexts.close()
+    models.close()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "streams"), [(True, (False, False, True)), (False, (False, True, True))]
+)
+def test_streams_are_for_more_than_may_draft(cpu, streams):
+    """On a CPU; on a device for all, as llama.cpp's server assumes."""
+    models = SimpleNamespace(on_cpu=cpu)
+    assert tuple(Models.streams_pay(models, n) for n in (1, 2, 3)) == streams

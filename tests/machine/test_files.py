@@ -1,0 +1,177 @@
+"""Files: hashes remembered for one state of them, texts refused with the place, and what is written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspec.errors import InputEncoding, ModelNotFound
+from pyspec.machine import files
+from pyspec.machine.files import file_sha256, parts_of, recall, remember, stamp, utf8, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
+    """The hash equals hashlib's over the whole file, also for files longer than one chunk."""
+    path = tmp_path / "f"
+    path.write_bytes(b"abc" * 700_000)
+    assert file_sha256(path) == hashlib.sha256(b"abc" * 700_000).hexdigest()
+
+
+def test_second_hash_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    first = file_sha256(path)
+
+    def refuse(_: Path) -> str:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(files, "_hash", refuse)
+    assert file_sha256(path) == first
+
+
+def test_same_size_and_new_bytes_are_noticed(tmp_path: Path) -> None:
+    """A rewritten file of the same size has another modification time and is hashed again."""
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    old = file_sha256(path)
+    path.write_bytes(b"abd")
+    os.utime(path, ns=(1, 1))
+    assert file_sha256(path) != old
+
+
+def test_fact_belongs_to_one_kind(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    remember("colour", stamp(path), "red")
+    assert (recall("colour", stamp(path)), recall("taste", stamp(path))) == ("red", None)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"stamp": 1}', "null", "[" * 100_000])
+def test_damaged_record_is_forgotten(content: str, tmp_path: Path, own_cache: Path) -> None:
+    """A torn or foreign record counts as none."""
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    remember("colour", stamp(path), "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.write_text(content)
+    assert recall("colour", stamp(path)) is None
+
+
+@pytest.mark.parametrize("there", [b"{", b"\xff", rb'"\ud800"', b"[" * 100_000, b"5", None])
+def test_damage_is_said_once_and_written_anew(
+    there: bytes | None, tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a FIFO in place of the file, which is not waited for but stays."""
+    at = stamp(_written(tmp_path / "f"))
+    remember("colour", at, "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.unlink()
+    os.mkfifo(record) if there is None else record.write_bytes(there)
+    assert [recall("colour", at) for _ in range(2)] == [None, None]
+    (said,) = caplog.messages
+    assert f"{record} is damaged" in said
+    remember("colour", at, "blue")
+    assert recall("colour", at) == (None if there is None else "blue")
+
+
+def test_a_changed_byte_is_damage_wherever_it_is(tmp_path: Path, own_cache: Path) -> None:
+    """A fact that still parses would be believed."""
+    at = stamp(_written(tmp_path / "f"))
+    remember("colour", at, "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.write_bytes(record.read_bytes().replace(b"red", b"rad"))
+    assert recall("colour", at) is None
+
+
+def test_records_of_earlier_versions_are_read(tmp_path: Path, own_cache: Path) -> None:
+    """They have no sum."""
+    at = stamp(_written(tmp_path / "f"))
+    remember("colour", at, "red")
+    (record,) = (own_cache / "facts").iterdir()
+    record.write_text(json.dumps({"stamp": list(at), "fact": "red"}))
+    assert recall("colour", at) == "red"
+
+
+def test_facts_of_paths_that_are_no_utf8(tmp_path: Path) -> None:
+    at = stamp(_written(tmp_path / os.fsdecode(b"\xff")))
+    remember("colour", at, "red")
+    assert recall("colour", at) == "red"
+
+
+def _written(path: Path) -> Path:
+    path.write_bytes(b"abc")
+    return path
+
+
+def test_cache_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a usable cache folder the hash is found all the same."""
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    monkeypatch.setenv("PYSPEC_CACHE", str(path / "below-a-file"))
+    assert file_sha256(path) == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    """A file that is not there is ModelNotFound."""
+    with pytest.raises(ModelNotFound, match="absent"):
+        file_sha256(tmp_path / "absent")
+
+
+# -- reading and writing -----------------------------------------------------------------------------------------------
+
+
+def test_text_loses_its_mark_and_its_carriage_returns():
+    assert utf8(b"\xef\xbb\xbfone\r\ntwo", "a.txt") == "one\ntwo"
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_place():
+    with pytest.raises(InputEncoding, match=r"a\.txt is not UTF-8 at byte 4, line 2"):
+        utf8(b"one\n\xc3\xff", "a.txt")
+
+
+def test_file_is_replaced(tmp_path):
+    """All chunks, one after another, and nothing else in the folder."""
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    write_whole(path, iter([b"new", b"", b"er"]))
+    assert path.read_bytes() == b"newer"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_failure_leaves_the_old_file(tmp_path):
+    """Also one in the middle of the content; the temporary file is gone."""
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+
+    def chunks():
+        yield b"ne"
+        raise OSError(28, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        write_whole(path, chunks())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_keeps_its_name(tmp_path):
+    """As a device would: it is somebody's, and no file to be replaced."""
+    os.mkfifo(tmp_path / "out")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_whole(tmp_path / "out", [b"new"])
+    assert (tmp_path / "out").is_fifo()
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_a_name_of_very_many_parts_is_a_name(tmp_path: Path) -> None:
+    """Looking for a hundred thousand files would take as long as somebody likes."""
+    few, many = tmp_path / "m-00001-of-00003.gguf", tmp_path / "m-00001-of-99999.gguf"
+    assert [len(parts_of(few)), parts_of(many)] == [3, [many]]

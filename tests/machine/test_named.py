@@ -1,0 +1,62 @@
+"""Files that users name: regular ones of a limited size, at every place that opens one."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from measure.questions import load_questions
+from measure.simulate import load_rounds
+
+from pyspec.cli.server_options import _keys_in
+from pyspec.cli.streams import file_text, prompt_text
+from pyspec.errors import PyspecError
+from pyspec.machine.files import read_named
+from pyspec.text.sources import choose
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "chat template": lambda path: choose({}, str(path)),
+    "grammar": file_text,
+    "prompt": lambda path: prompt_text(None, path, 100),
+    "keys": lambda path: _keys_in(str(path)),
+    "questions": load_questions,
+    "rounds": load_rounds,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_is_refused(reader: str, tmp_path: Path) -> None:
+    """It would be waited for without end."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PyspecError, match="regular file"):
+        READERS[reader](tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_device_is_refused(reader: str) -> None:
+    with pytest.raises(PyspecError, match="regular file"):
+        READERS[reader](Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("reader", ["chat template", "grammar", "keys", "questions"])
+def test_a_huge_file_is_refused(reader: str, tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 36)
+    with pytest.raises(PyspecError, match="larger"):
+        READERS[reader](tmp_path / "huge")
+
+
+def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert read_named(tmp_path / "a", 3) == b"abc"
+    with pytest.raises(OSError, match="larger than 2"):
+        read_named(tmp_path / "a", 2)
+
+
+def test_rounds_are_read_back(tmp_path: Path) -> None:
+    (tmp_path / "r").write_bytes(gzip.compress(b"x"))
+    with pytest.raises(PyspecError, match="--rounds"):
+        load_rounds(tmp_path / "r")

@@ -1,0 +1,382 @@
+"""Folders laid out as ollama, LM Studio, the Hugging Face cache and llama.cpp lay them out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from helpers.make_gguf import tiny_llama
+from helpers.sources import modules
+
+from pyspec.errors import ModelInvalid, ModelNotFound, OptionError
+from pyspec.gguf.header import check_adapter, facts_of
+from pyspec.hub.locate import add, find_here, found_here, names, remove, resolve
+from pyspec.hub.sources import load_manifest
+from pyspec.machine.files import models_dir
+from pyspec.machine.others import found_elsewhere, name_of, owners_name, quant_of
+
+VARIABLES = (
+    "OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME",
+)  # fmt: skip
+TINY = tiny_llama().build()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home without anybody's environment."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "pyspec-cache"))
+    return tmp_path
+
+
+def ollama(
+    root: Path, name: str, raw: bytes = TINY, where: str = "registry.ollama.ai/library"
+) -> Path:
+    """What `ollama pull NAME:TAG` leaves: a manifest and blobs."""
+    digest = hashlib.sha256(raw).hexdigest()
+    blob = root / "blobs" / f"sha256-{digest}"
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(raw)
+    model, tag = name.split(":")
+    manifest = root / "manifests" / where / model / tag
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    layers = [
+        {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3},
+        {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": len(raw)},
+    ]  # fmt: skip
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    return blob
+
+
+def lm_studio(root: Path, repo: str = "maker/toy-GGUF", file: str = "toy-Q4_K_M.gguf") -> Path:
+    """What LM Studio leaves: PUBLISHER/REPOSITORY/FILE."""
+    path = root / repo / file
+    path.parent.mkdir(parents=True)
+    path.write_bytes(TINY)
+    (path.parent / f"mmproj-{file}").write_bytes(b"x")
+    return path
+
+
+def hugging_face(root: Path, repo: str = "maker/toy-GGUF", file: str = "toy-Q4_K_M.gguf") -> Path:
+    """What the hub's client leaves: a blob, and a snapshot that links to it."""
+    folder = root / f"models--{repo.replace('/', '--')}"
+    blob = folder / "blobs" / hashlib.sha256(TINY).hexdigest()
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(TINY)
+    path = folder / "snapshots" / ("f" * 40) / file
+    path.parent.mkdir(parents=True)
+    path.symlink_to(os.path.relpath(blob, path.parent))
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("f" * 40)
+    return path
+
+
+def llama_cpp(root: Path, *, manifest: bool) -> Path:
+    """What `llama-cli -hf` leaves, with the older or the newer record beside it."""
+    root.mkdir(parents=True)
+    path = root / "maker_toy-GGUF_toy-Q4_K_M.gguf"
+    path.write_bytes(TINY)
+    if manifest:
+        (root / "manifest=maker=toy-GGUF=Q4_K_M.json").write_text("{}")
+    else:
+        url = "https://hub.example/maker/toy-GGUF/resolve/main/toy-Q4_K_M.gguf"
+        (root / f"{path.name}.json").write_text(json.dumps({"url": url}))
+    return path
+
+
+@pytest.mark.parametrize("name", ["toy:135m", "TOY:135m", "registry.ollama.ai/library/toy:135m"])
+def test_ollama_by_the_name_it_has_there(home: Path, name: str) -> None:
+    """NAME:TAG is the blob its manifest names."""
+    blob = ollama(home / ".ollama/models", "toy:135m")
+    assert resolve(name) == blob
+
+
+def test_a_file_of_ollamas_is_known_by_its_name(home: Path) -> None:
+    """Its own is a hash. Wherever the folder lies: the path alone tells."""
+    assert name_of(ollama(home / "anywhere", "toy:135m")) == "toy:135m"
+
+
+def test_of_several_names_the_one_that_says_most(home: Path) -> None:
+    """`latest` may be another one tomorrow."""
+    for name in ("toy:latest", "toy:tiny"):
+        blob = ollama(home / ".ollama/models", name)
+    assert name_of(blob) == "toy:tiny"
+
+
+def test_a_blob_that_nothing_names_keeps_its_own(home: Path) -> None:
+    """Its manifest was removed: there is nothing else to call it by."""
+    blob = ollama(home / "ollama", "toy:135m")
+    (home / "ollama/manifests/registry.ollama.ai/library/toy/135m").unlink()
+    assert (owners_name(blob), name_of(blob)) == ("", blob.name)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("maker--toy-GGUF--" + "a" * 40 + "--toy-Q4_K_M.gguf", "maker/toy-GGUF:Q4_K_M"),
+        ("maker--toy-GGUF--" + "a" * 40 + "--sub--toy-draft-Q8_0.gguf", "maker/toy-GGUF/sub/toy-draft-Q8_0.gguf"),
+        ("toy-135m-q4_0.gguf", "toy-135m-q4_0"),
+        ("toy-00001-of-00003.gguf", "toy"),
+    ],
+)  # fmt: skip
+def test_a_file_of_our_cache_is_known_by_its_name(home: Path, file: str, name: str) -> None:
+    """One of the hub's by OWNER/REPO:TYPE, as it was asked for; others by their own."""
+    assert name_of(home / "pyspec-cache/models" / file) == name
+
+
+def test_a_file_of_the_hubs_cache_is_known_by_its_name(home: Path) -> None:
+    """As `pyspec models` lists it."""
+    assert name_of(hugging_face(home / "hub")) == "maker/toy-GGUF:Q4_K_M"
+
+
+def test_dashes_elsewhere_mean_nothing(home: Path) -> None:
+    """A user's own file keeps its name, whatever that looks like."""
+    assert name_of(home / "a--b--c--d.gguf") == "a--b--c--d"
+
+
+def test_a_refusal_names_a_file_of_ollamas(home: Path) -> None:
+    """Nobody finds a hash among their models."""
+    blob = ollama(home / "ollama", "toy:135m")
+    with pytest.raises(ModelInvalid, match=r"toy:135m.: this is not a LoRA adapter"):
+        check_adapter(blob)
+
+
+def test_no_module_calls_a_target_by_its_file() -> None:
+    """One of ollama's is called sha256-...: `name_of` is asked everywhere."""
+    assert [
+        p.name
+        for p in modules().values()
+        if re.search(r"model_path\)\.(stem|name)\b", p.read_text())
+    ] == []
+
+
+def test_latest_needs_no_tag(home: Path) -> None:
+    blob = ollama(home / ".ollama/models", "toy:latest")
+    assert resolve("toy") == resolve("toy:latest") == blob
+
+
+def test_models_of_users_and_of_the_hub_in_ollama(home: Path) -> None:
+    """Those names have a slash; they are found before the hub is asked."""
+    root = home / ".ollama/models"
+    mine = ollama(root, "toy:1b", where="registry.ollama.ai/somebody")
+    hubs = ollama(root, "toy-GGUF:Q4_K_M", TINY + b"\0" * 32, where="hf.co/maker")
+    assert resolve("somebody/toy:1b") == mine
+    assert resolve("hf.co/maker/toy-GGUF:Q4_K_M") == resolve("maker/toy-GGUF:Q4_K_M") == hubs
+
+
+def test_ollamas_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OLLAMA_MODELS moves the folder; the usual one is then not looked at."""
+    ollama(home / ".ollama/models", "old:1b")
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere"))
+    blob = ollama(home / "elsewhere", "toy:1b", TINY + b"\0" * 32)
+    assert [found.name for found in found_elsewhere()] == ["toy:1b"]
+    assert resolve("toy:1b") == blob
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"layers": 3}', '{"layers": [1, {"mediaType": 2}]}', "[" * 100000]
+)
+def test_a_manifest_that_is_none(home: Path, text: str) -> None:
+    """It names no model, and others are found all the same."""
+    root = home / ".ollama/models"
+    ollama(root, "toy:1b")
+    (root / "manifests/registry.ollama.ai/library/toy/bad").write_text(text)
+    assert [found.name for found in found_elsewhere()] == ["toy:1b"]
+
+
+def test_a_digest_is_no_path(home: Path) -> None:
+    """A manifest cannot point outside the blobs."""
+    root = home / ".ollama/models"
+    ollama(root, "toy:1b")
+    manifest = root / "manifests/registry.ollama.ai/library/toy/1b"
+    manifest.write_text(manifest.read_text().replace("sha256:", "../../sha256:"))
+    assert found_elsewhere() == []
+
+
+@pytest.mark.parametrize("name", ["toy-Q4_K_M", "toy-Q4_K_M.gguf", "maker/toy-GGUF", "maker/toy-GGUF:Q4_K_M",
+                                  "maker/toy-GGUF:q4_k_m", "toy-GGUF", "toy", "maker/toy-GGUF/toy-Q4_K_M.gguf",
+                                  "hf:maker/toy-GGUF/toy-Q4_K_M.gguf",
+                                  "https://huggingface.co/maker/toy-GGUF/blob/main/toy-Q4_K_M.gguf"])  # fmt: skip
+@pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "llama.cpp, older"])
+def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> None:
+    made = {
+        "LM Studio": lambda: lm_studio(home / ".lmstudio/models"),
+        "Hugging Face": lambda: hugging_face(home / ".cache/huggingface/hub"),
+        "llama.cpp": lambda: llama_cpp(home / ".cache/llama.cpp", manifest=True),
+        "llama.cpp, older": lambda: llama_cpp(home / ".cache/llama.cpp", manifest=False),
+    }[program]()
+    assert resolve(name) == made
+    assert [found.origin for found in found_elsewhere()] == [program.partition(",")[0]]
+
+
+@pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "pyspec"])
+@pytest.mark.parametrize("missing", [0, 1, 2, None])
+def test_a_split_model_without_a_part_is_not_listed(
+    home: Path, program: str, missing: int | None
+) -> None:
+    folder, name = {
+        "LM Studio": (home / ".lmstudio/models/maker/big-GGUF", "big"),
+        "Hugging Face": (
+            home / ".cache/huggingface/hub/models--maker--big-GGUF/snapshots/ab",
+            "big",
+        ),
+        "llama.cpp": (home / ".cache/llama.cpp", "maker_big-GGUF_big"),
+        "pyspec": (models_dir(), f"maker--big-GGUF--{'a' * 40}--big"),
+    }[program]
+    folder.mkdir(parents=True)
+    for i in range(3):
+        if i != missing:
+            (folder / f"{name}-0000{i + 1}-of-00003.gguf").write_bytes(TINY)
+    found = [
+        found.origin for found, _, _ in found_here(load_manifest()) if "big" in found.path.name
+    ]
+    assert found == ([program] if missing is None else [])
+
+
+def test_lm_studio_may_have_moved(home: Path) -> None:
+    (home / ".lmstudio-home-pointer").write_text(str(home / "studio"))
+    (home / "studio").mkdir()
+    (home / "studio/settings.json").write_text(json.dumps({"downloadsFolder": str(home / "big")}))
+    path = lm_studio(home / "big")
+    assert resolve("toy-Q4_K_M") == path
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [
+        ("HF_HOME", "hub"),
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ],
+)
+def test_the_hubs_variables(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str
+) -> None:
+    """Each moves the cache as the hub's client has it."""
+    monkeypatch.setenv(variable, str(home / "moved"))
+    made = hugging_face(home / "moved" / below)
+    assert resolve("toy") == made
+
+
+def test_llama_cpps_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(home / "moved"))
+    made = llama_cpp(home / "moved", manifest=True)
+    assert resolve("toy") == made
+
+
+def test_a_repository_of_several_types(home: Path) -> None:
+    root = home / ".lmstudio/models"
+    for kind in ("Q8_0", "Q4_K_M", "F16"):
+        lm_studio(root / kind, "maker/toy-GGUF", f"toy-{kind}.gguf")
+        (root / "maker/toy-GGUF").mkdir(parents=True, exist_ok=True)
+        (root / kind / f"maker/toy-GGUF/toy-{kind}.gguf").rename(
+            root / f"maker/toy-GGUF/toy-{kind}.gguf"
+        )
+    assert resolve("maker/toy-GGUF").name == "toy-Q4_K_M.gguf"
+    assert resolve("maker/toy-GGUF:f16").name == "toy-F16.gguf"
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
+        ("Llama-3.2-1B-Instruct-f16.gguf", "F16"), ("x.Q4_1.gguf", "Q4_1"), ("x-IQ2_XXS.gguf", "IQ2_XXS"),
+        ("x-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"), ("x-BF16-00001-of-00002.gguf", "BF16"), ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("model.gguf", ""), ("Qwen3-0.6B.gguf", ""),
+    ],
+)  # fmt: skip
+def test_types_in_file_names(file: str, wanted: str) -> None:
+    assert quant_of(file) == wanted
+
+
+def test_a_folder_that_cannot_be_read(home: Path) -> None:
+    """It has no models; the others do."""
+    root = home / ".lmstudio/models"
+    path = lm_studio(root)
+    (root / "loop").symlink_to(root)
+    (root / "gone.gguf").symlink_to(home / "nowhere")
+    assert resolve("toy-Q4_K_M") == path
+
+
+def test_added_files_have_names(home: Path) -> None:
+    """`add` names a file, `rm` forgets the name and leaves the file."""
+    path = home / "my.gguf"
+    path.write_bytes(TINY)
+    assert add(path).name == "my"
+    add(path, "other:1b")
+    assert resolve("my") == resolve("other:1b") == path
+    assert {"my", "other:1b"} <= set(names())
+    assert "stays" in remove("my")
+    assert path.exists()
+    assert remove("my").startswith("removed the name other:1b;")  # its stem is a name as well
+    with pytest.raises(ModelNotFound):
+        resolve("other")
+
+
+def test_a_name_whose_file_is_gone_says_so(home: Path) -> None:
+    """It is no unknown name: it can be removed."""
+    path = home / "my.gguf"
+    path.write_bytes(TINY)
+    add(path)
+    path.unlink()
+    with pytest.raises(ModelNotFound, match=r"is gone.*models rm my"):
+        resolve("my")
+
+
+def test_what_cannot_be_added(home: Path) -> None:
+    """No model, no name, or a name that is taken."""
+    ollama(home / ".ollama/models", "toy:1b")
+    path = home / "my.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelInvalid):
+        add(path)
+    path.write_bytes(TINY)
+    for name in ("../x", "", "toy:1b", "smollm2-eagle3"):
+        with pytest.raises(OptionError):
+            add(path, name or " ")
+
+
+def test_a_path_that_is_not_utf8_cannot_be_added(home: Path) -> None:
+    path = home / os.fsdecode(b"a\xff.gguf")
+    path.write_bytes(TINY)
+    with pytest.raises(OptionError, match="not UTF-8"):
+        add(path, "odd")
+
+
+def test_other_programs_models_are_left_to_them(home: Path) -> None:
+    """`rm` names the program that removes them."""
+    blob = ollama(home / ".ollama/models", "toy:1b")
+    with pytest.raises(OptionError, match="ollama rm toy:1b"):
+        remove("toy:1b")
+    assert blob.exists()
+    with pytest.raises(OptionError, match="a part of pyspec"):
+        remove("smollm2-eagle3")
+    with pytest.raises(ModelNotFound):
+        remove("nothing")
+
+
+def test_lists_say_what_a_file_is(home: Path) -> None:
+    """Origin, architecture, type and size come from folder and header."""
+    ollama(home / ".ollama/models", "toy:1b")
+    found = next(each for each, _, _ in found_here(load_manifest()) if each.name == "toy:1b")
+    assert found.origin == "ollama"
+    facts = facts_of(found.path)
+    assert facts is not None
+    assert (facts.architecture, facts.type, facts.size) == ("llama", "F32", len(TINY))
+
+
+def test_facts_are_found_out_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look reads no header, until the file changes."""
+    path = home / "my.gguf"
+    path.write_bytes(TINY)
+    first = facts_of(path)
+    monkeypatch.setattr("pyspec.gguf.header.parse_header", lambda _: pytest.fail("read again"))
+    assert facts_of(path) == first
+    assert find_here("nothing") is None
