@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from pyspec._version import __version__
     from pyspec.batch import Batch
     from pyspec.errors import PyspecError
-    from pyspec.llama.install import install, uninstall
-    from pyspec.llama.pieces import stream_text
-    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
+    from pyspec.llama.generation import stream_text
+    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama, install, uninstall
     from pyspec.lookup.drafters import Drafter, Proposal
     from pyspec.sampling.chain import Sampling
     from pyspec.sampling.verification import Margin, Strict
@@ -56,9 +55,9 @@ _HOMES = {
     "Strict": "sampling.verification",
     "Token": "text.tokens",
     "__version__": "_version",
-    "install": "llama.install",
-    "stream_text": "llama.pieces",
-    "uninstall": "llama.install",
+    "install": "llama.speculative",
+    "stream_text": "llama.generation",
+    "uninstall": "llama.speculative",
 }
 
 __all__ = [

@@ -87,10 +87,9 @@ class SpeculativeModel(llm.Model):  # type: ignore[misc]
             raise llm.ModelError(str(error)) from error
 
     def _answer(self, prompt: Any, response: Any, conversation: Any) -> Iterator[Any]:
-        from pyspec.cli.options import DraftOptions  # noqa: PLC0415
-        from pyspec.cli.sampler_options import SamplerOptions  # noqa: PLC0415
+        from pyspec.cli.options import DraftOptions, SamplerOptions  # noqa: PLC0415
         from pyspec.grammar.schemas import of_schema  # noqa: PLC0415
-        from pyspec.llama.pieces import stream_text  # noqa: PLC0415
+        from pyspec.llama.generation import stream_text  # noqa: PLC0415
         from pyspec.text.template import ChatTemplate  # noqa: PLC0415
 
         o = prompt.options

@@ -28,12 +28,12 @@ from pyspec.engine.profiles import PairMemory
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
-from pyspec.llama.arguments import file_of
 from pyspec.llama.prompt_cache import PromptFile
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.lengths import parse_length
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
+from pyspec.screen.progress import file_of
 from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")

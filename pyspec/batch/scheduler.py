@@ -31,7 +31,7 @@ from pyspec.engine.handle import PREFILL_CHUNK
 from pyspec.engine.parked import ParkedText, ParkedTexts
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
-from pyspec.lookup.text_index import TAIL
+from pyspec.lookup.memory import TAIL
 from pyspec.policy.policies import Policies
 from pyspec.policy.simple import LengthPolicy
 from pyspec.requests.records import failed

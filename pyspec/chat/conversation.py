@@ -16,8 +16,8 @@ from pyspec.engine.handle import Role
 from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import PyspecError
+from pyspec.llama.generation import stream_text
 from pyspec.llama.options import AnswerOptions
-from pyspec.llama.pieces import stream_text
 from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import file_sha256, known_sha256

@@ -15,8 +15,7 @@ from pyspec.errors import OptionError
 from pyspec.policy.lengths import parse_length
 from pyspec.sampling.limits import MAX_DRAFT, check_breakers
 from pyspec.sampling.noise import NOISES, Noise
-from pyspec.sampling.options import SamplerNumbers, numbers
-from pyspec.sampling.settings import DRY_BREAKERS, Sampling
+from pyspec.sampling.options import DRY_BREAKERS, SamplerNumbers, Sampling, numbers
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Margin, Strict, Verification
 

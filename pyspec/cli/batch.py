@@ -29,9 +29,9 @@ from pyspec.cli.options import (
     DraftOptions,
     MemoryOptions,
     ModelOptions,
+    SamplerOptions,
     SystemOptions,
 )
-from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.errors import Cancelled, OptionError
 from pyspec.hub.sources import load_manifest

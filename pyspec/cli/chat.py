@@ -29,9 +29,9 @@ from pyspec.cli.options import (
     DraftOptions,
     KeptOptions,
     ModelOptions,
+    SamplerOptions,
     ShownOptions,
 )
-from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import interruptible
 
 EXAMPLES = [

@@ -30,8 +30,8 @@ from pyspec.cli.options import (
     DialogueOptions,
     DraftOptions,
     ModelOptions,
+    SamplerOptions,
 )
-from pyspec.cli.sampler_options import SamplerOptions
 from pyspec.cli.streams import exit_code, file_text, prompt_text
 from pyspec.errors import OptionError
 from pyspec.llama.options import AnswerOptions

@@ -15,7 +15,7 @@ from weakref import ref
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.sampling.noise import Coupling, Noise, check_noise
-from pyspec.sampling.settings import Sampling
+from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin, Strict, Verification, check_rule
 
 if TYPE_CHECKING:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
@@ -15,10 +17,9 @@ from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
 from pyspec.engine.tensor_places import Overrides
-from pyspec.errors import EngineError
-from pyspec.llama.arguments import arguments_for_llama, file_of, more_samplers, signed_like
+from pyspec.errors import EngineError, OptionError
 from pyspec.llama.generation import Generation
-from pyspec.llama.options import OFF, Speculation, refuse_unknown
+from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
 from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
 from pyspec.machine.others import name_of
 from pyspec.machine.words import AUTO
@@ -27,7 +28,28 @@ from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
-from pyspec.screen.progress import busy
+from pyspec.screen.progress import busy, file_of
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
+
+
+def arguments_for_llama(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
+    return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
+
+
+def more_samplers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
+    values = {name: arguments[name] for name in MORE_SAMPLERS}
+    return {name: each for name, each in values.items() if each != getattr(Sampling, name)}
+
+
+def signed_like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
+    """Give a function the signature of `method`, for editors, type checkers and `inspect`."""
+    like: Any = wraps(method, assigned=(), updated=())
+    return cast("Callable[[Callable[..., Any]], _Method]", like)
+
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
@@ -391,3 +413,46 @@ _OWN_ARGUMENTS = (
     "devices", "draft_devices", "n_cpu_moe", "override_tensor", "draft_n_cpu_moe", "draft_override_tensor",
     "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
 )  # fmt: skip
+
+
+_defaults: dict[str, Any] | None = None
+
+
+class InstalledLlama(SpeculativeLlama):
+    """What `llama_cpp.Llama(...)` makes after `install`: the caller's arguments take precedence over those of `install`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.where_possible = "draft" not in kwargs  # an error only if a draft was named
+        super().__init__(*args, **{**(_defaults or {}), **kwargs})
+
+
+def _make(cls: type, *_args: object, **_kwargs: object) -> object:
+    ours = cls is llama_cpp.Llama and _defaults is not None
+    return object.__new__(InstalledLlama if ours else cls)
+
+
+def install(**defaults: Any) -> None:
+    """Make `llama_cpp.Llama(...)` return a `SpeculativeLlama`, also where the class was imported before.
+
+    Existing objects and other subclasses stay as they are. Calling it again replaces the defaults.
+
+    Args:
+        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
+
+    Raises:
+        OptionError: `SpeculativeLlama` has no such argument.
+    """
+    global _defaults  # noqa: PLW0603 - the class exists once per process
+    for name in defaults:
+        if name not in signature(SpeculativeLlama.__init__).parameters:
+            raise OptionError(
+                f"SpeculativeLlama has no argument {name!r}", "see help(SpeculativeLlama)"
+            )
+    _defaults = defaults
+    llama_cpp.Llama.__new__ = _make
+
+
+def uninstall() -> None:
+    """Make `llama_cpp.Llama(...)` return its own objects again."""
+    global _defaults  # noqa: PLW0603 - as above
+    _defaults = None

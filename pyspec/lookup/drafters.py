@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel
 
-from pyspec.lookup.memory import Memory
-from pyspec.lookup.text_index import Continuation, TextIndex
+from pyspec.lookup.memory import Continuation, Memory, TextIndex
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from pyspec.errors import EngineError, PyspecError
 from pyspec.grammar.gbnf import constraint_of
 from pyspec.grammar.masks import MaskHook, Masks
 from pyspec.sampling.native import BudgetHook, CoupledXtc, Dry, ProcessorHook
-from pyspec.sampling.settings import DRY_BREAKERS, Sampling
+from pyspec.sampling.options import DRY_BREAKERS, Sampling
 from pyspec.text.budget import Budget
 
 __all__ = ["DRY_BREAKERS", "MIN_TOP_P", "Sampling", "build_chain", "in_force"]

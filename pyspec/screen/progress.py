@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Timer
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from pyspec.hub.locate import resolve
 from pyspec.screen.words import safe
 
 
@@ -47,6 +50,14 @@ def store_progress() -> Iterator[Callable[[str, int, int], None]]:
     finally:
         if bar.live.is_started:  # stopping an idle bar prints an empty line
             bar.stop()
+
+
+def file_of(model: str | os.PathLike[str]) -> str:
+    """The file for a path or a name; raises ModelNotFound if it is neither."""
+    if Path(model).exists():
+        return str(model)
+    with store_progress() as progress:
+        return str(resolve(model, progress))
 
 
 @contextmanager

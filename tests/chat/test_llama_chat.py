@@ -17,8 +17,8 @@ from pyspec.chat.dialogue import Conversation, Exchange, spoken
 from pyspec.engine.handle import Engine
 from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound
+from pyspec.llama.generation import stream_text
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.llama.pieces import stream_text
 from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.machine.files import file_sha256
 from pyspec.policy.cost import CostCurve

@@ -14,7 +14,7 @@ from helpers import running, scripted, tiny
 from helpers.make_gguf import tiny_llama
 from helpers.shop import Shop, open_shop
 
-from pyspec.cli.gains import GainFigures, keep_gains
+from pyspec.cli.measure import GainFigures, keep_gains
 from pyspec.hub.fetch import convert
 from pyspec.machine import files
 from pyspec.machine.files import stamp

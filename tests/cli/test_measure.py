@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import running, scripted
 
-from pyspec.cli.gains import CHATS, EDITS, GainFigures
-from pyspec.cli.measure import say_gains
+from pyspec.cli.measure import CHATS, EDITS, GainFigures, say_gains
 
 
 def run(model: Path, *words: object, **variables: str) -> running.Done:

@@ -21,8 +21,7 @@ from helpers.systems import linux
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.batch import Batch
-from pyspec.cli.serve import _called, _listen
-from pyspec.cli.server_options import ServerOptions, _duration
+from pyspec.cli.serve import ServerOptions, _called, _duration, _listen
 from pyspec.errors import OptionError
 from pyspec.serve import service
 from pyspec.serve.settings import served_name

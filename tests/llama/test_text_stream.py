@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspec.llama.pieces import stream_text
+from pyspec.llama.generation import stream_text
 from pyspec.sampling.chain import Sampling
 
 GREEDY = Sampling(temperature=0.0)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pyspec.errors import OptionError
 from pyspec.lookup.drafters import LookupDrafter
-from pyspec.lookup.memory import Memory
-from pyspec.lookup.text_index import TextIndex
+from pyspec.lookup.memory import Memory, TextIndex
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 

@@ -11,7 +11,7 @@ import pytest
 from measure.questions import load_questions
 from measure.simulate import load_rounds
 
-from pyspec.cli.server_options import _keys_in
+from pyspec.cli.serve import _keys_in
 from pyspec.cli.streams import file_text, prompt_text
 from pyspec.errors import PyspecError
 from pyspec.machine.files import read_named

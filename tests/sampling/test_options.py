@@ -13,7 +13,7 @@ from llama_cpp import Llama
 
 from pyspec.chat.settings import ChatSettings, number_settings
 from pyspec.cli.command import command
-from pyspec.cli.sampler_options import SamplerOptions, number_options
+from pyspec.cli.options import SamplerOptions, number_options
 from pyspec.errors import OptionError
 from pyspec.llama.results import SharedOptions
 from pyspec.llama.speculative import SpeculativeLlama

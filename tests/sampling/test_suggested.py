@@ -12,8 +12,7 @@ import pytest
 from helpers import running, tiny
 
 from pyspec.cli.engine_options import EngineOptions
-from pyspec.cli.options import DraftOptions, KeptOptions, SystemOptions
-from pyspec.cli.sampler_options import SamplerOptions
+from pyspec.cli.options import DraftOptions, KeptOptions, SamplerOptions, SystemOptions
 from pyspec.cli.serve import Loader, ServedModels, ServerOptions
 from pyspec.sampling.suggested import SuggestedSampling, suggested_by
 

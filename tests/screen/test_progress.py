@@ -81,13 +81,12 @@ def test_nobody_is_told_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -
 def test_a_class_that_fetches_shows_it(
     monkeypatch: pytest.MonkeyPatch, tiny_ascii: Any, capsys: Any
 ) -> None:
-    import pyspec.llama.arguments
     import pyspec.llama.speculative
 
     def fetched(_name: str, show: Any, *_place: Any) -> Any:
         show("fetching some-model", 1, 2)
         return tiny_ascii
 
-    monkeypatch.setattr(pyspec.llama.arguments, "resolve", fetched)
+    monkeypatch.setattr("pyspec.screen.progress.resolve", fetched)
     with pyspec.llama.speculative.SpeculativeLlama("some-model", draft="none", n_threads=1):
         assert "fetching some-model ..." in capsys.readouterr().err

@@ -289,7 +289,7 @@ def by_llm(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
     prompt = SimpleNamespace(messages=parts, options=options, schema=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llm_plugin, "_load", lambda *_: llm)
-        patch.setattr("pyspec.llama.pieces.stream_text", catching)
+        patch.setattr("pyspec.llama.generation.stream_text", catching)
         answer = llm_plugin.SpeculativeModel("pyspec", None)._answer(prompt, None, None)
         with pytest.raises(Caught) as caught:
             list(answer)

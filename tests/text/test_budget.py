@@ -12,8 +12,8 @@ from helpers import scripted
 
 from pyspec.batch import Batch, Settings
 from pyspec.errors import InputError
+from pyspec.llama.generation import stream_text
 from pyspec.llama.options import AnswerOptions
-from pyspec.llama.pieces import stream_text
 from pyspec.requests.bodies import ChatBody, records_of
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling

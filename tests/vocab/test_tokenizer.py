@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
-from pyspec.vocab import pretokenizer
+from pyspec.vocab import tokenizer
 from pyspec.vocab.deep_stack import call_with_stack
 
 RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
@@ -73,12 +73,12 @@ def test_a_deep_call_gives_the_same_tokens(
     text = "".join(run * 300 for run in RUNS).encode()
     with vocabulary(tmp_path, pre) as llm:
         deep = llm.tokenize(text)
-        monkeypatch.setattr(pretokenizer, "SHALLOW", len(text))
+        monkeypatch.setattr(tokenizer, "SHALLOW", len(text))
         assert llm.tokenize(text) == deep
 
 
 def test_too_long_a_paragraph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretokenizer, "MAX_STACK", 4 << 20)
+    monkeypatch.setattr(tokenizer, "MAX_STACK", 4 << 20)
     with vocabulary(tmp_path, "tekken") as llm:
         with pytest.raises(InputError, match="lines"):
             llm.tokenize(b"-" * 10_000)
