@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -58,21 +57,16 @@ Patch = tuple[Any, str, Any]
 PARTS: Mapping[str, Sequence[Patch]] = {
     "switch": [(GoodputPolicy, "_pays", _always)],  # drafts only where they gain
     "trials": [(UseSwitch, "_spend", lambda *_: False)],  # trials of a model that did not gain
-    "won": [(UseSwitch, "used", _used)],  # a trial that won goes on
-    "share": [(switch, "_SHARE_LEFT", 1.0)],  # most of the rest that a trial may lose
     "floors": [(GoodputPolicy, "floors", staticmethod(_greedy_floors))],  # floors by optimal stopping
     "markup": [(goodput, "_MARKUP", 0.0)],  # markup of a ms of drafting
+    "won": [(UseSwitch, "used", _used)],  # a trial that won goes on
     "hope": [(RowTimes, "_hoped", RowTimes._known)],  # hope for counts not timed yet
     "tiles": [(row_times, "_EDGES", ())],  # hope for the ends of tiles
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin
     "line": [(acceptance, "_SPREADS", np.array([1e-3, 1e-3]))],  # line that all bins share
     "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation
-    "firm": [(goodput, "_FIRM", inf)],  # firmness of a sequence's losses
     "losses": [(texts, "_SHARE", 1e9)],  # losses of a sequence
     "risk": [(GoodputPolicy, "_bearable", _survival)],  # risk of a lookup draft
-    "safe": [(goodput, "_SAFE", 0.0)],  # lookup's tokens never risked
-    "left": [(goodput, "_LEFT", 1.0)],  # tokens that lookup leaves
-    "own": [(UseSwitch, "own", 1.0)],  # rounds that lookup leaves
     "reread": [(GoodputPolicy, "_worth_of_one", lambda _: 1.0)],  # cost of reading again
     "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
     "recent": [(matches, "_RECENT", (2.0, 2.0))],  # lookup by recent success

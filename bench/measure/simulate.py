@@ -180,9 +180,9 @@ class Position:
         """Where the answer stands, as the loop describes it to a policy."""
         left = max(self.text.length, self.text.asked) - self.t
         depth, rereads = self.text.prompt + self.t, self.text.window > 0
-        looks_up, longest = bool(self.text.lookups), LONGEST if self.text.models else 0
+        longest = LONGEST if self.text.models else 0
         read = self.companion_lag
-        return Place(0, self.room, self.lag, left, depth, read, rereads, looks_up, longest)
+        return Place(0, self.room, self.lag, left, depth, read, rereads, longest)
 
     @property
     def by_model(self) -> int:

@@ -225,9 +225,9 @@ class Loop:
         if not by_model:
             return Place(run.seq, room, 0, left, n, longest=0)
         scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
-        rereads, looks_up = self.engine.window > 0, self._may_look_up(run)
         lag = self.engine.lag(Role.DRAFT, run.seq, n)
-        return Place(run.seq, room, lag, left, n, scores, rereads, looks_up, self.draft_longest)
+        rereads = self.engine.window > 0
+        return Place(run.seq, room, lag, left, n, scores, rereads, self.draft_longest)
 
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")

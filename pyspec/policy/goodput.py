@@ -27,16 +27,13 @@ from pyspec.policy.stopping import (
 )
 from pyspec.policy.switch import SwitchState, UseSwitch
 from pyspec.policy.texts import RunningText
-from pyspec.policy.types import LONGEST, LOOKUP, MODEL, Draft, Outcome, Place, Plan
+from pyspec.policy.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
 
 _REFRESH = 128  # rounds that tables are kept: what they are made from changes slowly
 _USUAL = 64.0  # tokens of an answer, until one was seen
 _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
 _REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
-_FIRM = 8.0  # a sequence may lose this many rounds' usual gain beyond its allowance before drafts are judged not to suit it
 _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
-_SAFE = 0.3  # tokens that a lookup draft may always be expected to lose
-_LEFT = 0.93  # worth of a model's token where lookup drafts too and takes the easy tokens; 1 is a token of the model alone
 _REREAD = 2  # accepted tokens over which the cost of reading one again is measured
 
 
@@ -121,7 +118,7 @@ class GoodputPolicy(LengthPolicy):
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens per answer
         self._texts: dict[int, RunningText] = {}
-        self._rereads, self._looks_up, self._longest = False, False, LONGEST  # set from places
+        self._rereads, self._longest = False, LONGEST  # set from places
         # the curve at this round's depth and number of sequences
         self._n_seq = 1
         self._rows = self.curve.target.table()
@@ -135,7 +132,6 @@ class GoodputPolicy(LengthPolicy):
 
     def _forget_round(self) -> None:
         self._planned = False
-        self._beside_lookup: list[int] = []  # sequences for which both model and lookup may draft
         self._pending: dict[int, Forecast] = {}
         self._expected = self._view = 0.0  # expected tokens of the choice; what the companion adds
 
@@ -154,7 +150,6 @@ class GoodputPolicy(LengthPolicy):
         if not drafting:
             self._rest = _REST
             return Plan(lengths)
-        self._beside_lookup = [place.seq for place in drafting if place.looks_up]
         learned, table = self.learned_of([place.seq for place in drafting]), self._table
         return Plan(
             lengths, learned.calibration.table, table.floors, self._score(places), table.lookup_min
@@ -167,7 +162,6 @@ class GoodputPolicy(LengthPolicy):
                 self._texts[place.seq] = RunningText(place.depth)
             self._texts[place.seq].place = place
             self._rereads |= place.rereads
-            self._looks_up |= place.looks_up
             self._longest = min(LONGEST, place.longest or self._longest)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
@@ -237,21 +231,18 @@ class GoodputPolicy(LengthPolicy):
         step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
         # Sequences count as equal: all drafts grow together, and each sequence pays its share of the rows.
         verify = [self._rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
-        nexts, drafted = calibration.nexts(), verify[: self._longest + 1]
+        drafted, nexts = verify[: self._longest + 1], calibration.nexts()
 
-        def drafting(price: float, table: Sequence[float]) -> tuple[list[float], float]:
+        def drafting(price: float) -> tuple[list[float], float]:
             """Floors at this price, and the tokens per round that drafting to these floors gains."""
-            return self.floors(drafted, step / n, price, nexts, table)
+            return self.floors(drafted, step / n, price, nexts, calibration.table)
 
         # Tokens that are worth less have the effect of a higher price per ms.
-        floors, gain = drafting(price / worth, calibration.table)
+        floors, gain = drafting(price / worth)
         markup = self._markup(worth * gain)
         if markup > 1.0:
-            floors, _ = drafting(markup * price / worth, calibration.table)
-        left = worth * (_LEFT if self._looks_up else 1.0)
-        if left < worth:
-            _, gain = drafting(price / left, calibration.table)
-        gain *= left
+            floors, _ = drafting(markup * price / worth)
+        gain *= worth
         return _Tables(step, markup, worth, floors, gain, self._lookup_min(verify, price, gain))
 
     def _markup(self, gain: float) -> float:
@@ -288,16 +279,12 @@ class GoodputPolicy(LengthPolicy):
             return True
         switch = self._drafting[self._n_seq.bit_length()]
         gain = self._table.gain - self._beside
-        firm = _FIRM * max(0.0, switch.gain(gain))
-        if self._texts[place.seq].bearable(MODEL, self._usual) + firm < 0.0:
-            return False
         return switch.on(
             place.seq,
             gain,
             self._catching_up(self.curve.draft, place.lag),
             self._left(place),
             longest=min(float(place.left), self._usual),
-            alone=not place.looks_up,
         )
 
     def _catching_up(self, side: RowTimes, unread: int) -> float:
@@ -327,7 +314,7 @@ class GoodputPolicy(LengthPolicy):
         text = self._texts.get(read.draft.seq)
         if read.draft.source != LOOKUP or not self._auto or text is None:
             return read.survival
-        bearable = max(_SAFE, text.bearable(LOOKUP, self._usual))
+        bearable = text.bearable(self._usual)
         rows, n = self._rows, self._n_seq
         most = len(read.survival)
         while most:
@@ -363,12 +350,12 @@ class GoodputPolicy(LengthPolicy):
             read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
             if read is None or text is None:
                 continue
-            cost, worth = row * seq.n_verified, 1.0
-            if read.draft.source != LOOKUP:
-                cost, worth = cost + drafting, self._table.worth
-                switch.used(worth * read.brought(seq) - cost, 1.0 + seq.n_accepted, seq.seq)
-            text.lost[read.draft.source] += cost - worth * seq.n_accepted
-        switch.shared([self._by_lookup(seq) for seq in self._beside_lookup])
+            cost = row * seq.n_verified
+            if read.draft.source == LOOKUP:
+                text.lost += cost - seq.n_accepted
+            else:
+                brought = self._table.worth * read.brought(seq)
+                switch.used(brought - cost - drafting, 1.0 + seq.n_accepted, seq.seq)
         scored = outcome.companion_rows - outcome.companion_read
         if scored > 0:
             self._scoring.used(self._view - self._price * self.curve.companion.time(scored))
@@ -384,9 +371,6 @@ class GoodputPolicy(LengthPolicy):
         by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
         steps = self._price * outcome.draft_steps * self._table.step / max(1, by_model)
         return steps + self._beside
-
-    def _by_lookup(self, seq: int) -> bool:
-        return seq in self._pending and self._pending[seq].draft.source == LOOKUP
 
     def _earn(self, n_seq: int, tokens: float) -> UseSwitch:
         """Credit this many tokens per sequence to trials; returns the switch for batches of this size."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from msgspec.structs import astuple
 
@@ -14,9 +12,6 @@ _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # most tokens that a trial may lose
-_SHARE_LEFT = 0.125  # most of the remaining tokens that a trial may lose; earlier tokens have paid
-_OWN = 0.55  # share of rounds that a lookup leaves to the model, as in recorded everyday answers
-_OWN_WEIGHT = 32.0  # rounds that this counts for
 _KEPT = 32.0  # most rounds that what an earlier process saw counts for: other texts may suit the model better
 
 
@@ -26,19 +21,14 @@ class SwitchState(msgspec.Struct, frozen=True):
     count: float  # rounds with the model
     mean: float  # their mean gain
     tokens: float  # their mean tokens
-    own: float  # rounds that a lookup left to the model
-    shared: float  # rounds in which both could draft
 
     def __post_init__(self) -> None:
-        counts = self.count, self.tokens, self.own, self.shared
-        if not (all(0.0 <= n < 1e9 for n in counts) and abs(self.mean) < 1e3):
+        if not (0.0 <= self.count < 1e9 and 0.0 <= self.tokens < 1e9 and abs(self.mean) < 1e3):
             raise OptionError("what a switch saw contradicts itself")
 
     def aged(self, weight: float) -> SwitchState:
         """The same, counting for `weight` of its rounds."""
-        return SwitchState(
-            weight * self.count, self.mean, self.tokens, weight * self.own, weight * self.shared
-        )
+        return SwitchState(weight * self.count, self.mean, self.tokens)
 
     def mixed(self, other: SwitchState) -> SwitchState:
         """Half of this and half of another."""
@@ -56,8 +46,6 @@ class UseSwitch:
     def __init__(self) -> None:
         # rounds with the model, their mean gain, and their mean tokens
         self._count = self._mean = self._tokens = 0.0
-        # rounds that a lookup left to the model, and all rounds in which lookup could draft too
-        self._own = self._shared = 0.0
         self._credit = 0.0
         # rounds left of each sequence's trial, 0 where it was used without one, and tokens that its rounds won
         self._trial: dict[int, int] = {}
@@ -66,14 +54,12 @@ class UseSwitch:
     @property
     def state(self) -> SwitchState:
         """What was seen; `begin_with` takes it."""
-        return SwitchState(self._count, self._mean, self._tokens, self._own, self._shared)
+        return SwitchState(self._count, self._mean, self._tokens)
 
     def begin_with(self, seen: SwitchState) -> None:
         """Start from what earlier processes saw, which counts for `_KEPT` rounds at most."""
         self._count = min(seen.count, _KEPT)
         self._mean, self._tokens = seen.mean, seen.tokens
-        self._shared = min(seen.shared, _KEPT)
-        self._own = self._shared * (seen.own / seen.shared if seen.shared else 0.0)
 
     def gain(self, expected: float) -> float:
         """Gain per round to count on: the observed mean combined with the `expected` gain."""
@@ -92,7 +78,6 @@ class UseSwitch:
         left: float,
         *,
         longest: float = 0.0,
-        alone: bool = True,
     ) -> bool:
         """Whether to use the model.
 
@@ -101,11 +86,10 @@ class UseSwitch:
             expected: gain per round expected from other sources than observed rounds.
             cost: tokens that catching up costs.
             left: tokens that the sequence may still have.
-            longest: tokens of a usual sequence. A trial may lose a share of those, since its result serves later sequences too.
-            alone: no lookup takes rounds from the model.
+            longest: tokens of a usual sequence. A trial may lose up to those, since its result serves later sequences too.
         """
         gain = self.gain(expected)
-        rounds = (1.0 if alone else self.own) * left / self._pace(gain)
+        rounds = left / self._pace(gain)
         if gain * rounds > cost:  # it pays
             self._trial.setdefault(seq, 0)
             return True
@@ -123,7 +107,7 @@ class UseSwitch:
 
     def _spend(self, loss: float, left: float) -> bool:
         """Whether the credit pays for a trial that may lose this many tokens; if so the credit is spent."""
-        if loss > min(self._credit, _SHARE_LEFT * left):
+        if loss > min(self._credit, left):
             return False
         self._credit = 0.0
         return True
@@ -132,20 +116,6 @@ class UseSwitch:
         """Tokens per round with the model; before any round, the target's own and the expected gain."""
         prior = 1.0 + max(0.0, gain)
         return (self._count * self._tokens + _PRIOR_WEIGHT * prior) / (self._count + _PRIOR_WEIGHT)
-
-    @property
-    def own(self) -> float:
-        """Share of the rounds with lookup that lookup leaves to the model."""
-        return (self._own + _OWN_WEIGHT * _OWN) / (self._shared + _OWN_WEIGHT)
-
-    def shared(self, by_lookup: Sequence[bool]) -> None:
-        """Learn which of these rounds with lookup were drafted by lookup."""
-        for other in by_lookup:
-            if self._shared < _MEMORY:
-                self._shared += 1.0
-            else:
-                self._own -= self._own / _MEMORY
-            self._own += not other
 
     def used(self, gain: float, tokens: float = 1.0, seq: int = 0) -> None:
         """Learn the gain and the tokens of a round of this sequence with the model."""

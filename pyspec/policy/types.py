@@ -66,7 +66,6 @@ class Place(msgspec.Struct):
         depth: its length in tokens.
         companion_lag: the same as `lag` for the companion.
         rereads: the draft model reads accepted tokens again, with the target's states.
-        looks_up: lookup drafts here too.
         longest: most tokens that the draft model can propose, which is limited where each token has its own head; 0 for none.
     """
 
@@ -77,7 +76,6 @@ class Place(msgspec.Struct):
     depth: int = 0
     companion_lag: int = 0
     rereads: bool = False
-    looks_up: bool = False
     longest: int = LONGEST
 
 

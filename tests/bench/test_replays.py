@@ -39,9 +39,7 @@ def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_pa
     assert {row.count("|") for row in rows} == {6}
 
 
-@pytest.mark.parametrize(
-    "part", ["switch", "trials", "floors", "markup", "hope", "table", "line", "losses"]
-)
+@pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "hope", "table", "line"])
 def test_a_policy_without_one_of_its_parts_plays_otherwise(script, part: str) -> None:
     """What is left out is found in the policy as it is now: a part that had another name there would change nothing."""
     grid = script("grid")

@@ -104,7 +104,7 @@ def test_the_next_process_begins_there(pair):
     assert learned.calibration.seen[20] == pytest.approx(10.0, rel=1e-3)
     assert began(again, Margin())[0].mean == 0.25
     assert began(again, draw="coupled") == (
-        SwitchState(0, 0, 0, 0, 0),
+        SwitchState(0, 0, 0),
         Acceptance().under("coupled", relaxing=False),
     )
 
@@ -214,9 +214,7 @@ def test_a_machine_that_was_slow_changes_no_times():
 def test_halves_of_two_experiences():
     """Counts and means are halved together, so the shares stay within what both saw."""
     own, other = (
-        Experience(
-            Acceptance().calibration, Acceptance().lookup, {1: SwitchState(n, m, 1.0, 0.0, 0.0)}, u
-        )
+        Experience(Acceptance().calibration, Acceptance().lookup, {1: SwitchState(n, m, 1.0)}, u)
         for n, m, u in ((10.0, 0.2, 30.0), (20.0, -0.2, 50.0))
     )
     mixed = own.mixed(other)

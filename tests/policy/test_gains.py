@@ -30,7 +30,7 @@ def round_of(
     **more: float,
 ) -> list[int]:
     """A round in which each of `seqs` has a sure draft of n tokens, and `others` have none. The lengths chosen."""
-    policy.plan([Place(seq, 16, 0, 200, 50, looks_up=source == LOOKUP) for seq in (*seqs, *others)])
+    policy.plan([Place(seq, 16, 0, 200, 50) for seq in (*seqs, *others)])
     drafts = [Draft(seq, n, [0.95] * n) for seq in seqs]
     if source == LOOKUP:
         drafts = [Draft(seq, n, source=LOOKUP, match_length=30) for seq in seqs]
@@ -46,13 +46,11 @@ def round_of(
 
 def test_prompts_that_share_a_round_are_no_cost_of_its_drafts() -> None:
     """A decode of 200 rows, most of them other texts' prompts, says of a draft what a decode of its own says."""
-    lost, gains = [], []
+    gains = []
     for rows in (4, 200):
         policy = measured()
         round_of(policy, 3, 1, verify_rows=rows)
-        lost.append(policy._texts[0].lost[MODEL])
         gains.append(policy._drafting[1].gain(0.0))
-    assert lost[0] == pytest.approx(lost[1])
     assert gains[0] == pytest.approx(gains[1])
 
 
@@ -61,19 +59,8 @@ def test_what_a_round_gained_is_its_tokens_less_their_cost() -> None:
     policy = measured(auto=False)
     round_of(policy, 3, 3)
     cost = (LINE[4] - LINE[1] + 3 * SIDE[1]) / LINE[1]
-    assert policy._texts[0].lost[MODEL] == pytest.approx(cost - 3.0)
     brought = policy._drafting[1].gain(0.0) * 4.0 + cost  # one round and an expectation of three
     assert 2.0 < brought < 3.0  # the mean of three tokens and of what was expected
-
-
-def test_texts_that_draft_in_step_share_its_cost() -> None:
-    """Together they lose what rows and steps of both take, and each of them half."""
-    policy = measured(auto=False)
-    round_of(policy, 3, 0, seqs=(0, 1), t_draft=3 * SIDE[2])
-    lost = [policy._texts[seq].lost[MODEL] for seq in (0, 1)]
-    assert lost[0] == pytest.approx(lost[1])
-    took = LINE[8] - LINE[2] + 3 * SIDE[2]
-    assert sum(lost) == pytest.approx(took * 2.0 / LINE[2], rel=0.01)
 
 
 def test_a_text_without_a_draft_takes_its_row() -> None:
@@ -195,30 +182,6 @@ def test_a_view_is_worth_what_it_changes(helps: bool) -> None:
     assert (policy._view > 0.0) is helps
 
 
-class Unpriced(UseSwitch):
-    """Charges nothing for what the model gains."""
-
-    def share(self, expected: float) -> float:
-        return 0.0
-
-
-def test_a_ms_is_priced_by_what_drafts_win() -> None:
-    """On recorded answers of a good draft that gains a percent over plain decoding's price, from curve to curve."""
-    answers = load_rounds(Path(__file__).parents[2] / "bench" / "rounds" / "good.gz")
-    texts = [structs.replace(answer, lookups={}) for answer in answers]
-    half, ratios = len(texts) // 2, []
-    for points in (SHAPES["Q4_K_M"], SHAPES["BF16"], {1: 1.0, 16: 1.15, 64: 1.6}):
-        side = Times({1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}, 1.0)
-        truth, speeds = Costs(Times(points, 10.0), side, side), []
-        for switch in (UseSwitch, Unpriced):
-            greedy = Acceptance().under("greedy", relaxing=False)
-            policy = GoodputPolicy(truth.curve(), greedy, switch=switch)
-            Player(policy, truth).play(texts[:half])
-            speeds.append(Player(policy, truth, 1).play(texts[half:]).speed)
-        ratios.append(speeds[0] / speeds[1])
-    assert geometric_mean(ratios) > 1.007
-
-
 def reading(rereads: bool, *, source: str = MODEL) -> tuple[GoodputPolicy, int]:
     """A policy with a draft whose tokens take long to read, and how much of some drafts it verifies."""
     side = expand({1: 0.5, 2: 3.5, 3: 3.6, 4: 30.0, 64: 600.0})
@@ -334,16 +297,39 @@ def test_a_round_may_have_more_texts_than_were_planned_for() -> None:
     (g,) = policy.choose([Draft(0, 16, [0.95] * 16)])
     seen = [SeqOutcome(0, g, 0), *(SeqOutcome(seq, 0, 0) for seq in range(1, 71))]
     policy.observe(Outcome(seen, 90.0, 71 + g, 0.5 * g, g))
-    assert policy._texts[0].lost[MODEL] > 0.0
     assert sum(policy.stats()["rounds_by_length"].values()) == 71
 
 
 def test_what_python_takes_is_a_cost_of_each_draft() -> None:
-    """Twenty ms beside the decodes are two tokens that the text lost."""
-    lost = []
+    """Twenty ms beside the decodes are two tokens of a round's gain."""
+    gains = []
     for ms in (0.0, 20.0):
         policy = measured(auto=False)
         policy._aside.ms = ms
         round_of(policy, 3, 1)
-        lost.append(policy._texts[0].lost[MODEL])
-    assert lost[1] - lost[0] == pytest.approx(2.0)
+        gains.append(policy._drafting[1]._mean)
+    assert gains[0] - gains[1] == pytest.approx(2.0)
+
+
+class Unpriced(UseSwitch):
+    """Charges nothing for what the model gains."""
+
+    def share(self, expected: float) -> float:
+        return 0.0
+
+
+def test_a_ms_is_priced_by_what_drafts_win() -> None:
+    """On recorded answers of a good draft that gains a percent over plain decoding's price, from curve to curve."""
+    answers = load_rounds(Path(__file__).parents[2] / "bench" / "rounds" / "good.gz")
+    texts = [structs.replace(answer, lookups={}) for answer in answers]
+    half, ratios = len(texts) // 2, []
+    for points in (SHAPES["Q4_K_M"], SHAPES["BF16"], {1: 1.0, 16: 1.15, 64: 1.6}):
+        side = Times({1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}, 1.0)
+        truth, speeds = Costs(Times(points, 10.0), side, side), []
+        for switch in (UseSwitch, Unpriced):
+            greedy = Acceptance().under("greedy", relaxing=False)
+            policy = GoodputPolicy(truth.curve(), greedy, switch=switch)
+            Player(policy, truth).play(texts[:half])
+            speeds.append(Player(policy, truth, 1).play(texts[half:]).speed)
+        ratios.append(speeds[0] / speeds[1])
+    assert geometric_mean(ratios) > 1.007

@@ -11,28 +11,6 @@ from pyspec.policy.shapes import expand
 from pyspec.policy.types import Draft, Outcome, Place, SeqOutcome
 
 
-def test_a_text_that_does_not_suit_the_draft_is_left_alone() -> None:
-    """Two texts side by side of which the draft model says the same: it is right in one and wrong in the other.
-
-    Until that is sure, and now and then to see whether it still holds, the other one has drafts, too: in a third of the rounds at
-    most, and for more than a dozen, since drafts that win elsewhere may have a bad start.
-    """
-    policy = measured()
-    lengths: list[int] = [16, 16]
-    in_vain = 0
-    for depth in range(50, 110):
-        plan = policy.plan([Place(seq, 16, 1, 110 - depth, depth) for seq in (0, 1)])
-        lengths = list(plan.lengths)
-        drafts = [Draft(seq, min(n, 3), [0.9] * 3) for seq, n in enumerate(lengths)]
-        g = policy.choose(drafts)
-        rows = 2 + sum(g)
-        seqs = [SeqOutcome(0, g[0], g[0]), SeqOutcome(1, g[1], 0)]
-        policy.observe(Outcome(seqs, LINE[rows], rows, 1.5, 3))
-        in_vain += g[1] > 0
-    assert lengths == [16, 0]
-    assert 12 < in_vain <= 20
-
-
 def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
     """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
     table = expand({1: 10.0, 64: 80.0})
@@ -52,18 +30,6 @@ def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
     policy.begin_answer()
     assert go_on(50, right=False)
     assert go_on(51, right=True)
-
-
-def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:
-    """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
-    table = expand({1: 10.0, 2: 12.0, 16: 40.0})
-    floors = []
-    for won in (0.0, 2.0):
-        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
-        for _ in range(20):
-            policy._drafting[1].used(won, 3.0)
-        floors.append(policy.plan([Place(0, 16, 0, 200, 50)]).floors)
-    assert all(high > low for low, high in zip(floors[0][:10], floors[1][:10], strict=True))
 
 
 def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
@@ -119,3 +85,15 @@ def test_one_slow_round_in_the_first_text_ends_no_draft() -> None:
         took = LINE[n + 1] + 0.5 * n + (0.1 if k else 20.0)
         policy.observe(Outcome([SeqOutcome(0, n, 1)], LINE[n + 1], n + 1, 0.5 * n, n, t_round=took))
     assert drafted == 12
+
+
+def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:
+    """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
+    table = expand({1: 10.0, 2: 12.0, 16: 40.0})
+    floors = []
+    for won in (0.0, 2.0):
+        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+        for _ in range(20):
+            policy._drafting[1].used(won, 3.0)
+        floors.append(policy.plan([Place(0, 16, 0, 200, 50)]).floors)
+    assert all(high > low for low, high in zip(floors[0][:10], floors[1][:10], strict=True))
