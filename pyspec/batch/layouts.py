@@ -61,7 +61,7 @@ class OutputFiles:
             if self.overwrite or signature is None:
                 continue
             if _sha256([path.read_bytes()]) not in journal.written:
-                raise self.refuse(path, was=", and no journal of this run is beside it")
+                raise self.refuse(path)
 
     def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
         """Write the files. Raises BatchWriteError."""
@@ -91,12 +91,10 @@ class OutputFiles:
             ) from None
         self.signatures[path] = _signature(path)
 
-    def refuse(
-        self, path: Path, why: str = "", was: str = " and is not the result of this run"
-    ) -> ResumeMismatch:
-        """The error for a file at `path` that this run must not replace."""
+    def refuse(self, path: Path, why: str = "") -> ResumeMismatch:
+        """The error for a foreign file at `path`."""
         return ResumeMismatch(
-            f"{as_text(str(path))} exists{was}{why}",
+            f"{as_text(str(path))} exists and is not the result of this run{why}",
             "give another -o, use --overwrite, or move it away",
         )
 
@@ -194,12 +192,6 @@ class TableFile(OutputFiles):
                 raise InputError(
                     f"{other} has other columns than {inputs[0].name}", "run one command for each"
                 )
-
-    def assemble(self, journal: Journal, results: Results, records: Sequence[Record]) -> None:
-        """Write the file, and remove the journal if there is nothing to retry. Raises BatchWriteError."""
-        super().assemble(journal, results, records)
-        if not any(results(i).error for i in range(len(records))):
-            journal.remove()
 
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         if not self._tables:

@@ -1,8 +1,8 @@
 """Runs a batch from input files to output files. Answers go into a journal first; the output is assembled from it at the end.
 
 `OUT.jsonl` has a line for each record, in the order of the inputs. `DIR/` has a text file for each input file, and `OUT.csv` a
-row for each record. These two cannot hold whole results, so the folder keeps its journal, and the table as long as a record of
-it may be retried. Without `--overwrite`, a run replaces only files that it wrote itself.
+row for each record. These two keep their journal, since they cannot hold whole results. Without `--overwrite`, a run replaces
+only files that it wrote itself.
 """
 
 from __future__ import annotations

@@ -91,17 +91,13 @@ def test_an_interrupted_run_goes_on(go, table, tmp_path):
     assert (tmp_path / "out.csv").read_bytes() == before
 
 
-def test_the_journal_goes_once_all_is_answered(go, tmp_path):
-    """A finished table is not replaced either."""
-    (tmp_path / "in.csv").write_text("question\nbad\nb\n")
-    go(["in.csv"], "out.csv", column="question")
-    assert (tmp_path / "out.csv.journal").exists()
+def test_a_finished_table_can_be_extended(go, tmp_path):
+    """Its journal holds what a table cannot, so answered rows are not asked again."""
     (tmp_path / "in.csv").write_text("question\na\nb\n")
     go(["in.csv"], "out.csv", column="question")
-    assert not (tmp_path / "out.csv.journal").exists()
-    with pytest.raises(ResumeMismatch, match="no journal of this run"):
-        go(["in.csv"], "out.csv", column="question")
-    assert not (tmp_path / "out.csv.journal").exists()
+    (tmp_path / "in.csv").write_text("question\na\nb\nc\n")
+    _, summary = go(["in.csv"], "out.csv", column="question")
+    assert (summary.records, summary.kept, summary.done) == (3, 2, 1)
 
 
 @pytest.mark.parametrize("out", ["no/out.jsonl", "no/out.csv"])

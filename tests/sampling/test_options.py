@@ -37,7 +37,6 @@ def test_a_number_is_added_in_one_place() -> None:
     assert numbers(More)[-1].name == "knob"
     made: dict[str, Any] = {name: own for name, _, own in number_options(More)}
     assert made["knob"].metadata["names"] == ("--knob",)
-    assert made["knob"].metadata["help"] == "Turns the knob."
     settings = {name: own for name, _, own in number_settings(More)}
     assert settings["knob"].metadata["kind"].parse("0.5") == 0.5
     with pytest.raises(OptionError):

@@ -14,7 +14,7 @@ from pyspec.batch import Batch, Settings
 from pyspec.errors import InputError
 from pyspec.llama.generation import stream_text
 from pyspec.llama.options import AnswerOptions
-from pyspec.requests.bodies import ChatBody, records_of
+from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 from pyspec.serve.apis.messages import MessagesBody
@@ -112,8 +112,8 @@ def test_each_api_has_its_name_for_it(kind: Any, given: dict[str, Any]) -> None:
 
 
 def test_a_budget_is_a_number() -> None:
-    with pytest.raises(InputError, match="the budget for reasoning is 'many'"):
-        records_of(ChatBody(messages=TURN, thinking={"budget_tokens": "many"}), "x")
+    with pytest.raises(InputError, match="budget_tokens"):
+        decoded(ChatBody, b'{"messages": [], "thinking": {"budget_tokens": "many"}}')
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
