@@ -81,6 +81,7 @@ def test_the_factor_comes_from_the_curve(
 
     monkeypatch.setattr(Engine, "verify", timed)
     monkeypatch.setattr("pyspec.engine.round.perf_counter", lambda: now[0])
+    target.llm._policies.curve.renew()  # other tests' times are no evidence of these
     list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
     monkeypatch.setattr(CostCurve, "observe", lambda *_: None)  # it stays what the test reads
     list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))

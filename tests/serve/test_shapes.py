@@ -100,7 +100,7 @@ class Pair(Shape):
 class Several(Shape):
     """Several of a few choices."""
 
-    colours: list[Literal["red", "green", "blue"]]
+    colours: Annotated[list[Literal["red", "green", "blue"]], Field(max_length=3)]
 
 
 class When(Shape):
