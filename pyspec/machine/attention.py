@@ -23,6 +23,7 @@ from pyspec.machine.files import recall, remember
 from pyspec.machine.llama_log import DROP, log_to
 from pyspec.machine.machine import address_space_left, machine_memory, this_machine
 from pyspec.machine.toy import Heads, write_toy
+from pyspec.machine.watch import Watch, is_quiet
 
 log = logging.getLogger("pyspec")
 
@@ -35,6 +36,10 @@ _TURNS, _ROW_TURNS = 2, 8
 _ROOM = 1 << 30  # bytes of address space that measuring may take
 _SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
+
+
+_BUSY = "busy "
+# before a choice that was made while other programs needed the processors
 
 
 class Window(NamedTuple):
@@ -70,6 +75,8 @@ def flash_pays(
 ) -> bool:
     """Whether flash attention is faster for a model on the CPU; True where that cannot be told, as in llama.cpp's programs.
 
+    What was found while other programs needed the processors is measured again when they do not.
+
     shape: None where the header does not say it. n_ctx: cells of a sequence, 0 for as many as the model was trained with.
     swa_full: whether layers with a sliding window keep the cells outside it.
     """
@@ -80,18 +87,21 @@ def flash_pays(
         return True
     depth = max(1, min(n_ctx, DEEPEST))
     kind = f"flash attention of {shape[:2]} behind {depth}, {n_threads} threads, {swa_full=}"
-    known = recall(kind, this_machine())
-    if known not in ("on", "off"):
+    known = recall(kind, this_machine()) or ""
+    chosen = known.removeprefix(_BUSY)
+    if chosen not in ("on", "off") or (chosen != known and is_quiet()):
         window = shape.window
         depths = {depth, min(window.size, depth)} if window.share else {depth}
+        watch = Watch()
         times = _measure(shape.heads, sorted(depths), n_threads)
         if times is None:
             return True
         on, off = weigh(times, window, swa_full=swa_full)
         log.info("attention behind %d tokens: %.1f ms with flash, %.1f without", depth, on, off)
-        known = "on" if on <= off else "off"
-        remember(kind, this_machine(), known)
-    return known == "on"
+        chosen = "on" if on <= off else "off"
+        doubt = _BUSY if watch.busy(n_threads) else ""
+        remember(kind, this_machine(), doubt + chosen)
+    return chosen == "on"
 
 
 def weigh(times: dict[int, Times], window: Window, *, swa_full: bool) -> tuple[float, float]:

@@ -47,6 +47,11 @@ class Watch:
         return perf_counter(), _all_s(self._mine), own
 
 
+def is_quiet() -> bool:
+    """Whether hardly anything ran in the last minute, by the system's load average."""
+    return bool(psutil.getloadavg()[0] < 2.0 * _SOME)
+
+
 def _all_s(only: frozenset[int]) -> float:
     """Return the seconds that all processors have worked, or only these."""
     each = psutil.cpu_times(percpu=True)

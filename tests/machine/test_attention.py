@@ -30,6 +30,7 @@ def measured(monkeypatch):
         return found[0] and dict.fromkeys(what[1], found[0])
 
     monkeypatch.setattr(attention, "_measure", measure)
+    monkeypatch.setattr(attention.Watch, "busy", lambda *_: False)
     return found, asked
 
 
@@ -91,6 +92,17 @@ def test_a_window_spares_flash_attention_what_it_hides():
 def test_it_is_measured_once(tiny_target, measured):
     assert [flash_pays(shape_of(tiny_target), 512, 1) for _ in range(3)] == [False] * 3
     assert len(measured[1]) == 1
+
+
+def test_a_busy_machine_is_asked_again(tiny_target, measured, monkeypatch):
+    """What was found beside other programs serves until the machine is quiet."""
+    monkeypatch.setattr(attention.Watch, "busy", lambda *_: True)
+    monkeypatch.setattr(attention, "is_quiet", lambda: False)
+    assert [flash_pays(shape_of(tiny_target), 512, 1) for _ in range(2)] == [False] * 2
+    measured[0][0] = Times((1.0, 1.0), (0.5, 1.0))
+    monkeypatch.setattr(attention, "is_quiet", lambda: True)
+    assert flash_pays(shape_of(tiny_target), 512, 1)
+    assert len(measured[1]) == 2
 
 
 @pytest.mark.parametrize("what", ["depth", "threads", "processor", "windows"])
