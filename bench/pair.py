@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from measure.pair import by_position, learned_from, record
+from measure.pair import by_position, learned_from, record, save_prior
 from measure.questions import load_questions, select
 from measure.simulate import save_rounds
 
@@ -16,7 +16,6 @@ from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.main import main
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
-from pyspec.engine.profiles import prior_learned, save_prior
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 COUNT = click.IntRange(min=1)
@@ -61,8 +60,8 @@ def pair(options: PairOptions, models: ModelOptions, engine: EngineOptions) -> N
             save_rounds(options.rounds, answers)
         if options.prior:
             learned = learned_from(answers)
-            learned.join(prior_learned(llm.assembly.sides), coupled=options.temperature > 0.0)
-            tell(f"prior written: {save_prior(llm.assembly.sides, learned).name}", err=True)
+            path = save_prior(llm.assembly.sides, learned, coupled=options.temperature > 0.0)
+            tell(f"prior written: {path.name}", err=True)
 
 
 if __name__ == "__main__":

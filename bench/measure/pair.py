@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from math import inf
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
+from pyspec.engine.profiles import Prior, SideFile, hashes_of, prior_learned
+from pyspec.errors import ProfileError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.lookup.drafters import LookupDrafter
-from pyspec.machine.files import file_sha256
+from pyspec.machine.files import file_sha256, write_whole
 from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.simple import LengthPolicy
 from pyspec.policy.stopping import forecast, learn
@@ -140,3 +145,25 @@ def _keep(
         chain.s, chain.a = draft.s[:n], draft.a[:n]
         chain.pc, chain.agree = draft.pc[:n], [bool(one) for one in draft.agree[:n]]
     chains[t] = chain
+
+
+def save_prior(sides: Sequence[SideFile], learned: Acceptance, *, coupled: bool) -> Path:
+    """Write what a run taught beside the draft, as the table of its kind of draws; the other table stays as it was known.
+
+    Returns its path. Raises ProfileError.
+    """
+    draft, companion = hashes_of(sides)
+    if not draft:
+        raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
+    known = prior_learned(sides)
+    tables = (
+        (known.calibration, learned.calibration)
+        if coupled
+        else (learned.calibration, known.coupled)
+    )
+    path = sides[0].path.with_suffix(".prior.json")
+    write_whole(
+        path,
+        [msgspec.json.encode(Prior(draft, companion, tables[0], learned.companion, tables[1]))],
+    )
+    return path

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import llama_cpp
 import msgspec
@@ -28,7 +28,7 @@ from pyspec.engine.offload import count_placeable
 from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices
-from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp, write_whole
+from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp
 from pyspec.machine.machine import engine_build, processor
 from pyspec.machine.shipped import came_with
 from pyspec.machine.watch import Watch
@@ -41,8 +41,6 @@ from pyspec.policy.policies import Policies
 log = logging.getLogger("pyspec")
 
 _MAX_BYTES = 4 << 20
-
-T = TypeVar("T")
 
 
 class Prior(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,40 +68,20 @@ class Prior(msgspec.Struct, forbid_unknown_fields=True):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def prior_path(draft: Path) -> Path:
-    return draft.with_suffix(".prior.json")
-
-
 def read_prior(draft: Path) -> Prior | None:
     """Return the prior that came with a draft, None if there is none. Raises ProfileError if it is damaged."""
-    return read_struct(came_with(draft, ".prior.json"), Prior, "install it again")
-
-
-def write_struct(path: Path, content: msgspec.Struct, what: str) -> Path:
-    """Write a file atomically and return its path. Raises ProfileError if the folder refuses."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [msgspec.json.encode(content)])
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the {what} cannot be written to {path.parent}: {reason}") from None
-    return path
-
-
-def read_struct(path: Path, kind: type[T], hint: str) -> T | None:
-    """Return the content of a file, None if there is no file. Raises ProfileError if it is damaged."""
-    what = kind.__name__.lower()
+    path, hint = came_with(draft, ".prior.json"), "install it again"
     try:
         if not path.exists():
             return None
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            raise ProfileError(f"{path} is not a {what}", hint)
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+            raise ProfileError(f"{path} is not a prior", hint)
+        return msgspec.json.decode(path.read_bytes(), type=Prior)
     except (OptionError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProfileError(f"the {what} {path} is damaged: {error}", hint) from None
+        raise ProfileError(f"the prior {path} is damaged: {error}", hint) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ProfileError(f"the {what} {path} cannot be read: {reason}", hint) from None
+        raise ProfileError(f"the prior {path} cannot be read: {reason}", hint) from None
 
 
 # -- of loaded models --------------------------------------------------------------------------------------------------
@@ -133,7 +111,8 @@ def device_names(llm: Any) -> str:
     return " + ".join(each.description for each in layer_devices(getattr(llm, "devices", ())))
 
 
-def _hashes(sides: Sequence[SideFile]) -> tuple[str, str]:
+def hashes_of(sides: Sequence[SideFile]) -> tuple[str, str]:
+    """Return the sha256 of the draft's and the companion's file, "" for one that is not there."""
     draft, companion = [*(file_sha256(side.path) for side in sides), "", ""][:2]
     return draft, companion
 
@@ -142,19 +121,10 @@ def prior_learned(sides: Sequence[SideFile]) -> Acceptance:
     """Return the acceptance in a draft's prior; one that has learned nothing if there is no prior."""
     try:
         prior = read_prior(sides[0].path) if sides else None
-        return prior.restore(*_hashes(sides)) if prior is not None else Acceptance()
+        return prior.restore(*hashes_of(sides)) if prior is not None else Acceptance()
     except ProfileError as error:
         log.warning("%s; starting without it", error.message)
         return Acceptance()
-
-
-def save_prior(sides: Sequence[SideFile], learned: Acceptance) -> Path:
-    """Write a prior beside the draft, to be shipped with it, and return its path. Raises ProfileError."""
-    draft, companion = _hashes(sides)
-    if not draft:
-        raise ProfileError("there is no draft model to write a prior for", "name one with --draft")
-    prior = Prior(draft, companion, learned.calibration, learned.companion, learned.coupled)
-    return write_struct(prior_path(sides[0].path), prior, "prior")
 
 
 _TYPES = {1: "BF16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}

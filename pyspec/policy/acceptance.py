@@ -261,27 +261,18 @@ class Acceptance(msgspec.Struct, dict=True):
         companion: the model for drafts that a companion scored.
         lookup: the estimator for lookup drafts.
         coupled: the table for tokens drawn with the target's noise.
-        block: the table for tokens drawn with noise of their own.
-        temper: which factor of the target's temperature the draft draws at, by its place in the list of native/ps_temper.c.
         loss: mean log-loss of the table, in nats per token. This and the following cover this process only.
         both: the same for the table and the companion's model, on the positions that the companion scored.
         loss_without: running log-loss of the table on those positions.
         loss_with: running log-loss of the companion's model on them.
-
-    Raises:
-        OptionError: there is no such factor.
     """
 
     calibration: Calibration = msgspec.field(default_factory=Calibration)
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
     coupled: Calibration = msgspec.field(default_factory=Calibration)
-    block: Calibration = msgspec.field(default_factory=Calibration)
-    temper: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temper < TEMPERS:
-            raise OptionError("a draft's temperature is none that is known")
         self.loss, self.both = Mean(), (Mean(), Mean())
         self.loss_without = self.loss_with = 0.69
 
@@ -291,17 +282,9 @@ class Acceptance(msgspec.Struct, dict=True):
         Both change the prior line.
         """
         other = deepcopy(self)
-        table = {"coupled": other.coupled, "block": other.block}.get(draw, other.calibration)
+        table = {"coupled": other.coupled, "block": Calibration()}.get(draw, other.calibration)
         other.calibration = msgspec.structs.replace(table, assumed=_LINES[relaxing, draw])
         return other
-
-    def join(self, known: Acceptance, *, coupled: bool) -> None:
-        """Store what `calibration` learned as the greedy or the coupled table; all else is taken from `known`."""
-        self.temper, self.block = known.temper, known.block
-        if coupled:
-            self.calibration, self.coupled = known.calibration, self.calibration
-        else:
-            self.coupled = known.coupled
 
     def taught(self, calibration: Calibration, lookup: LookupEstimator | None) -> None:
         """Go on from what an earlier process was taught; the prior line stays."""

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from pyspec.policy.row_times import RowTimes, RowTimesState
+from pyspec.policy.row_times import RowTimes
 from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES, Experts, expand, with_experts
 from pyspec.policy.types import Outcome
 
 LONG_LAG = 4  # tokens per sequence to catch up with, above which reading takes longer than a step
 _FAR_DEPTH = 4096  # context depth of a prior's second curve; linear between and beyond
 _HEAD_MORE = 0.03  # share of a target row that a head's step takes beyond its share of bytes
-
-
-class CurveState(msgspec.Struct):
-    """Saved form of a CostCurve."""
-
-    target: RowTimesState
-    draft: RowTimesState
-    companion: RowTimesState
 
 
 class CostCurve:
@@ -130,12 +120,3 @@ class CostCurve:
         if read and len(read.seqs) == n_seq and self.draft.count(n_seq):
             self._first_reading = None
             self._observe_draft(read, n_seq)
-
-    def state(self) -> CurveState:
-        """What a profile keeps; `restore` is the inverse."""
-        return CurveState(self.target.state(), self.draft.state(), self.companion.state())
-
-    @classmethod
-    def restore(cls, state: CurveState) -> CostCurve:
-        """The inverse of `state`."""
-        return cls(*map(RowTimes.restore, (state.target, state.draft, state.companion)))

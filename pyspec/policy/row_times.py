@@ -17,9 +17,6 @@ from functools import lru_cache
 from math import inf, log2, sqrt
 from typing import NamedTuple
 
-import msgspec
-
-from pyspec.errors import OptionError
 from pyspec.policy.shapes import N_MAX, time_at
 
 _OWN = 16  # row counts up to here are learned one by one, others by quarters of an octave
@@ -44,28 +41,6 @@ _AT_ONCE = 10  # observations at most that one mean stands for, since the weight
 def _key(rows: int) -> int:
     """The key under which k is learned for this many rows."""
     return rows if rows <= _OWN else _OWN + int(4.0 * log2(rows / _OWN))
-
-
-class RowTimesState(msgspec.Struct):
-    """Saved form of RowTimes: base curves in ms by context depth, and whether they were measured.
-
-    Raises OptionError where the tables contradict each other.
-    """
-
-    depths: list[int]
-    bases: list[list[float]]
-    measured: bool
-
-    def __post_init__(self) -> None:
-        sizes = {len(base) for base in self.bases}
-        good = (
-            len(self.depths) == len(self.bases) == len(set(self.depths)) > 0
-            and len(sizes) == 1
-            and 2 <= min(sizes) <= 4096
-            and all(base[0] == 0.0 and all(0.0 < t < 1e7 for t in base[1:]) for base in self.bases)
-        )
-        if not good:
-            raise OptionError("a cost curve's tables contradict each other")
 
 
 class _Timing(NamedTuple):
@@ -299,19 +274,3 @@ class RowTimes:
         one = self.scale * self._one
         times = (one + one * k[_key(n)] * more for n, more in enumerate(self._more, 1))
         self._table = [0.0, *times]
-
-    def state(self) -> RowTimesState:
-        """The learned curve as a base for the next process."""
-        counts = range(1, N_MAX + 1)
-        bases = [[0.0, *(self._learned(n, depth) for n in counts)] for depth in self._depths]
-        return RowTimesState(list(self._depths), bases, self.measured or bool(self._count))
-
-    def _learned(self, rows: int, depth: int) -> float:
-        """The time that is believed, without any optimism."""
-        one, more = self._base(rows, depth)
-        return self.scale * one * (1.0 + self._known(_key(rows)) * more)
-
-    @classmethod
-    def restore(cls, state: RowTimesState) -> RowTimes:
-        """The inverse of `state`."""
-        return cls(dict(zip(state.depths, state.bases, strict=True)), state.measured)

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measure.pair import by_position, learned_from, record
+from measure.pair import by_position, learned_from, record, save_prior
 from measure.questions import Question
 from measure.simulate import Answer, Chain
 
+from pyspec.engine.profiles import SideFile, prior_learned
+from pyspec.errors import ProfileError
+from pyspec.policy.acceptance import Acceptance
 from pyspec.policy.stopping import forecast
 
 
@@ -49,3 +52,27 @@ def test_a_pair_is_recorded_until_its_time_is_up(
     assert [each.length for each in answers] == [12] * 3
     assert by_position(answers, 3)
     assert record(llm, questions, budget_s=-1.0) == []
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_what_one_run_learned_joins_what_is_known(tmp_path: Path, coupled: bool) -> None:
+    """As the table of its kind of draws; the other table is the one that was known."""
+    draft = tmp_path / "d.gguf"
+    draft.write_bytes(b"weights")
+    sides = [SideFile(draft, draft.stat().st_size)]
+    first, second = Acceptance(), Acceptance()
+    for _ in range(50):
+        first.calibration.update(0, 3, True)
+        second.calibration.update(0, 9, True)
+    save_prior(sides, first, coupled=not coupled)
+    save_prior(sides, second, coupled=coupled)
+    known = prior_learned(sides)
+    tables = known.coupled, known.calibration
+    assert tables[not coupled] == second.calibration
+    assert tables[coupled] == first.calibration
+
+
+def test_without_a_draft_there_is_nothing_to_write_a_prior_for() -> None:
+    """Lookup has no file to lie beside."""
+    with pytest.raises(ProfileError, match="no draft model"):
+        save_prior([], Acceptance(), coupled=False)

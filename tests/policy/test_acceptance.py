@@ -198,21 +198,6 @@ def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None
     assert seen.under("coupled", relaxing=False).calibration.table[16] > 0.3
 
 
-@pytest.mark.parametrize("coupled", [True, False])
-def test_what_one_run_learned_joins_what_is_known(coupled: bool) -> None:
-    """As the table of its kind of draws; the other table is the one that was known."""
-    known, learned = Acceptance(), Acceptance()
-    for _ in range(50):
-        known.calibration.update(0, 3, True)
-        known.coupled.update(0, 5, True)
-        learned.calibration.update(0, 9, True)
-    own = learned.calibration
-    learned.join(known, coupled=coupled)
-    tables = learned.coupled, learned.calibration
-    assert tables[not coupled] is own
-    assert tables[coupled] is (known.calibration if coupled else known.coupled)
-
-
 def test_information_of_a_companion_that_knows() -> None:
     """A companion that agrees exactly where the target accepts lowers the log-loss."""
     learned = Acceptance()
