@@ -207,16 +207,6 @@ void ps_index_close(ps_index *index) {
 
 static bool is_place(const ps_index *index, int32_t place) { return place >= START && place < index->n_states; }
 
-ps_status ps_index_walk(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *n_known) {
-    if (!index || n < 0 || (n > 0 && !tokens) || !place || !n_known || !is_place(index, *place)) return PS_E_ARG;
-    *n_known = 0;
-    for (int32_t next; *n_known < n && tokens[*n_known] >= 0; *place = next, ++*n_known) {
-        next = go(index, *place, tokens[*n_known]);
-        if (next == NONE) break;
-    }
-    return PS_OK;
-}
-
 ps_status ps_index_add(ps_index *index, const int32_t *tokens, int32_t n, int32_t *place) {
     if (!index || n < 0 || (n > 0 && !tokens) || !place || !is_place(index, *place)) return PS_E_ARG;
     for (int32_t i = 0; i < n; i++) {
@@ -231,25 +221,6 @@ ps_status ps_index_add(ps_index *index, const int32_t *tokens, int32_t n, int32_
         }
         *place = next;
     }
-    return PS_OK;
-}
-
-ps_status ps_index_find(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *length) {
-    if (!index || n < 0 || (n > 0 && !tokens) || !place || !length) return PS_E_ARG;
-    const state *const states = index->states;
-    int32_t at = ROOT, matched = 0;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t next = NONE;
-        while ((next = tokens[i] < 0 ? NONE : go(index, at, tokens[i])) == NONE && at != ROOT) {
-            at = states[at].link;
-            matched = states[at].length;
-        }
-        if (next == NONE) continue;
-        at = next;
-        matched++;
-    }
-    *place = at;
-    *length = matched;
     return PS_OK;
 }
 

@@ -159,17 +159,11 @@ typedef struct ps_found {
 ps_status ps_index_open(ps_index **out);
 void ps_index_close(ps_index *index); /* accepts NULL */
 
-/* Follow known texts from *place along these tokens, as far as they go: *n_known of them. *place becomes where that ends. */
-ps_status ps_index_walk(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *n_known);
-
 /* Add n tokens to the text at *place, which becomes the new text's place. After PS_E_NOMEM some of them may be in it. */
 ps_status ps_index_add(ps_index *index, const int32_t *tokens, int32_t n, int32_t *place);
 
-/* The longest end of these tokens that occurs in any text: a place for ps_index_next only, and its length. */
-ps_status ps_index_find(const ps_index *index, const int32_t *tokens, int32_t n, int32_t *place, int32_t *length);
-
-/* What followed the end of the text at `place`, `length` tokens long, or what ps_index_find found: each time the token that
- * most often followed the longest known end, the newest among equals, if that end has `least` tokens. At most `limit` tokens. */
+/* What followed the end of the text at `place`, `length` tokens long: each time the token that most often followed the longest
+ * known end, the newest among equals, if that end has `least` tokens. At most `limit` tokens. */
 ps_status ps_index_next(const ps_index *index, int32_t place, int32_t length, int32_t least, int32_t limit, int32_t *tokens,
                         ps_found *out);
 

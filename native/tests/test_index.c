@@ -63,7 +63,7 @@ static void test_next_is_the_slow_twins(void) {
 }
 
 static void test_same_beginnings_cost_nothing(void) {
-    int32_t text[N], place = PS_INDEX_EMPTY, known, again = PS_INDEX_EMPTY;
+    int32_t text[N], place = PS_INDEX_EMPTY, again = PS_INDEX_EMPTY;
     int64_t n_tokens, bytes, later, n_later;
     write_text(text, N, 100, 3);
     ps_index *index;
@@ -74,9 +74,8 @@ static void test_same_beginnings_cost_nothing(void) {
         again = PS_INDEX_EMPTY;
         CHECK(ps_index_add(index, text, N, &again) == PS_OK && again == place);
     }
-    int32_t other[] = {text[0], text[1], 100, text[3]};
     again = PS_INDEX_EMPTY;
-    CHECK(ps_index_walk(index, other, 4, &again, &known) == PS_OK && known == 2);
+    CHECK(ps_index_add(index, text, 2, &again) == PS_OK);
     place = PS_INDEX_EMPTY;
     CHECK(ps_index_add(index, text, 2, &place) == PS_OK && again == place);
     CHECK(ps_index_size(index, &n_later, &later) == PS_OK && n_later == N && later == bytes);
@@ -92,21 +91,6 @@ static void test_one_token_for_ever(void) {
     CHECK(ps_index_next(index, place, 60000, LEAST, LIMIT, drafted, &found) == PS_OK && found.n == LIMIT);
     ps_index_close(index);
     free(text);
-}
-
-static void test_find(void) {
-    const int32_t text[] = {1, 2, 3, 4, 5, 2, 3}, tail[] = {9, 2, 3, 4}, other[] = {4, 8};
-    int32_t place = PS_INDEX_EMPTY, length, drafted[2];
-    ps_found found;
-    ps_index *index;
-    CHECK(ps_index_open(&index) == PS_OK);
-    CHECK(ps_index_add(index, text, 7, &place) == PS_OK);
-    CHECK(ps_index_find(index, tail, 4, &place, &length) == PS_OK && length == 3);
-    CHECK(ps_index_next(index, place, length, LEAST, 2, drafted, &found) == PS_OK);
-    CHECK(found.n == 2 && found.match == 3 && drafted[0] == 5 && drafted[1] == 2);
-    CHECK(ps_index_find(index, other, 2, &place, &length) == PS_OK && length == 0);
-    CHECK(ps_index_next(index, place, length, LEAST, 2, drafted, &found) == PS_OK && found.n == 0);
-    ps_index_close(index);
 }
 
 static void test_failing_allocations(void) {
@@ -130,15 +114,13 @@ static void test_failing_allocations(void) {
 
 static void test_arguments(void) {
     const int32_t token = 1, wrong = -1;
-    int32_t place = PS_INDEX_EMPTY, n, far = 99;
+    int32_t place = PS_INDEX_EMPTY, far = 99;
     int64_t a, b;
     ps_found found;
     ps_index *index;
     CHECK(ps_index_open(NULL) == PS_E_ARG && ps_index_open(&index) == PS_OK);
     CHECK(ps_index_add(index, &wrong, 1, &place) == PS_E_ARG && ps_index_add(index, &token, 1, &far) == PS_E_ARG);
     CHECK(ps_index_add(index, NULL, 1, &place) == PS_E_ARG && ps_index_add(NULL, &token, 1, &place) == PS_E_ARG);
-    CHECK(ps_index_walk(index, &wrong, 1, &place, &n) == PS_OK && n == 0 && ps_index_walk(index, &token, 1, &far, &n) == PS_E_ARG);
-    CHECK(ps_index_find(index, NULL, 1, &place, &n) == PS_E_ARG && ps_index_find(index, &wrong, 1, &place, &n) == PS_OK);
     CHECK(ps_index_next(index, far, 1, 1, 0, NULL, &found) == PS_E_ARG && ps_index_next(index, 1, 1, 0, 0, NULL, &found) == PS_E_ARG);
     CHECK(ps_index_next(index, 1, 1, 1, 1, NULL, &found) == PS_E_ARG && ps_index_next(index, 1, 0, 1, 0, NULL, &found) == PS_OK);
     CHECK(ps_index_size(index, &a, NULL) == PS_E_ARG && ps_index_size(index, &a, &b) == PS_OK && a == 0);
@@ -150,7 +132,6 @@ int main(void) {
     RUN(test_next_is_the_slow_twins);
     RUN(test_same_beginnings_cost_nothing);
     RUN(test_one_token_for_ever);
-    RUN(test_find);
     RUN(test_failing_allocations);
     RUN(test_arguments);
     return REPORT();
