@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from measure.simulate import load_rounds
 
 
 def few_answers(grid, most: int) -> None:
@@ -83,3 +84,21 @@ def test_rounds_without_a_companion_are_replayed(script, capsys) -> None:
     (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
     assert cells[5:7] == ["-"] * 2
     assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:5] + cells[7:])
+
+
+def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path) -> None:
+    """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
+    companion = script("companion")
+    monkeypatch.setattr(companion, "CURVES", ("GPU",))
+    monkeypatch.setattr(companion, "SEQUENCES", (1, 8))
+    monkeypatch.setattr(companion, "COSTS", (0.0, 0.08))
+    monkeypatch.setattr(companion, "FILES", ("q4_k_m", "head"))
+    monkeypatch.setattr(companion, "load_rounds", lambda path: load_rounds(path)[::2])
+    monkeypatch.setattr(companion, "commit", lambda: "abc1234")
+    companion.main(["--out", str(tmp_path / "page.md")])
+    assert "companion.py` at commit abc1234 on the" in (tmp_path / "page.md").read_text()
+    rows = [row.split(" | ") for row in (tmp_path / "page.md").read_text().splitlines()]
+    ways = [row[2:4] for row in rows if row[:2] == ["| q4_k_m", "GPU"]]
+    assert ways == [["1", "may"], ["1", "has to"], ["8", "may"], ["8", "has to"]]
+    (known,) = [row for row in rows if row[0] == "| q4_k_m" and len(row) == 6]
+    assert float(known[2]) > float(known[3]) > float(known[4]) > 0.0

@@ -10,7 +10,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 TESTED = {
     "pair",
-    "attention", "batch", "common", "compare",
+    "attention", "batch", "common", "companion", "compare",
     "everyday", "grid", "llama_server", "long",
     "pages", "pool", "quality", "replay",
     "returning", "serve", "stretch",
