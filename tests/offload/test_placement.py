@@ -100,16 +100,16 @@ end([each.name, each.description == one.address, each.kind, each.free, each.tota
     assert found_by(in_child, code) == ["RPC0", True, "RPC", 3 << 30, 3 << 30]
 
 
-def test_profiles_tell_devices_apart(in_child: Run, eight_layers: Path) -> None:
-    """A profile measured on a device is not used on the processor, nor the other way round; RPC has no card's prior."""
+def test_facts_of_a_pair_tell_devices_apart(in_child: Run, eight_layers: Path) -> None:
+    """Times taken on a device are not used on the processor, nor the other way round; RPC has no card's prior."""
     code = """
-from pyspec.engine.profiles import prior_curve, profile_key
+from pyspec.engine.profiles import placed, prior_curve
 path = sys.argv[2]
 one, name = device(1 << 32)
 keys, curves = [], []
 for layers in (0, -1):
     llm = TargetLlama(path, n_gpu_layers=layers, devices=name, trust=True, n_ctx=512, verbose=False)
-    keys.append(profile_key(llm, []).backend)
+    keys.append(placed(llm))
     curves.append(list(prior_curve(llm, []).target.table()))
     llm.close()
 end([keys[0] != keys[1], one.address in keys[1], curves[0] == curves[1]])
