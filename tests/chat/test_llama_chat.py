@@ -14,14 +14,12 @@ from helpers.answers import counters
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
-from pyspec.engine.handle import Engine
 from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound
 from pyspec.llama.generation import stream_text
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.machine.files import file_sha256
-from pyspec.policy.cost import CostCurve
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.messages import Message
@@ -67,37 +65,6 @@ def test_an_answer_is_the_plain_answer(target: LlamaChat) -> None:
     assert [piece.finish_reason for piece in pieces][-1] == "length"
     assert not any(piece.finish_reason for piece in pieces[:-1])
     assert sum(len(piece.tokens) for piece in pieces) == 40
-
-
-def test_the_factor_comes_from_the_curve(
-    target: LlamaChat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What plain decoding would have taken, by what is known after one answer; each decode takes 20 ms, and nothing else time."""
-    now, verify = [0.0], Engine.verify
-
-    def timed(engine: Engine, *what: Any) -> None:
-        verify(engine, *what)
-        now[0] += 0.02
-
-    monkeypatch.setattr(Engine, "verify", timed)
-    monkeypatch.setattr("pyspec.engine.round.perf_counter", lambda: now[0])
-    target.llm._policies.curve.renew()  # other tests' times are no evidence of these
-    list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
-    monkeypatch.setattr(CostCurve, "observe", lambda *_: None)  # it stays what the test reads
-    list(target.answer(*ask(target, Conversation(None, QUESTION), 30)))
-    stats = target.stats
-    assert stats is not None
-    curve = target.llm._policies.curve
-    row = sum(curve.target.table(stats["prompt_tokens"] + n)[1] for n in (0, 30)) / 2
-    spent = stats["timings"]["total_ms"] - stats["timings"]["prefill_ms"]
-    choice = stats["choice"]
-    said = sum(
-        count * curve.target.table(30)[1 + n] for n, count in choice["rounds_by_length"].items()
-    )
-    plain = 30 * row * choice["ms_target"] / said
-    assert stats["times_plain"] == pytest.approx(
-        plain / spent, rel=0.05
-    )  # the reader takes time, too
 
 
 def test_a_turn_keeps_all_the_context_holds(target: LlamaChat) -> None:
