@@ -15,6 +15,11 @@ QUOTED = re.compile(r"<!--= ([^ ]+) -->")
 TABLES = re.compile(r"<!-- (rules|drafts) -->")
 CODE = re.compile(r"```.*?```|^ {4}.*?$|`[^`]*`", re.DOTALL | re.MULTILINE)
 COMMIT = re.compile(r'(?:"commit": ?"|at commit )([0-9a-f]{7,40})')
+SPEED = re.compile(
+    r"(?:\d+\.\d+|\.\d+|\d+) (?:times (?:plain|as fast|faster)|of plain|tokens/s|% (?:faster|slower|more tokens))"
+)
+EXAMPLES = {".docs/pages/index.md": ['such as "214 tokens/s, 1.6 times plain decoding"']}
+"""Lines of output that a page shows, by page."""
 ADDRESS = re.compile(r"\[[\w.-]+\.md\]\([^)]*\)|\]\([^)]*\)|^\d+\. ", re.MULTILINE)
 
 
@@ -80,6 +85,48 @@ def test_each_figure_has_a_file_that_a_command_makes(script, monkeypatch) -> Non
     assert all((ROOT / path).is_file() and command for *_, path, command in listed)
     filled = {(page, mark) for page, text in texts.items() for mark in TABLES.findall(text)}
     assert {(row[0], row[1].removeprefix("table of ")) for row in listed if row[2] == "-"} == filled
+
+
+def texts_of_users() -> list[str]:
+    """Every text outside bench/results, by its path."""
+    named = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "*.md"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    return [path for path in named if not path.startswith("bench/results/")]
+
+
+def by_hand(text: str, examples: list[str]) -> list[str]:
+    """Speeds that a text tells without a file that has them."""
+    for example in examples:
+        text = text.replace(example, "_")
+    return [match[0] for match in SPEED.finditer(MADE.sub("_", text))]
+
+
+@pytest.mark.parametrize("page", texts_of_users())
+def test_no_speed_outlives_its_file(page: str) -> None:
+    """What was measured anew changes or breaks every place that tells it, for each is made from the file."""
+    assert by_hand((ROOT / page).read_text(encoding="utf-8"), EXAMPLES.get(page, [])) == []
+
+
+def test_a_speed_that_was_written_by_hand_is_found() -> None:
+    made = "<!--= default/strict/mean -->1.15 times plain<!--/-->"
+    assert by_hand(f"{made}, once 1.71 times plain", []) == ["1.71 times plain"]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent.name for path in ROOT.glob("bench/results/*/*.json")})
+)
+def test_a_page_names_the_commits_of_its_files(folder: str) -> None:
+    """A page that was not made again after its file tells figures of other code."""
+    pages, files = (
+        {
+            match[1]
+            for path in (ROOT / "bench" / "results" / folder).glob(names)
+            for match in COMMIT.finditer(path.read_text(encoding="utf-8"))
+        }
+        for names in ("*.md", "*.json")
+    )
+    assert pages == files
 
 
 def test_a_figure_without_a_source_is_found() -> None:
