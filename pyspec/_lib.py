@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,20 @@ def release_workers() -> None:
     pause = getattr(_llama._lib, "omp_pause_resource", None)  # noqa: SLF001 - as above
     if pause is not None and os.getpid() == _PROCESS:
         pause(_PAUSE_SOFT, _llama._lib.omp_get_initial_device())  # noqa: SLF001
+
+
+DROP = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, llama_cpp.llama_log_callback)
+"""A C function that ignores its arguments. A Python callback would swallow KeyboardInterrupt, since an exception cannot leave a
+callback, and llama.cpp logs all the time while it loads."""
+
+
+@contextmanager
+def log_to(callback: Any) -> Iterator[None]:
+    """Send llama.cpp's log lines to a `llama_log_callback` meanwhile, and nowhere else."""
+    before, data = llama_cpp.llama_log_callback(), ctypes.c_void_p()
+    llama_cpp.llama_log_get(ctypes.byref(before), ctypes.byref(data))
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p())
+    try:
+        yield
+    finally:
+        llama_cpp.llama_log_set(before, data)

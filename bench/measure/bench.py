@@ -18,7 +18,7 @@ from typing import Any, cast
 from pyspec.errors import PyspecError
 from pyspec.gguf.heads import MTP
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.machine.watch import Watch
+from pyspec.machine.machine import Watch
 from pyspec.text.template import ChatTemplate
 
 from .contenders import Contender, Files, Ours, lacks, open_peer

@@ -23,9 +23,9 @@ from pyspec.engine.profiles import SideFile, gpu_layers
 from pyspec.engine.selection import Parts, choose_parts, may_use_head, states_of
 from pyspec.engine.target import SNAPSHOTS, TargetLlama
 from pyspec.errors import EngineError, NoMemory
-from pyspec.gguf.shape import shape_of
+from pyspec.gguf.header import shape_of
+from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays, flash_type
-from pyspec.machine.words import AUTO, parse_devices
 from pyspec.sampling.limits import is_quantised
 
 log = logging.getLogger("pyspec")

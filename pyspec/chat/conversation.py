@@ -21,8 +21,8 @@ from pyspec.llama.options import AnswerOptions
 from pyspec.llama.prompt_cache import PromptCache
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import file_sha256, known_sha256
+from pyspec.machine.machine import Watch
 from pyspec.machine.others import name_of
-from pyspec.machine.watch import Watch
 from pyspec.sampling.suggested import suggested_by
 from pyspec.text.budget import ReasoningLimit
 from pyspec.text.messages import Message

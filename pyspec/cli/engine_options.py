@@ -123,7 +123,7 @@ def hush_llama(verbose: bool) -> None:
 
     import llama_cpp  # noqa: PLC0415
 
-    from pyspec.machine.llama_log import DROP  # noqa: PLC0415
+    from pyspec._lib import DROP  # noqa: PLC0415
 
     llama_cpp.llama_log_set(_shown() if verbose else DROP, ctypes.c_void_p(0))
 

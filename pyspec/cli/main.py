@@ -239,7 +239,7 @@ _OF_WRITING = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno,
 
 def not_loaded(error: BaseException) -> list[str]:
     """Return what to say if llama.cpp's library or our extension failed to import, with the remedy; else an empty list."""
-    from pyspec.machine.builds import anew, pinned  # noqa: PLC0415 - only after a failure
+    from pyspec.machine.devices import anew, pinned  # noqa: PLC0415 - only after a failure
 
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     importing = [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]

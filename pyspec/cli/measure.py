@@ -24,7 +24,7 @@ from pyspec.errors import EngineError
 from pyspec.hub.locate import resolve
 from pyspec.llama.options import OFF, AnswerOptions, Speculation
 from pyspec.machine.files import Stamp, recall_as, remember_json, stamp
-from pyspec.machine.watch import Watch
+from pyspec.machine.machine import Watch
 from pyspec.sampling.chain import Sampling
 from pyspec.text.result import Result, result_of
 

@@ -17,7 +17,6 @@ from pyspec.cli.consoles import print_listing
 from pyspec.errors import ModelNotFound, PyspecError
 from pyspec.gguf.header import facts_of, read_header
 from pyspec.gguf.reader import SCALARS, STRING, Array, Header
-from pyspec.hub.catalogue import find_chat, search
 from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -38,8 +37,10 @@ from pyspec.hub.sources import (
     Manifest,
     PypiWheel,
     ShippedFile,
+    find_chat,
     hub_repo,
     load_manifest,
+    search,
 )
 from pyspec.machine.files import file_sha256
 from pyspec.machine.others import LocalModel

@@ -12,10 +12,10 @@ from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import DraftOptions, ModelOptions
 from pyspec.errors import OptionError
 from pyspec.hub.locate import resolve
+from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
 from pyspec.machine.machine import default_threads
 from pyspec.machine.others import name_of
-from pyspec.machine.words import AUTO
 from pyspec.screen.progress import busy, store_progress
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import click
 from pyspec.cli.command import CONTEXT, LAYERS, TEXT, model_names, option, tell
 from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
-from pyspec.machine.words import AUTO, EXTRA_BUFFERS, parse_devices
+from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.sampling.noise import NOISES, chance_seed
 from pyspec.sampling.options import (

@@ -18,7 +18,7 @@ from pyspec.engine.threads import Threads
 from pyspec.errors import PyspecError
 from pyspec.gguf.heads import States
 from pyspec.hub.drafts import suggestion
-from pyspec.machine.watch import Watch
+from pyspec.machine.machine import Watch
 from pyspec.sampling.limits import MAX_DRAFT
 
 _AS_TARGET = SideOptions()

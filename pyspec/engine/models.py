@@ -35,12 +35,12 @@ from pyspec.gguf.heads import ASSISTANT, MTP, States
 from pyspec.gguf.kinds import most_positions, refuse_other_kinds
 from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE
 from pyspec.hub.drafts import facts_if_same_tokens
+from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.devices import device_array, layer_devices
 from pyspec.machine.files import recall, remember, show, stamp
 from pyspec.machine.isolate import run_child
 from pyspec.machine.machine import engine_build, processor
 from pyspec.machine.others import file_name_of, name_of
-from pyspec.machine.words import AUTO, parse_devices
 from pyspec.sampling.limits import MAX_DRAFT, check_cache_type, check_ranges
 
 STATE_ROWS = 64

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import llama_cpp
 
+from pyspec._lib import log_to
 from pyspec.engine.tensor_places import TensorPlaces, has_experts
 from pyspec.errors import ModelInvalid
 from pyspec.gguf.header import read_header
 from pyspec.gguf.reader import Header
+from pyspec.machine import AUTO
 from pyspec.machine.attention import flash_type
 from pyspec.machine.devices import Device, buffer_names, layer_devices, room_on
-from pyspec.machine.llama_log import log_to
 from pyspec.machine.others import name_of
-from pyspec.machine.words import AUTO
 
 _NOWHERE = TensorPlaces()
 _PROBES = 12  # a binary search among 512 layers takes 9

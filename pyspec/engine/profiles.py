@@ -29,9 +29,8 @@ from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
 from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp
-from pyspec.machine.machine import engine_build, processor
-from pyspec.machine.shipped import came_with
-from pyspec.machine.watch import Watch
+from pyspec.machine.machine import Watch, engine_build, processor
+from pyspec.machine.others import came_with
 from pyspec.policy.acceptance import TEMPERS, Acceptance, Calibration, Logistic
 from pyspec.policy.cost import CostCurve
 from pyspec.policy.goodput import Experience

@@ -27,16 +27,15 @@ from pyspec.engine.offload import (
 from pyspec.engine.tensor_places import Overrides, tensor_places
 from pyspec.errors import ContextOverflow, EngineError, ModelInvalid
 from pyspec.gguf.check import Loading, check_fitting, check_model
-from pyspec.gguf.header import check_adapter, read_header
+from pyspec.gguf.header import check_adapter, read_header, shape_of
 from pyspec.gguf.heads import has_head
 from pyspec.gguf.kinds import most_positions, no_decoder, refuse_other_kinds
-from pyspec.gguf.shape import shape_of
+from pyspec.machine import AUTO, parse_devices
 from pyspec.machine.attention import flash_pays
 from pyspec.machine.devices import device_array, layer_devices
 from pyspec.machine.files import show, size_of
 from pyspec.machine.machine import address_space_left, default_threads
 from pyspec.machine.others import file_name_of
-from pyspec.machine.words import AUTO, parse_devices
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.text.answer import Speech
 from pyspec.text.completions import ChatHandler

@@ -14,7 +14,7 @@ from typing import Any
 
 import llama_cpp
 
-from pyspec.machine.watch import Watch
+from pyspec.machine.machine import Watch
 
 EVERY_S = 0.15
 """Seconds between two looks at the processors: their clocks tick every 10 ms."""

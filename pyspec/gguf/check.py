@@ -28,8 +28,7 @@ from pyspec.machine.machine import (
     processor,
     remember_extra_buffers,
 )
-from pyspec.machine.others import file_name_of
-from pyspec.machine.shipped import shipped_file, shipped_folders
+from pyspec.machine.others import file_name_of, shipped_file, shipped_folders
 
 log = logging.getLogger("pyspec")
 

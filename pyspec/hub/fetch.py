@@ -36,8 +36,7 @@ from pyspec.machine.files import (
     write_whole,
 )
 from pyspec.machine.isolate import run_child
-from pyspec.machine.others import PART
-from pyspec.machine.shipped import models_folder, shipped_folders
+from pyspec.machine.others import PART, models_folder, shipped_folders
 
 Progress = Callable[[str, int, int], None]
 """Called with the current activity, the bytes done and the bytes in total (0 if unknown)."""

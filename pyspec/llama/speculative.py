@@ -21,8 +21,8 @@ from pyspec.errors import EngineError, OptionError
 from pyspec.llama.generation import Generation
 from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
 from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
+from pyspec.machine import AUTO
 from pyspec.machine.others import name_of
-from pyspec.machine.words import AUTO
 from pyspec.sampling.chain import MIN_TOP_P, Sampling
 from pyspec.sampling.native import refuse
 from pyspec.sampling.noise import Noise

@@ -3,27 +3,26 @@
 On a CPU, llama.cpp's flash attention takes each row through all cells by itself until a decode has as many rows as a tile,
 and some builds have no fast product for narrow heads. Without it, rows share one matrix product, but look at every cell of the
 KV cache, also at those that a sliding window hides. Which of the two costs less depends on heads, windows, depth, build and
-processor.
+processor, but not on weights. So a model of one layer with random weights tells it, a file of a few hundred kilobytes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import struct
 import tempfile
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import llama_cpp
+import numpy as np
 
-from pyspec._lib import release_workers
+from pyspec._lib import DROP, log_to, release_workers
 from pyspec.errors import EngineError
 from pyspec.machine.files import recall, remember
-from pyspec.machine.llama_log import DROP, log_to
-from pyspec.machine.machine import address_space_left, machine_memory, this_machine
-from pyspec.machine.toy import Heads, write_toy
-from pyspec.machine.watch import Watch, is_quiet
+from pyspec.machine.machine import Watch, address_space_left, is_quiet, machine_memory, this_machine
 
 log = logging.getLogger("pyspec")
 
@@ -32,14 +31,21 @@ DEEPEST = 4096
 
 _ANSWER = 128  # tokens of an answer, which are weighed against the reading of a prompt as deep as the context
 _CHUNK = 256  # rows of a prompt in a decode
-_TURNS, _ROW_TURNS = 2, 8
+_CHUNK_TURNS, _ROW_TURNS = 2, 8
 _ROOM = 1 << 30  # bytes of address space that measuring may take
 _SCORE_BYTES, _MAX_SCORES = 4, 1 / 16
 # without flash attention, scores of a micro-batch by all cells and heads lie in memory; the share of it that they may take
-
-
 _BUSY = "busy "
 # before a choice that was made while other programs needed the processors
+
+
+class Heads(NamedTuple):
+    """The shape of a model's attention: query heads, key and value heads, and the width of a key and of a value."""
+
+    query: int
+    key_value: int
+    key_width: int
+    value_width: int
 
 
 class Window(NamedTuple):
@@ -90,17 +96,15 @@ def flash_pays(
     known = recall(kind, this_machine()) or ""
     chosen = known.removeprefix(_BUSY)
     if chosen not in ("on", "off") or (chosen != known and is_quiet()):
-        window = shape.window
+        watch, window = Watch(), shape.window
         depths = {depth, min(window.size, depth)} if window.share else {depth}
-        watch = Watch()
         times = _measure(shape.heads, sorted(depths), n_threads)
         if times is None:
             return True
         on, off = weigh(times, window, swa_full=swa_full)
         log.info("attention behind %d tokens: %.1f ms with flash, %.1f without", depth, on, off)
         chosen = "on" if on <= off else "off"
-        doubt = _BUSY if watch.busy(n_threads) else ""
-        remember(kind, this_machine(), doubt + chosen)
+        remember(kind, this_machine(), _BUSY * watch.busy(n_threads) + chosen)
     return chosen == "on"
 
 
@@ -123,15 +127,12 @@ def weigh(times: dict[int, Times], window: Window, *, swa_full: bool) -> tuple[f
     return on, off
 
 
-# -- times -------------------------------------------------------------------------------------------------------------
-
-
 def _measure(heads: Heads, depths: list[int], n_threads: int) -> dict[int, Times] | None:
     """Time a toy model; None if llama.cpp cannot make one with such heads here, or without room."""
     if address_space_left() < _ROOM:  # ggml ends the process if an allocation fails
         return None
     with tempfile.TemporaryDirectory() as folder, log_to(DROP):
-        write_toy(path := Path(folder, "toy.gguf"), heads)
+        (path := Path(folder, "toy.gguf")).write_bytes(_toy(heads))
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers, params.use_extra_bufts = 0, False
         model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
@@ -152,18 +153,15 @@ def _measure(heads: Heads, depths: list[int], n_threads: int) -> dict[int, Times
 
 def _times(both: list[_Cells], depth: int) -> Times:
     """Read as far as `depth`, and time the last chunk and a row behind it, in turns: a slow moment does not hit only one."""
-    chunk = min(_CHUNK, depth)
-    for cells in both:
-        cells.read(depth - chunk)
 
-    def least(n: int, turns: int) -> tuple[float, float]:
+    def least(n: int, held: int, turns: int) -> tuple[float, float]:
+        for cells in both:
+            cells.read(held)
         on, off = zip(*([cells.timed(n) for cells in both] for _ in range(turns)))
         return min(on), min(off)
 
-    read = least(chunk, _TURNS)
-    for cells in both:
-        cells.read(depth)
-    return Times(read, least(1, _ROW_TURNS))
+    chunk = min(_CHUNK, depth)
+    return Times(least(chunk, depth - chunk, _CHUNK_TURNS), least(1, depth, _ROW_TURNS))
 
 
 class _Cells:
@@ -197,3 +195,49 @@ class _Cells:
         tokens = (llama_cpp.llama_token * n)()
         if status := llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(tokens, n)):
             raise EngineError(f"timing attention: llama_decode returned {status}")
+
+
+# -- a toy model -------------------------------------------------------------------------------------------------------
+
+
+_WIDTH, _WORDS = 32, 32
+_KINDS = {int: (4, "<I"), float: (6, "<f")}  # GGUF's numbers for kinds of values
+_STRING = 8
+
+
+def _toy(heads: Heads) -> bytes:
+    """Return a GGUF of the architecture "llama", with one layer of random weights."""
+    keys, values = heads.key_value * heads.key_width, heads.key_value * heads.value_width
+    header: dict[str, str | int | float] = {
+        "general.architecture": "llama", "tokenizer.ggml.model": "no_vocab", "llama.vocab_size": _WORDS,
+        "llama.block_count": 1, "llama.context_length": 1 << 20, "llama.embedding_length": _WIDTH,
+        "llama.feed_forward_length": _WIDTH, "llama.attention.head_count": heads.query,
+        "llama.attention.head_count_kv": heads.key_value, "llama.attention.key_length": heads.key_width,
+        "llama.attention.value_length": heads.value_width, "llama.rope.dimension_count": heads.key_width,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    }  # fmt: skip
+    shapes = {  # inner dimension first
+        "token_embd": (_WIDTH, _WORDS), "output_norm": (_WIDTH,), "blk.0.attn_norm": (_WIDTH,),
+        "blk.0.attn_q": (_WIDTH, heads.query * heads.key_width), "blk.0.attn_k": (_WIDTH, keys),
+        "blk.0.attn_v": (_WIDTH, values), "blk.0.attn_output": (heads.query * heads.value_width, _WIDTH),
+        "blk.0.ffn_norm": (_WIDTH,), **{f"blk.0.ffn_{name}": (_WIDTH, _WIDTH) for name in ("gate", "up", "down")},
+    }  # fmt: skip
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(header))
+    for key, value in header.items():
+        kind, form = _KINDS.get(type(value), (_STRING, ""))
+        data = _text(value) if isinstance(value, str) else struct.pack(form, value)
+        head += _text(key) + struct.pack("<I", kind) + data
+    weights, random = b"", np.random.default_rng(0)
+    for name, shape in shapes.items():
+        form = f"<I{len(shape)}QIQ"  # type 0 is F32
+        head += _text(f"{name}.weight") + struct.pack(form, len(shape), *shape, 0, len(weights))
+        weights += _padded((0.1 * random.standard_normal(shape)).astype("<f4").tobytes())
+    return _padded(head) + weights
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 32)

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from pyspec.errors import ModelNotFound
 from pyspec.machine.files import models_dir, parse, parts_of
 
 _QUANT = re.compile(
@@ -296,3 +298,53 @@ def is_model(path: Path) -> bool:
     """Whether a file is a model's first or only part, with all others beside it, and not an image projector."""
     known = not path.name.lower().startswith("mmproj") and not LATER_PART.search(path.name)
     return known and all(part.is_file() for part in parts_of(path))
+
+
+# -- models that ship with pyspec --------------------------------------------------------------------------------------
+
+
+DRAFTS = "pyspec-llama-drafts"
+"""The distribution of the shipped models, `models/pyproject.toml`; a published wheel of pyspec has none of them."""
+
+
+def models_folder() -> Path:
+    """Return the manifest's folder: PYSPEC_MODELS, or the installed package `pyspec.models`."""
+    override = os.environ.get("PYSPEC_MODELS")
+    if override:
+        return Path(override).expanduser().absolute()
+    try:
+        return Path(str(resources.files("pyspec.models")))
+    except ModuleNotFoundError as error:
+        raise ModelNotFound(
+            "the list of known models (pyspec.models) is not installed",
+            "reinstall pyspec, or set PYSPEC_MODELS to its models folder",
+        ) from error
+
+
+@cache
+def drafts_folder() -> Path | None:
+    """Return the folder of the models' own package; None if it is not installed."""
+    try:
+        found = metadata.distribution(DRAFTS).locate_file(DRAFTS.replace("-", "_"))
+    except metadata.PackageNotFoundError:
+        return None
+    return Path(str(found))
+
+
+def shipped_folders() -> list[Path]:
+    """Return the folders of shipped models, the manifest's first."""
+    return [folder for folder in (models_folder(), drafts_folder()) if folder is not None]
+
+
+def shipped_file(name: str) -> Path | None:
+    """Return a file that ships with pyspec, or was fetched instead; None if it is not here."""
+    places = [folder / name for folder in (*shipped_folders(), models_dir())]
+    return next((path for path in places if path.is_file()), None)
+
+
+def came_with(draft: Path, suffix: str) -> Path:
+    """Return the file with this suffix that came with a draft: beside it, or for a shipped draft else beside the manifest."""
+    beside = draft.with_suffix(suffix)
+    if beside.is_file() or draft.parent not in (*shipped_folders(), models_dir()):
+        return beside
+    return models_folder() / beside.name

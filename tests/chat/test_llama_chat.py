@@ -236,7 +236,7 @@ def test_what_decodes_took_is_known_to_the_next_process(
 ) -> None:
     """A chat that ends keeps it, unless others used the machine; the first answer of the next one begins with it."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr("pyspec.machine.watch.Watch.busy", lambda *_: busy)
+    monkeypatch.setattr("pyspec.machine.machine.Watch.busy", lambda *_: busy)
 
     def opened() -> LlamaChat:
         return LlamaChat(

@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp as library
 from pyspec import SpeculativeLlama
 from pyspec.batch.run import Batch
 from pyspec.machine import attention
-from pyspec.machine.toy import Heads
+from pyspec.machine.attention import Heads
 
 pytestmark = pytest.mark.skipif(
     not hasattr(library._lib, "omp_pause_resource"), reason="llama.cpp was built without OpenMP"

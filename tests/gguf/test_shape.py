@@ -6,10 +6,9 @@ import pytest
 from helpers import tiny
 from helpers.make_gguf import ARR, BOOL, STR, U32, Gguf
 
+from pyspec.gguf.header import _window, shape_of
 from pyspec.gguf.reader import parse_header
-from pyspec.gguf.shape import _window, shape_of
-from pyspec.machine.attention import Window, flash_pays
-from pyspec.machine.toy import Heads
+from pyspec.machine.attention import Heads, Window, flash_pays
 
 
 def test_heads_are_the_files(tiny_target):

@@ -13,9 +13,8 @@ from helpers.hub_server import serving
 from hub.test_sources import TINY, pyspec
 
 from pyspec.errors import ModelNotFound
-from pyspec.hub.catalogue import chat_models, find_chat, search
 from pyspec.hub.locate import resolve
-from pyspec.hub.sources import hub_repo, load_manifest
+from pyspec.hub.sources import chat_models, find_chat, hub_repo, load_manifest, search
 
 
 def test_a_name_means_its_first_size() -> None:

@@ -10,11 +10,10 @@ from helpers import tiny
 
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.engine.target import TargetLlama
-from pyspec.gguf.shape import shape_of
+from pyspec.gguf.header import shape_of
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine import attention
-from pyspec.machine.attention import DEEPEST, Times, Window, flash_pays, weigh
-from pyspec.machine.toy import Heads
+from pyspec.machine.attention import DEEPEST, Heads, Times, Window, flash_pays, weigh
 
 HEADS = Heads(4, 2, 8, 8)
 ON, OFF = (llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)

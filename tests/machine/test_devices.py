@@ -13,17 +13,17 @@ from pyspec.cli import opening
 from pyspec.cli.main import info
 from pyspec.cli.options import ModelOptions
 from pyspec.errors import OptionError
-from pyspec.machine import builds
 from pyspec.machine import devices as module
-from pyspec.machine.builds import WHEELS, cards
+from pyspec.machine import parse_devices
 from pyspec.machine.devices import (
+    WHEELS,
     Device,
     add_rpc_servers,
+    cards,
     lacking_devices,
     layer_devices,
 )
 from pyspec.machine.machine import machine_memory
-from pyspec.machine.words import parse_devices
 
 
 def device(name: str, kind: str) -> Device:
@@ -103,7 +103,7 @@ def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "Intel", "Apple"])
 def test_each_command_to_install_is_a_line(maker: str) -> None:
     """It can be copied as it is; what is said around it is short, and the index stands in the command."""
-    said = builds.advice(maker).splitlines()
+    said = module.advice(maker).splitlines()
     words, commands = said[::2], said[1::2]
     assert all(
         "pip install" in command and len(line) < 70 for line, command in zip(words, commands)
@@ -117,7 +117,7 @@ def test_other_devices_have_their_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
     monkeypatch.setattr(module, "cards", list)
     _, *commands = lacking_devices()
-    wanted = [f"{builds.reinstall(maker)}  # {maker}" for maker in ("NVIDIA", "AMD", "Intel")]
+    wanted = [f"{module.reinstall(maker)}  # {maker}" for maker in ("NVIDIA", "AMD", "Intel")]
     assert commands == wanted
 
 
@@ -126,7 +126,7 @@ def test_a_card_that_was_found_is_told_its_command_alone(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "cards", lambda: ["AMD"])
     said, *commands = lacking_devices()
     assert said.endswith("To build for your card:")
-    assert commands == [f"{builds.reinstall('AMD')}  # AMD"]
+    assert commands == [f"{module.reinstall('AMD')}  # AMD"]
 
 
 def folder(root: Path, *names: str) -> Path:

@@ -15,7 +15,7 @@ from pyspec.hub.drafts import made_for, suggestion
 from pyspec.hub.fetch import cached, fetch
 from pyspec.hub.locate import remove, resolve
 from pyspec.hub.sources import ShippedFile, load_manifest
-from pyspec.machine.shipped import DRAFTS, came_with, drafts_folder, shipped_file
+from pyspec.machine.others import DRAFTS, came_with, drafts_folder, shipped_file
 
 if sys.version_info >= (3, 11):
     import tomllib

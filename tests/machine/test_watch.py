@@ -13,8 +13,8 @@ from helpers.sources import ROOT
 from helpers.waiting import wait
 from measure import bench
 
-from pyspec.machine import watch as module
-from pyspec.machine.watch import Watch
+from pyspec.machine import machine as module
+from pyspec.machine.machine import Watch
 
 SPIN = "import time\nwhile time.process_time() < 10: pass"
 """Ends by itself where a test is killed before it can end it."""
@@ -86,7 +86,7 @@ def test_a_look_too_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processors_of_others_alone_do_not_count() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from pyspec.machine.watch import Watch; print(Watch(near=True).processors)"
+        "from pyspec.machine.machine import Watch; print(Watch(near=True).processors)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -24,7 +24,7 @@ QUESTIONS = [Question(1, "a", ["abc", "more"]), Question(2, "b", ["xyz xyz"])]
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other program works here, whatever works there: a disturbed answer is timed again."""
-    monkeypatch.setattr("pyspec.machine.watch.Watch.others", lambda _watch: 0.0)
+    monkeypatch.setattr("pyspec.machine.machine.Watch.others", lambda _watch: 0.0)
 
 
 class Fake:

@@ -138,7 +138,7 @@ SIZES = [10, pytest.param(48, marks=pytest.mark.slow)]
 def exact_llm(smollm2: str) -> Iterator[Any]:
     """A Q8_0 file, whose rows round otherwise in every width; no answer is timed again because of other programs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyspec.machine.watch.Watch.others", lambda _watch: 0.0)
+        patch.setattr("pyspec.machine.machine.Watch.others", lambda _watch: 0.0)
         how = {"n_ctx": 512, "n_threads": 1, "verbose": False}
         with SpeculativeLlama(smollm2, draft="lookup", **how) as llm:
             yield llm
