@@ -33,9 +33,9 @@ ASKED = {
     MessagesBody: {"messages": MESSAGES},
     CountBody: {"messages": MESSAGES},
 }
+ASKED[InfillBody] = {"input_prefix": "hello"}
 KINDS = list(ASKED)
 ASKED |= {
-    InfillBody: {"input_prefix": "hello"},
     OllamaText: {"prompt": "hello"},
     OllamaChat: {"messages": MESSAGES},
 }
@@ -166,7 +166,7 @@ def method_of(where, name):
 
 
 def listed(kind, field):
-    fields = set(kind.__struct_fields__) - set(kind.refused)
+    fields = set(kind.__struct_fields__) - {*kind.refused, *kind.harmless}
     lists = {"honoured": fields | INSIDE, "harmless": kind.harmless, "refused": kind.refused}
     return [name for name, there in lists.items() if field in there]
 
@@ -234,6 +234,9 @@ SAMPLES = {
     "fallback_credit_token": "t",
     "fallbacks": [{"model": "other"}],
     "image": {"context_compression": "auto"},
+    "n_indent": 4,
+    "response_fields": ["content", "timings/prompt_n"],
+    "t_max_predict_ms": 500,
     "inference_geo": "eu",
     "max_tool_calls": 3,
     "metadata": {"topic": "a"},
@@ -337,6 +340,15 @@ def test_a_refused_field_is_refused_by_its_name(kind, field):
 def test_a_refused_field_that_asks_for_nothing_is_taken(kind, field):
     """Programs send their defaults."""
     assert records(kind, **{field: NOTHING[field]}) == records(kind)
+
+
+def test_the_samplers_of_editors_are_taken_in_their_order():
+    """llama.vim names those that it sets, and `infill`."""
+    samplers = ["top_k", "top_p", "infill"]
+    assert records(InfillBody, samplers=samplers) == records(InfillBody)
+    for wrong in (samplers[::-1], ["top_k", "top_k"], ["best"], "kp", {"top_k": 1}):
+        with pytest.raises(InputError, match="samplers cannot"):
+            records(InfillBody, samplers=wrong)
 
 
 def test_every_refusal_has_its_words():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import enum
 import json
@@ -201,22 +202,29 @@ def by_instructor(url: str, shape: type[Any], mode: str = "JSON_SCHEMA") -> Any:
 
 def by_pydantic_ai(url: str, shape: type[Any]) -> Any:
     agents = pytest.importorskip("pydantic_ai", reason="the extra [clients] is not installed")
+    import openai
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    model = OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=url, api_key="none"))
-    kind = agents.NativeOutput(shape)
-    return (
-        agents.Agent(model, output_type=kind, model_settings=ASKED, retries=0)
-        .run_sync(says(shape))
-        .output
-    )
+    async def filled() -> Any:
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            model = OpenAIChatModel("tiny", provider=OpenAIProvider(openai_client=client))
+            kind = agents.NativeOutput(shape)
+            agent = agents.Agent(model, output_type=kind, model_settings=ASKED, retries=0)
+            return (await agent.run(says(shape))).output
+
+    return asyncio.run(filled())
 
 
 def by_langchain(url: str, shape: type[Any]) -> Any:
     chats = pytest.importorskip("langchain_openai", reason="the extra [clients] is not installed")
-    model = chats.ChatOpenAI(base_url=url, api_key="none", model="tiny", max_retries=0, **ASKED)
-    return model.with_structured_output(shape, method="json_schema").invoke(says(shape))
+    import httpx
+
+    with httpx.Client() as client:
+        model = chats.ChatOpenAI(
+            base_url=url, api_key="none", model="tiny", max_retries=0, http_client=client, **ASKED
+        )
+        return model.with_structured_output(shape, method="json_schema").invoke(says(shape))
 
 
 def by_a_tool(url: str, shape: type[Any]) -> Any:

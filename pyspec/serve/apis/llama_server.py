@@ -30,14 +30,34 @@ class OtherFileBody(msgspec.Struct):
     filename: str | None = None
 
 
+_HINTS = ("n_indent", "response_fields", "t_max_predict_ms")
+# llama.vim sends them by default: how early an answer may end, and what of the reply it reads
+
+_STEPS = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+    "infill",
+)
+# the order of llama.cpp's samplers; the last one, of editors, only prefers an early end
+
+
 class InfillBody(Body):
     """A gap to fill between two texts. prompt: the text in it so far. input_extra: other files, the most useful last.
 
     n_predict: other APIs' max_tokens. logit_bias: pairs, or by token id.
     """
 
-    refused = (*(name for name in REFUSED if name != "n_predict"), "n_probs", "return_tokens")
-    harmless = HARMLESS
+    refused = (
+        *(name for name in REFUSED if name not in ("n_predict", "samplers", *_HINTS)), "n_probs", "return_tokens",
+    )  # fmt: skip
+    harmless = (*HARMLESS, *_HINTS)
 
     input_prefix: str | None = None
     input_suffix: str | None = None
@@ -52,6 +72,9 @@ class InfillBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
+        named = getattr(self, "samplers", None) or []
+        if not isinstance(named, list) or named != [name for name in _STEPS if name in named]:
+            raise InputError("samplers cannot be put into another order", "leave it out")
         self.prompt = (self.input_prefix or "") + (self.prompt or "")
         shared = {key: getattr(self, key) for key in Body.__struct_fields__}
         most = self.max_tokens if self.n_predict is None else self.n_predict
