@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common import arguments
-from grid import KNOWN, costs_of, informed_speed
+from grid import KNOWN, changed, costs_of, informed_speed
 from measure.oracle import oracle_speed
 from measure.parts import PARTS, without
 from measure.report import table
@@ -68,7 +68,7 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
     half = answers[len(answers) // 2 :]
     fixed = [fixed_speed(half, costs, k) for k in range(17)]
     scores: list[float] = []
-    if any(chain.agree for answer in answers for chain in answer.models.values()):
+    if _scored(answers):
         scores = [play(answers, costs, kind, companion=True) for kind in (GoodputPolicy, Always)]
     looked = play(answers, costs, lookup=True)
     informed = informed_speed(_by_model(half), costs)
@@ -77,32 +77,41 @@ def row(name: str, answers: Sequence[Answer], options: Namespace, curve: str) ->
     return [name, curve, *shown, f"{looked / oracle_speed(half, costs):.3f}"]
 
 
-def from_the_start(answers: Sequence[Answer], curve: str, cost: float) -> float:
+def from_the_start(
+    answers: Sequence[Answer], curve: str, cost: float, coupled: bool, companion: bool
+) -> float:
     """Times plain of a policy that begins without knowledge, over all answers."""
-    costs, greedy = costs_of(curve, cost), Acceptance().under("greedy", relaxing=False)
-    policy = GoodputPolicy(CostCurve.prior(KNOWN[curve][1], 10.0, cost, cost), greedy)
+    costs = costs_of(curve, cost, 0.1)
+    learned = Acceptance().under("coupled" if coupled else "greedy", relaxing=False)
+    prior = CostCurve.prior(KNOWN[curve][1], 10.0, cost, 0.1 * cost)
+    policy = GoodputPolicy(prior, learned, companion=companion)
     return Player(policy, costs).play(answers).speed / fixed_speed(answers, costs, 0)
 
 
 def parts(files: Mapping[str, Sequence[Answer]], curves: Sequence[str], cost: float) -> str:
     """A line for each part of the policy that is left out."""
+    ways = {"greedy": (False, False), "drawn": (True, False), "with the companion": (False, True)}
+    whole: dict[str, tuple[float, float]] = {}
     rows = []
     for part in ("", *PARTS):
-        with without((part,) if part else ()):
-            found = {
-                f"{name}, {curve}": from_the_start(answers, curve, cost)
-                for name, answers in files.items()
-                for curve in curves
-            }
-        worst = min(found, key=lambda cell: found[cell])
-        rows.append(
-            [
-                part or "(all there)",
-                f"{geomean([*found.values()]):.4f}",
-                f"{found[worst]:.3f} {worst}",
-            ]
-        )
-    return table(("without", "times plain", "worst cell"), rows)
+        cells = []
+        for way, (coupled, companion) in ways.items():
+            with without((part,) if part else ()):
+                speeds = [
+                    from_the_start(answers, curve, cost, coupled, companion)
+                    for name, answers in files.items()
+                    if name.endswith("-t08") == coupled and (not companion or _scored(answers))
+                    for curve in curves
+                ]
+            found = geomean(speeds), min(speeds)
+            before = whole.setdefault(way, found)
+            cells.append(changed(found, before) if part else "{:.3f}, {:.3f}".format(*found))
+        rows.append([part or "(all there)", *cells])
+    return table(("without", *ways), rows)
+
+
+def _scored(answers: Sequence[Answer]) -> bool:
+    return any(chain.agree for answer in answers for chain in answer.models.values())
 
 
 def main(words: Sequence[str] | None = None) -> None:

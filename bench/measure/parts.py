@@ -11,12 +11,17 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pyspec.policy import acceptance, goodput, matches, row_times, switch, texts
+from pyspec.policy import acceptance, cost, goodput, matches, row_times, switch, texts
+from pyspec.policy.acceptance import Acceptance, Calibration
 from pyspec.policy.goodput import GoodputPolicy
 from pyspec.policy.matches import LookupEstimator
 from pyspec.policy.row_times import RowTimes
-from pyspec.policy.stopping import Forecast, draft_floors
+from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES
+from pyspec.policy.stopping import Forecast, best_length, draft_floors
 from pyspec.policy.switch import UseSwitch
+from pyspec.policy.types import LONGEST, SeqOutcome
+
+from . import simulate
 
 
 def _greedy_floors(
@@ -53,26 +58,81 @@ def _used(self: UseSwitch, gain: float, tokens: float = 1.0, _: int = 0) -> None
     self._tokens += (tokens - self._tokens) / self._count
 
 
+_on, _nexts = UseSwitch.on, Calibration.nexts
+
+
+def _on_this(self: UseSwitch, *args: Any, **_: float) -> bool:
+    return _on(self, *args)
+
+
+def _same(self: Calibration) -> Any:
+    both = sum(_nexts(self)) / 2.0
+    return both, both
+
+
+def _own_k(self: RowTimes, key: int) -> float:
+    return self._k.get(key, 1.0)
+
+
+def _alone(survival: Sequence[Sequence[float]], target: Sequence[float], price: float) -> list[int]:
+    """Each sequence by itself, as if the others drafted nothing."""
+    rows = [target[len(survival) + g] for g in range(LONGEST + 1)]
+    return [best_length(chain[:LONGEST], rows, price) for chain in survival]
+
+
+def _verified(self: SeqOutcome, n: int) -> list[bool]:
+    return ([True] * self.n_accepted + [False] * (self.n_accepted < self.n_verified))[:n]
+
+
 Patch = tuple[Any, str, Any]
 PARTS: Mapping[str, Sequence[Patch]] = {
+    "(other noise)": [(simulate, "_LUCK", 5000)],  # nothing: how much the measure scatters
+    # whether a model drafts
     "switch": [(GoodputPolicy, "_pays", _always)],  # drafts only where they gain
     "trials": [(UseSwitch, "_spend", lambda *_: False)],  # trials of a model that did not gain
+    "won": [(UseSwitch, "used", _used)],  # a trial that won goes on
+    "later answers": [(UseSwitch, "on", _on_this)],  # a trial may serve later sequences
+    "memory of gains": [(switch, "_MEMORY", 1e9)],  # the mean gain forgets
+    "kept": [(switch, "_KEPT", 1e9)],  # what other processes saw counts for less
+    "taught": [(GoodputPolicy, "begin_with", lambda *_: None)],  # what other processes saw of gains
+    "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
+    "pause": [(goodput, "_REST", 1)],  # rounds without a draft, once none pays
+    "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation
+    "reread": [(GoodputPolicy, "_worth_of_one", lambda _: 1.0)],  # cost of reading again
+    "aside": [(GoodputPolicy, "_beside", 0.0)],  # Python's time for a draft
+    # how long
     "floors": [(GoodputPolicy, "floors", staticmethod(_greedy_floors))],  # floors by optimal stopping
     "markup": [(goodput, "_MARKUP", 0.0)],  # markup of a ms of drafting
-    "won": [(UseSwitch, "used", _used)],  # a trial that won goes on
+    "batch": [(goodput, "allocate", _alone)],  # sequences share the rows of a decode
+    # what rows cost
     "hope": [(RowTimes, "_hoped", RowTimes._known)],  # hope for counts not timed yet
+    "later hope": [(row_times, "_WHILE", 10**9)],  # which later is less, or more at tiles' ends
     "tiles": [(row_times, "_EDGES", ())],  # hope for the ends of tiles
+    "neighbours": [(RowTimes, "_known", _own_k)],  # a count not timed is like its neighbours
+    "stalls": [(RowTimes, "_set_aside", lambda *_: False)],  # stalls are not believed
+    "firm": [(row_times, "_FIRM", 0)],  # a measured curve counts for rounds
+    "depth": [(RowTimes, "_around", lambda self, _: (self._bases[0], self._bases[0], 0.0))],  # depth of the context
+    "experts": [(cost, "with_experts", lambda times, _: times)],  # rows of a mixture choose experts
+    "types": [(cost, "SHAPES", dict.fromkeys(SHAPES, SHAPES[DEFAULT_SHAPE]))],  # shapes by file type
+    "with the target": [(RowTimes, "follow", lambda *_: None)],  # side models slow down as the target does
+    # what is accepted
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin
     "line": [(acceptance, "_SPREADS", np.array([1e-3, 1e-3]))],  # line that all bins share
-    "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation
+    "memory of bins": [(acceptance, "_MEMORY", 1e9)],  # the table forgets
+    "first token": [(Calibration, "nexts", _same)],  # first and later tokens apart
+    "prior lines": [(acceptance, "_LINES", dict.fromkeys(acceptance._LINES, (0.0, 1.0)))],  # lines by way of drawing
+    "left out": [(SeqOutcome, "hits", _verified)],  # the token behind the verified ones teaches
+    "companion helps": [(Acceptance, "companion_helps", True)],  # its view is used where it predicts better
+    # lookup
     "losses": [(texts, "_SHARE", 1e9)],  # losses of a sequence
     "risk": [(GoodputPolicy, "_bearable", _survival)],  # risk of a lookup draft
-    "reread": [(GoodputPolicy, "_worth_of_one", lambda _: 1.0)],  # cost of reading again
-    "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
+    "lookup or model": [(GoodputPolicy, "_lookup_min", lambda *_: 1)],  # the better of two drafts
     "recent": [(matches, "_RECENT", (2.0, 2.0))],  # lookup by recent success
     "places": [(matches, "_PLACES", (99, 99, 99)), (LookupEstimator, "predict", _first_place)],  # lookup by position
     "choices": [(LookupEstimator, "_start", lambda self, match, _: _start(self, match, 1))],  # lookup by several continuations
-    "pause": [(goodput, "_REST", 1)],  # rounds without a draft, once none pays
+    "matches": [(LookupEstimator, "_start", lambda self, _, choices: _start(self, 4, choices))],  # lookup by length of match
+    "caution": [(matches, "_CAUTION", 0.0)],  # a prior below the fit
+    "memory of lookup": [(matches, "_LOOKUP_MEMORY", 1e9)],  # lookup's table forgets
 }  # fmt: skip
 """What takes the place of each."""
 

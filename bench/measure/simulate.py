@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,7 @@ from pyspec.policy.types import (
 )
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
+_LUCK = 0  # added to every seed of noise
 _ASIDE, _ASIDE_DRAFT = (
     0.2,
     0.2,
@@ -144,23 +145,35 @@ class Times:
 
 
 class Costs(NamedTuple):
-    """What decodes cost: the target's rows, the draft's rows (one step of n sequences), the companion's rows."""
+    """What decodes cost: the target's rows, the draft's rows (one step of n sequences), the companion's rows.
+
+    deeper: ms that each position of context adds to a row of the target.
+    """
 
     target: Times
     draft: Times
     companion: Times
+    deeper: float = 0.0
 
-    def curve(self, target: Mapping[int, Sequence[float]] | None = None) -> CostCurve:
-        """The curve that a profile would measure on such a machine; `target`: times by depth, where known."""
-        tables = target or {0: self.target.table}
+    def verify(self, rows: int, depth: int) -> float:
+        """Ms of a decode of the target."""
+        return self.target(rows) + self.deeper * rows * depth
+
+    def curve(self) -> CostCurve:
+        """The curve that a profile would measure on such a machine."""
+        depths = (0, 4096) if self.deeper else (0,)
+        tables = {
+            depth: [self.verify(n, depth) for n in range(len(self.target.table))]
+            for depth in depths
+        }
         return CostCurve.from_tables(tables, self.draft.table, self.companion.table)
 
 
 class Position:
     """An answer in progress: committed tokens, the side models' lag, this round's draft, and tokens kept from the last one."""
 
-    def __init__(self, text: Answer) -> None:
-        self.text, self.t = text, 0
+    def __init__(self, text: Answer, seq: int = 0) -> None:
+        self.text, self.seq, self.t = text, seq, 0
         self.behind = self.companion_lag = text.prompt - 1
         self.kept = 0
         self.begin()
@@ -176,13 +189,17 @@ class Position:
         return max(0, self.text.length - self.t - 1) if self.t else 0
 
     @property
+    def depth(self) -> int:
+        """Its length in tokens, with the prompt."""
+        return self.text.prompt + self.t
+
+    @property
     def place(self) -> Place:
         """Where the answer stands, as the loop describes it to a policy."""
         left = max(self.text.length, self.text.asked) - self.t
-        depth, rereads = self.text.prompt + self.t, self.text.window > 0
-        longest = LONGEST if self.text.models else 0
+        rereads, longest = self.text.window > 0, LONGEST if self.text.models else 0
         read = self.companion_lag
-        return Place(0, self.room, self.lag, left, depth, read, rereads, longest)
+        return Place(self.seq, self.room, self.lag, left, self.depth, read, rereads, longest)
 
     @property
     def by_model(self) -> int:
@@ -193,16 +210,17 @@ class Position:
         """Begin a round with nothing drafted."""
         self.chain, self.draft = NOTHING, Draft(0, 0)
 
-    def pick(self, plan: Plan) -> None:
+    def pick(self, plan: Plan, longest: int) -> None:
         """Draft: by lookup if its match is long enough, else by the model as far as the floors allow."""
         self.chain, kept, self.kept = self.text.lookup(self.t), self.kept, 0
         n = min(self.chain.n, self.room)
         if self.chain.match_length < plan.lookup_min:
-            self.chain, most = self.text.model(self.t), max(0, min(plan.lengths[0], self.room))
+            self.chain, most = self.text.model(self.t), max(0, min(longest, self.room))
             # a companion scores whole drafts, so none is kept where it runs
             self.kept = 0 if plan.use_companion or not most else kept
             n = max(self.kept, drafted(self.chain, most, plan, self.kept)) if most else 0
         self.draft = self.chain.draft(n, plan.use_companion)
+        self.draft.seq = self.seq
 
     def settle(self, used: int, scored: bool) -> SeqOutcome:
         """Commit what is accepted of `used` verified tokens; a model that drafted lacks at most its last token afterwards."""
@@ -215,7 +233,7 @@ class Position:
         model = accepted if self.text.window else held
         self.behind = model if n else self.behind + accepted + 1
         self.companion_lag = held if n and scored else self.companion_lag + accepted + 1
-        return SeqOutcome(0, used, accepted, next_match=following)
+        return SeqOutcome(self.seq, used, accepted, next_match=following)
 
 
 class Player:
@@ -231,7 +249,7 @@ class Player:
         self.policy, self.costs, self._aside = policy, costs, aside
         self.ms, self.tokens, self.rounds = 0.0, 0, 0
         self.drafted: list[bool] = []
-        self._rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._rng = random.Random(seed + _LUCK)  # noqa: S311 - reproducible, not secret
         self._stalls = stalls or {}
 
     @property
@@ -239,32 +257,36 @@ class Player:
         """Tokens per ms."""
         return self.tokens / self.ms
 
-    def play(self, texts: Iterable[Answer]) -> Player:
-        """Play all answers to their end, one after the other."""
-        for text in texts:
+    def play(self, texts: Sequence[Answer], together: int = 1) -> Player:
+        """Play all answers to their end, so many at a time."""
+        for first in range(0, len(texts), together):
             self.policy.begin_answer()
-            self.policy.begin_sequence(0)
-            at = Position(text)
-            while at.t < text.length:
-                self._round(at)
-            self.tokens += text.length
+            live = [Position(text, i) for i, text in enumerate(texts[first : first + together])]
+            for at in live:
+                self.policy.begin_sequence(at.seq)
+            while live := [at for at in live if at.t < at.text.length]:
+                self._round(live)
+        self.tokens += sum(text.length for text in texts)
         return self
 
-    def _round(self, at: Position) -> None:
-        out, scored = Outcome((), 0.0, 0, depth=at.text.prompt + at.t), False
-        at.begin()
-        if at.room:
-            plan = self.policy.plan([at.place])
-            at.pick(plan)
-            scored = self._draft(at, plan, out)
-        drew = at.draft.n > 0
-        used = self.policy.choose([at.draft])[0] if drew else 0
-        out.verify_rows = 1 + used
-        out.t_verify = self.costs.target(1 + used)
+    def _round(self, live: Sequence[Position]) -> None:
+        depth, scored = max(at.depth for at in live), False
+        out = Outcome((), 0.0, 0, depth=depth)
+        for at in live:
+            at.begin()
+        if any(at.room for at in live):
+            plan = self.policy.plan([at.place for at in live])
+            for at, longest in zip(live, plan.lengths, strict=True):
+                at.pick(plan, longest)
+            scored = self._draft(live, plan, out)
+        drew = any(at.draft.n for at in live)
+        used = self.policy.choose([at.draft for at in live]) if drew else [0] * len(live)
+        out.verify_rows = len(live) + sum(used)
+        out.t_verify = self.costs.verify(out.verify_rows, depth)
         aside = self._aside[out.draft_steps > 0]
         self.ms += out.t_draft + out.t_companion + out.t_verify + aside
         self.drafted.append(out.draft_steps > 0)
-        out.seqs = [at.settle(used, scored)]
+        out.seqs = [at.settle(n, scored) for at, n in zip(live, used, strict=True)]
         out.t_verify = self._noisy(out.t_verify) + self._stalls.get(self.rounds, 0.0)
         out.t_draft, out.t_companion = self._noisy(out.t_draft), self._noisy(out.t_companion)
         if aside:
@@ -273,23 +295,25 @@ class Player:
         if drew:
             self.policy.observe(out)
         else:
-            self.policy.watch(1, out.t_verify, out.t_round or out.t_verify, out.depth)
+            self.policy.watch(len(live), out.t_verify, out.t_round or out.t_verify, depth)
 
-    def _draft(self, at: Position, plan: Plan, out: Outcome) -> bool:
-        """Set the side models' times; returns whether the companion scored."""
-        if not at.by_model:
+    def _draft(self, live: Sequence[Position], plan: Plan, out: Outcome) -> bool:
+        """Set the side models' times, which draft for all sequences in step; returns whether the companion scored."""
+        steps = [at.by_model - at.kept for at in live if at.by_model > at.kept]
+        if steps:
+            out.draft_steps = max(steps)
+            read = [at.lag for at in live if at.by_model and not at.kept]
+            out.caught_up = sum(read)
+            rest = (sum(n > i for n in steps) for i in range(1, out.draft_steps))
+            out.t_draft = self.costs.draft(out.caught_up + len(steps))
+            out.t_draft += sum(map(self.costs.draft, rest))
+        drafts = [at for at in live if at.by_model and at.draft.s]
+        if not (plan.use_companion and drafts):
             return False
-        out.draft_steps = at.by_model - at.kept
-        if out.draft_steps:
-            out.caught_up = 0 if at.kept else at.lag
-            rest = (out.draft_steps - 1) * self.costs.draft(1)
-            out.t_draft = self.costs.draft(out.caught_up + 1) + rest
-        scored = plan.use_companion and bool(at.draft.s)
-        if scored:
-            out.companion_read = at.companion_lag
-            out.companion_rows = at.by_model + at.companion_lag
-            out.t_companion = self.costs.companion(out.companion_rows)
-        return scored
+        out.companion_read = sum(at.companion_lag for at in drafts)
+        out.companion_rows = out.companion_read + sum(at.by_model for at in drafts)
+        out.t_companion = self.costs.companion(out.companion_rows)
+        return True
 
     def _noisy(self, ms: float) -> float:
         """The time that a clock would show."""
