@@ -37,13 +37,13 @@ from measure.simulate import NO_ASIDE, Answer, Costs, Player, Times, fixed_speed
 from measure.speeds import geomean
 from measure.synthetic import planted
 
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.shapes import SHAPES, Experts, expand, with_experts
-from pyspec.policy.simple import FixedPolicy
-from pyspec.policy.stopping import best_length, survivals
-from pyspec.policy.types import LONGEST, TABLE_BINS, table_bin
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import SHAPES, CostCurve, Experts, with_experts
+from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.row_times import expand
+from pyspec.draft.simple import FixedPolicy
+from pyspec.draft.stopping import best_length, survivals
+from pyspec.draft.types import LONGEST, TABLE_BINS, table_bin
 
 ACCEPTANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 DRAFT_COSTS = (0.05, 0.1, 0.2, 0.4)

@@ -29,9 +29,9 @@ from measure.simulate import Answer, Costs, Player, fixed_speed, load_rounds
 from measure.speeds import geomean
 from msgspec.structs import replace
 
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.goodput import GoodputPolicy
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.goodput import GoodputPolicy
 
 ROUNDS = Path(__file__).parent / "rounds"
 HEAD = ("rounds", "curve", "best fixed", "auto", "informed", "score, auto", "score, always", "auto + lookup",

@@ -26,10 +26,10 @@ from pyspec._version import borrowed
 if TYPE_CHECKING:
     from pyspec._version import __version__
     from pyspec.batch import Batch
+    from pyspec.draft.lookup import Drafter, Proposal
     from pyspec.errors import PyspecError
     from pyspec.llama.generation import stream_text
     from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama, install, uninstall
-    from pyspec.lookup.drafters import Drafter, Proposal
     from pyspec.sampling.chain import Sampling
     from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": "batch",
     "ChatTemplate": "text.template",
-    "Drafter": "lookup.drafters",
+    "Drafter": "draft.lookup",
     "Margin": "sampling.verification",
     "Message": "text.messages",
     "OFF": "llama.speculative",
     "Piece": "text.parts",
-    "Proposal": "lookup.drafters",
+    "Proposal": "draft.lookup",
     "PyspecError": "errors",
     "Sampling": "sampling.chain",
     "Source": "text.tokens",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspec.policy.types import LONGEST
+from pyspec.draft.types import LONGEST
 
 from .simulate import NOTHING, Answer, Costs
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.lookup import LookupDrafter
+from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.stopping import forecast, learn
+from pyspec.draft.types import Draft, Place, Plan, SeqOutcome
 from pyspec.engine.profiles import Prior, SideFile, hashes_of, prior_learned
 from pyspec.errors import ProfileError
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.lookup.drafters import LookupDrafter
 from pyspec.machine.files import file_sha256, write_whole
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.stopping import forecast, learn
-from pyspec.policy.types import Draft, Place, Plan, SeqOutcome
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import derive_seed
 from pyspec.text.template import ChatTemplate

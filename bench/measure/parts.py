@@ -11,15 +11,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pyspec.policy import acceptance, cost, goodput, matches, row_times, switch, texts
-from pyspec.policy.acceptance import Acceptance, Calibration
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.matches import LookupEstimator
-from pyspec.policy.row_times import RowTimes
-from pyspec.policy.shapes import DEFAULT_SHAPE, SHAPES
-from pyspec.policy.stopping import Forecast, best_length, draft_floors
-from pyspec.policy.switch import UseSwitch
-from pyspec.policy.types import LONGEST, SeqOutcome
+from pyspec.draft import acceptance, costs, goodput, row_times, switch
+from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
+from pyspec.draft.costs import DEFAULT_SHAPE, SHAPES
+from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.row_times import RowTimes
+from pyspec.draft.stopping import Forecast, best_length, draft_floors
+from pyspec.draft.switch import UseSwitch
+from pyspec.draft.types import LONGEST, SeqOutcome
 
 from . import simulate
 
@@ -112,8 +111,8 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "stalls": [(RowTimes, "_set_aside", lambda *_: False)],  # stalls are not believed
     "firm": [(row_times, "_FIRM", 0)],  # a measured curve counts for rounds
     "depth": [(RowTimes, "_around", lambda self, _: (self._bases[0], self._bases[0], 0.0))],  # depth of the context
-    "experts": [(cost, "with_experts", lambda times, _: times)],  # rows of a mixture choose experts
-    "types": [(cost, "SHAPES", dict.fromkeys(SHAPES, SHAPES[DEFAULT_SHAPE]))],  # shapes by file type
+    "experts": [(costs, "with_experts", lambda times, _: times)],  # rows of a mixture choose experts
+    "types": [(costs, "SHAPES", dict.fromkeys(SHAPES, SHAPES[DEFAULT_SHAPE]))],  # shapes by file type
     "with the target": [(RowTimes, "follow", lambda *_: None)],  # side models slow down as the target does
     # what is accepted
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin
@@ -124,15 +123,15 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "left out": [(SeqOutcome, "hits", _verified)],  # the token behind the verified ones teaches
     "companion helps": [(Acceptance, "companion_helps", True)],  # its view is used where it predicts better
     # lookup
-    "losses": [(texts, "_SHARE", 1e9)],  # losses of a sequence
+    "losses": [(goodput, "_SHARE", 1e9)],  # losses of a sequence
     "risk": [(GoodputPolicy, "_bearable", _survival)],  # risk of a lookup draft
     "lookup or model": [(GoodputPolicy, "_lookup_min", lambda *_: 1)],  # the better of two drafts
-    "recent": [(matches, "_RECENT", (2.0, 2.0))],  # lookup by recent success
-    "places": [(matches, "_PLACES", (99, 99, 99)), (LookupEstimator, "predict", _first_place)],  # lookup by position
+    "recent": [(acceptance, "_RECENT", (2.0, 2.0))],  # lookup by recent success
+    "places": [(acceptance, "_PLACES", (99, 99, 99)), (LookupEstimator, "predict", _first_place)],  # lookup by position
     "choices": [(LookupEstimator, "_start", lambda self, match, _: _start(self, match, 1))],  # lookup by several continuations
     "matches": [(LookupEstimator, "_start", lambda self, _, choices: _start(self, 4, choices))],  # lookup by length of match
-    "caution": [(matches, "_CAUTION", 0.0)],  # a prior below the fit
-    "memory of lookup": [(matches, "_LOOKUP_MEMORY", 1e9)],  # lookup's table forgets
+    "caution": [(acceptance, "_CAUTION", 0.0)],  # a prior below the fit
+    "memory of lookup": [(acceptance, "_LOOKUP_MEMORY", 1e9)],  # lookup's table forgets
 }  # fmt: skip
 """What takes the place of each."""
 

@@ -21,11 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from pyspec.errors import InputError
-from pyspec.machine.files import read_named
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.shapes import expand, time_at
-from pyspec.policy.types import (
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.row_times import expand, time_at
+from pyspec.draft.types import (
     LONGEST,
     LOOKUP,
     Draft,
@@ -36,6 +34,8 @@ from pyspec.policy.types import (
     SeqOutcome,
     table_bin,
 )
+from pyspec.errors import InputError
+from pyspec.machine.files import read_named
 
 _NOISE = 0.03  # standard deviation of the logarithm of a time
 _LUCK = 0  # added to every seed of noise

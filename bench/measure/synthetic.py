@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from math import exp, log
 
-from pyspec.policy.types import LONGEST
+from pyspec.draft.types import LONGEST
 
 from .simulate import Answer, Chain
 

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pyspec.draft.lengths import parse_length
 from pyspec.errors import InputError, OptionError
 from pyspec.llama.options import Drafting, Speculation
-from pyspec.policy.lengths import parse_length
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import Noise, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification

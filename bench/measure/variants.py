@@ -31,6 +31,8 @@ import numpy.typing as npt
 
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
+from pyspec.draft.lengths import MAX_FIXED, FixedLength, parse_length
+from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
@@ -39,8 +41,6 @@ from pyspec.engine.selection import choose_parts, states_of
 from pyspec.engine.timing import ready
 from pyspec.errors import OptionError
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.policy.lengths import MAX_FIXED, FixedLength, parse_length
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate

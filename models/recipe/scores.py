@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.recipe.rows import Corpus
-from pyspec.lookup.drafters import LookupDrafter
+from pyspec.draft.lookup import LookupDrafter
 from pyspec.sampling.verification import Margin
 
 BINS = 10

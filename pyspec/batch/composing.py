@@ -7,8 +7,8 @@ from functools import partial
 
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob
+from pyspec.draft.costs import CostCurve
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
-from pyspec.policy.cost import CostCurve
 from pyspec.text.tokens import TokenLogprobs
 
 GAP_MS = 250.0

@@ -20,6 +20,8 @@ from pyspec.batch.journal import changing_texts, identity_of
 from pyspec.batch.maker import JobMaker, Settings
 from pyspec.batch.room import STEP, memory_for
 from pyspec.batch.scheduler import Scheduler
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.lengths import parse_length
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
@@ -29,8 +31,6 @@ from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.llama.prompt_cache import PromptFile
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.lengths import parse_length
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.screen.progress import file_of

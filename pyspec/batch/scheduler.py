@@ -27,13 +27,13 @@ from pyspec.batch.composing import SCORED_CHUNK, Composer, score_chunk
 from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob, Job, JobQueue
 from pyspec.batch.prefix_cache import PrefixCache, common
+from pyspec.draft.lookup import TAIL
+from pyspec.draft.policies import Policies
+from pyspec.draft.simple import LengthPolicy
 from pyspec.engine.handle import PREFILL_CHUNK
 from pyspec.engine.parked import ParkedText, ParkedTexts
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
-from pyspec.lookup.memory import TAIL
-from pyspec.policy.policies import Policies
-from pyspec.policy.simple import LengthPolicy
 from pyspec.requests.records import failed
 from pyspec.text.result import RecordResult
 

@@ -11,8 +11,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from pyspec.chat import HIDE, SHOW, UNASKED
+from pyspec.draft.lengths import parse_length
 from pyspec.errors import OptionError
-from pyspec.policy.lengths import parse_length
 from pyspec.sampling.limits import MAX_DRAFT, check_breakers
 from pyspec.sampling.noise import NOISES, Noise
 from pyspec.sampling.options import DRY_BREAKERS, SamplerNumbers, Sampling, numbers

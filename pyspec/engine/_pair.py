@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 
+from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
@@ -21,7 +22,6 @@ from pyspec.engine.session import Session
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, PyspecError
 from pyspec.gguf.heads import MTP
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.verification import Strict
 
 PROMPT, ANSWER, DRAFTED = 70, 24, 5

@@ -24,6 +24,11 @@ from typing import Any, Literal, NamedTuple
 import llama_cpp
 import msgspec
 
+from pyspec.draft.acceptance import TEMPERS, Acceptance, Calibration, Logistic
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.goodput import Experience
+from pyspec.draft.lengths import Length
+from pyspec.draft.policies import Policies
 from pyspec.engine.offload import count_placeable
 from pyspec.engine.tensor_places import experts_of
 from pyspec.errors import OptionError, ProfileError, PyspecError
@@ -31,11 +36,6 @@ from pyspec.machine.devices import layer_devices
 from pyspec.machine.files import Stamp, file_sha256, recall_as, remember_json, stamp
 from pyspec.machine.machine import Watch, engine_build, processor
 from pyspec.machine.others import came_with
-from pyspec.policy.acceptance import TEMPERS, Acceptance, Calibration, Logistic
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.goodput import Experience
-from pyspec.policy.lengths import Length
-from pyspec.policy.policies import Policies
 
 log = logging.getLogger("pyspec")
 

@@ -10,12 +10,12 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from pyspec._lib import lib
+from pyspec.draft.lookup import NOTHING, Drafter, Proposal
+from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.runs import UNLIMITED, Outage, Run, allowed, draft_of, emitted, force
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
-from pyspec.lookup.drafters import NOTHING, Drafter, Proposal
-from pyspec.policy.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.text.tokens import Step, Token
 

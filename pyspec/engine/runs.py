@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspec._lib import ffi
+from pyspec.draft.types import Draft
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.statistics import Tally
 from pyspec.errors import PyspecError
-from pyspec.policy.types import Draft
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.noise import Coupling
 from pyspec.text.tokens import Source, Token

@@ -10,6 +10,7 @@ from typing import Any
 import llama_cpp
 
 from pyspec._lib import STATES_SHOWN
+from pyspec.draft.lookup import Drafter, ForeignDrafter, LookupDrafter, Memory
 from pyspec.engine.models import longest_draft
 from pyspec.engine.profiles import SideFile
 from pyspec.errors import OptionError, UnsupportedModel
@@ -26,8 +27,6 @@ from pyspec.gguf.heads import (
 from pyspec.hub.drafts import drafts_here, offers_for
 from pyspec.hub.fetch import cached
 from pyspec.hub.locate import resolve
-from pyspec.lookup.drafters import Drafter, ForeignDrafter, LookupDrafter
-from pyspec.lookup.memory import Memory
 from pyspec.machine.files import size_of
 from pyspec.machine.others import file_name_of, name_of
 

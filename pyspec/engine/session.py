@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
+from pyspec.draft.types import Policy
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
-from pyspec.policy.types import Policy
 from pyspec.text.tokens import Step, Token
 
 

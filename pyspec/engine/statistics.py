@@ -9,8 +9,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pyspec.policy.row_times import RowTimes
-from pyspec.policy.simple import LengthPolicy
+from pyspec.draft.row_times import RowTimes
+from pyspec.draft.simple import LengthPolicy
 from pyspec.text.tokens import Token
 
 

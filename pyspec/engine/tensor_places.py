@@ -14,12 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pyspec.draft.costs import Experts
 from pyspec.errors import OptionError
 from pyspec.gguf.header import EXPERTS, header_of_parts, read_header
 from pyspec.gguf.reader import Header
 from pyspec.machine.devices import CPU, buffer_type, placeable_names
 from pyspec.machine.others import file_name_of
-from pyspec.policy.shapes import Experts
 
 MAX_PATTERN = 256
 

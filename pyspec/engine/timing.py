@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.row_times import SURE
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.row_times import SURE
 
 ROWS = (1, 2, 3, 4, 5, 8)
 """Row counts that decide between no draft, a short one and a long one, most important first."""

@@ -14,6 +14,8 @@ from weakref import ref
 import numpy as np
 from llama_cpp import LogitsProcessorList
 
+from pyspec.draft.lengths import parse_length
+from pyspec.draft.simple import LengthPolicy
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import SideOptions
 from pyspec.engine.profiles import PairMemory
@@ -32,8 +34,6 @@ from pyspec.llama.options import (
     Speculation,
     ThreadOptions,
 )
-from pyspec.policy.lengths import parse_length
-from pyspec.policy.simple import LengthPolicy
 from pyspec.sampling.chain import Sampling, in_force
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.native import ProcessorHook, refuse

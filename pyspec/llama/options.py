@@ -19,9 +19,9 @@ from pyspec.sampling.options import Sampling
 from pyspec.sampling.verification import Margin, Strict, Verification, check_rule
 
 if TYPE_CHECKING:
+    from pyspec.draft.simple import LengthPolicy
     from pyspec.engine.runs import Run
     from pyspec.engine.statistics import Tally
-    from pyspec.policy.simple import LengthPolicy
     from pyspec.sampling.native import ProcessorHook
     from pyspec.text.budget import ReasoningLimit
 
@@ -64,7 +64,7 @@ class Speculation:
         check_ranges(vars(self))
         check_noise(self.sampling)
         if self.length not in (None, "auto"):
-            from pyspec.policy.lengths import parse_length  # noqa: PLC0415 - the default needs none
+            from pyspec.draft.lengths import parse_length  # noqa: PLC0415 - the default needs none
 
             parse_length(self.length)
         if self.verification is not None:

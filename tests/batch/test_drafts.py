@@ -12,11 +12,11 @@ from msgspec import structs
 from pyspec.batch import Settings
 from pyspec.batch.contexts import FEW, Models
 from pyspec.batch.room import states_for
+from pyspec.draft.goodput import GoodputPolicy
 from pyspec.engine.handle import Engine
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
 from pyspec.gguf.header import facts_of
-from pyspec.policy.goodput import GoodputPolicy
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict

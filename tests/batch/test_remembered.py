@@ -7,8 +7,8 @@ from helpers import devices, tiny
 from helpers.answers import ask
 
 from pyspec.batch.run import Settings
+from pyspec.draft.lookup import NOTHING, Drafter
 from pyspec.errors import OptionError
-from pyspec.lookup.drafters import NOTHING, Drafter
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 

@@ -10,9 +10,9 @@ from pyspec.batch import Settings
 from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.output import output_line
 from pyspec.batch.prefix_cache import MIN_TOKENS
+from pyspec.draft.goodput import GoodputPolicy
 from pyspec.engine.handle import Engine
 from pyspec.errors import Cancelled, EngineError, NumericError
-from pyspec.policy.goodput import GoodputPolicy
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin

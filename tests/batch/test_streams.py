@@ -7,7 +7,7 @@ from helpers import devices
 
 from pyspec.batch.composing import Composer, PrefillTime
 from pyspec.batch.contexts import FEW
-from pyspec.policy.goodput import GoodputPolicy
+from pyspec.draft.goodput import GoodputPolicy
 from pyspec.requests.records import Record
 
 N = 20

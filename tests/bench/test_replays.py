@@ -20,24 +20,24 @@ def test_the_grid_has_a_line_for_each_curve_and_start(script, tmp_path, capsys) 
     grid.main(["--seeds", "1", "--curve", "GPU", "--out", str(folder), *few])
     rows = capsys.readouterr().out.splitlines()
     named = [row.split(" | ")[:2] for row in rows if row.startswith("| GPU")]
-    assert named == [["| GPU", "fresh"], ["| GPU", "profiled"]] * len(grid.KINDS)
+    assert named == [["| GPU", "fresh"], ["| GPU", "profiled"]] * len(grid.ORACLE)
     assert rows[4] in (folder / "README.md").read_text()
     assert {row.count("|") for row in rows if row.startswith("|")} == {10}
 
 
 def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_path, capsys) -> None:
-    """A line each, with two columns for each kind of texts; nothing left out comes first."""
+    """A line each, with a column for each kind of texts; nothing left out comes first."""
     grid, folder = script("grid"), tmp_path / "grid"
     few_answers(grid, 3)
     few = ["--acceptance", "0.7", "--cost", "0.1", "--seeds", "1", "--curve", "BF16"]
-    grid.main(["--parts", "--kind", "alike,long", "--out", str(folder), *few])
+    grid.main(["--parts", "--kind", "alike,four", "--out", str(folder), *few])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == [
         "| (all there)",
         *(f"| {part}" for part in grid.PARTS),
     ]
-    assert rows[1] in (folder / "parts.md").read_text()
-    assert {row.count("|") for row in rows} == {6}
+    assert rows[1] in (folder / "parts-seen.md").read_text()
+    assert {row.count("|") for row in rows} == {5}
 
 
 @pytest.mark.parametrize("part", ["switch", "trials", "floors", "markup", "hope", "table", "line"])

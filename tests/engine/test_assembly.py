@@ -8,6 +8,7 @@ from helpers import tiny
 from helpers.answers import Scripted, ask
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+from pyspec.draft.lookup import ForeignDrafter, LookupDrafter
 from pyspec.engine import models
 from pyspec.engine.selection import choose_parts
 from pyspec.errors import (
@@ -20,7 +21,6 @@ from pyspec.errors import (
     OptionError,
 )
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.lookup.drafters import ForeignDrafter, LookupDrafter
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 

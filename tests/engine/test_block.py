@@ -12,10 +12,10 @@ from helpers import tiny
 from helpers.answers import ask
 from helpers.draws import LIMIT, MANY_ANSWERS, WIDE, Source, apart, chances, pairs, sized
 
+from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.types import Plan
 from pyspec.errors import EngineError
 from pyspec.llama.options import Speculation
-from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import Plan
 
 pytestmark = MANY_ANSWERS
 

@@ -11,9 +11,9 @@ import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, Scripted, ask, counters, foretelling
 
+from pyspec.draft.lookup import Proposal
 from pyspec.engine import answer_lock
 from pyspec.errors import ContextOverflow, EngineBusy, EngineError, InputError
-from pyspec.lookup.drafters import Proposal
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 

@@ -20,12 +20,12 @@ import pytest
 from helpers.answers import GREEDY
 
 from pyspec._lib import address
+from pyspec.draft.lookup import LookupDrafter
+from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Engine, Gate, Role
 from pyspec.engine.models import SideModel
 from pyspec.engine.round import Loop
 from pyspec.engine.runs import Run
-from pyspec.lookup.drafters import LookupDrafter
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.verification import Strict
 
 N_SEQ, ROOM = 10, 256

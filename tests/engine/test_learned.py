@@ -9,11 +9,11 @@ import time
 import msgspec
 import pytest
 
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.goodput import Experience
+from pyspec.draft.switch import SwitchState
 from pyspec.engine.profiles import MAX_CHANGE, PairFacts
 from pyspec.machine.files import cache_dir
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.goodput import Experience
-from pyspec.policy.switch import SwitchState
 from pyspec.requests.records import Record, SpeculationBody
 from pyspec.sampling.verification import Margin, Strict
 

@@ -12,9 +12,9 @@ from helpers import tiny
 from helpers.answers import ask
 
 from pyspec._lib import address
+from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.types import Plan
 from pyspec.engine.handle import Engine, Role
-from pyspec.policy.simple import LengthPolicy
-from pyspec.policy.types import Plan
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.noise import NOISES
 

@@ -9,8 +9,8 @@ import pytest
 from helpers import tiny
 from helpers.answers import Scripted, ask, foretelling
 
+from pyspec.draft.simple import FixedPolicy
 from pyspec.llama.speculative import Speculation
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin, Strict
 

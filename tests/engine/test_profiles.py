@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pyspec.draft.acceptance import Acceptance
 from pyspec.engine.profiles import (
     Prior,
     SideFile,
@@ -16,7 +17,6 @@ from pyspec.engine.profiles import (
     read_prior,
 )
 from pyspec.errors import ProfileError
-from pyspec.policy.acceptance import Acceptance
 
 
 def taught() -> Acceptance:

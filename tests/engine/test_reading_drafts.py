@@ -12,6 +12,7 @@ from helpers import tiny, tiny_dflash, tiny_eagle
 from helpers.answers import GREEDY, ask, check_four_at_once, counters, drafted
 
 from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import SideOptions
@@ -19,7 +20,6 @@ from pyspec.engine.selection import choose_parts
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
 from pyspec.gguf.heads import States
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.limits import MAX_DRAFT
 from pyspec.sampling.verification import Strict
 

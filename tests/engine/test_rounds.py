@@ -10,12 +10,12 @@ from helpers.answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters,
 
 from pyspec import Speculation
 from pyspec.batch.contexts import Contexts, Models
+from pyspec.draft.lookup import Proposal
+from pyspec.draft.simple import FixedPolicy
+from pyspec.draft.types import Outcome, Place, Plan
 from pyspec.engine import handle
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
-from pyspec.lookup.drafters import Proposal
-from pyspec.policy.simple import FixedPolicy
-from pyspec.policy.types import Outcome, Place, Plan
 from pyspec.sampling.verification import Strict
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]

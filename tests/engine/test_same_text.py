@@ -15,8 +15,8 @@ from helpers.twins import noise
 from measure.draws import top_two
 
 from pyspec.batch import Batch, Record, Settings
+from pyspec.draft.simple import FixedPolicy
 from pyspec.llama.options import Speculation
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 
 N_TOKENS = 20

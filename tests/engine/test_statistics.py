@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.simple import FixedPolicy
+from pyspec.draft.types import Outcome, SeqOutcome
 from pyspec.engine.statistics import (
     AnswerStatistics,
     Tally,
     Timings,
     plain_decode,
 )
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.simple import FixedPolicy
-from pyspec.policy.types import Outcome, SeqOutcome
 
 ROW_MS, FOUR_MS, ROUNDS = 10.0, 20.0, 10
 

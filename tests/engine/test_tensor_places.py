@@ -10,13 +10,12 @@ import pytest
 from helpers import tiny
 
 from pyspec.batch import Batch
+from pyspec.draft.costs import CostCurve, Experts
 from pyspec.engine.profiles import prior_curve
 from pyspec.engine.tensor_places import TensorPlaces, experts_of, tensor_places
 from pyspec.errors import OptionError
 from pyspec.gguf.header import read_header
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.shapes import Experts
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from helpers.waiting import DEADLINE_S
 
 from pyspec import SpeculativeLlama
+from pyspec.draft.row_times import SURE
 from pyspec.engine import timing
 from pyspec.engine.timing import ROWS, time_unseen, verify_ms
-from pyspec.policy.row_times import SURE
 from pyspec.sampling.chain import Sampling
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -18,10 +18,10 @@ from helpers.answers import GREEDY, ask
 from pyspec._lib import ffi, lib
 from pyspec.batch import Batch, Settings
 from pyspec.cli.main import main
+from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Role
 from pyspec.engine.runs import Outage
 from pyspec.errors import EngineError
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.verification import Margin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF and /proc/self/maps")

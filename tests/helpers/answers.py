@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from pyspec._lib import check, ffi, lib
 from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.draft.lengths import parse_length
+from pyspec.draft.lookup import Drafter, Proposal
+from pyspec.draft.policies import make_policy
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run
-from pyspec.lookup.drafters import Drafter, Proposal
-from pyspec.policy.lengths import make_policy, parse_length
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
 from pyspec.text.tokens import Step

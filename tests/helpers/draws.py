@@ -15,11 +15,11 @@ from helpers import devices, tiny
 from pyspec._lib import address
 from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.batch.room import padded
+from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.grammar.gbnf import of_gbnf
 from pyspec.grammar.languages import Constraint
-from pyspec.policy.simple import FixedPolicy
 from pyspec.sampling.chain import Sampling, build_chain
 from pyspec.sampling.verification import Strict
 

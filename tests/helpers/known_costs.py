@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pyspec.policy.cost import CostCurve
-from pyspec.policy.goodput import GoodputPolicy
-from pyspec.policy.shapes import expand
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.row_times import expand
 
 LINE = expand({1: 10.0, 64: 80.0})
 """10 ms for a row of the target, 1.1 for each more."""

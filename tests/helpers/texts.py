@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pyspec.lookup.memory import SHORTEST_MATCH
+from pyspec.draft.lookup import SHORTEST_MATCH
 
 START = -1
 """Stands before each text, and nowhere else."""

@@ -232,7 +232,7 @@ def test_who_gives_no_seed_gets_the_faster_way_to_draw(
     open_llama, tiny_ascii, seeded_draft, monkeypatch, own, noise
 ):
     """Here drafts that draw for themselves; a seed of the object or of the call has to give its text again."""
-    monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", True)
+    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", True)
     llm = open_llama(tiny_ascii, draft=seeded_draft, **own)
     found = []
     for more in ({}, {"seed": 6}, {"logit_bias": {5: 1.0}}):
@@ -248,14 +248,14 @@ def test_noise_is_shared_where_drawing_in_blocks_brings_nothing(
     open_llama, tiny_ascii, seeded_draft, monkeypatch, more
 ):
     """No model drafts, or nothing truncates a row, so that a draft's whole distribution would have to be computed."""
-    monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", True)
+    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", True)
     llm = open_llama(tiny_ascii, draft=more.pop("draft", seeded_draft))
     llm.create_completion(PROMPT, max_tokens=8, min_p=0.0, **more)
     assert llm.last_speculation["sampling"] == "coupled"
 
 
 def test_a_policy_of_the_callers_may_cut_drafts(open_llama, tiny_ascii, seeded_draft, monkeypatch):
-    monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", True)
+    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", True)
     llm = open_llama(tiny_ascii, draft=seeded_draft)
     warm = Sampling(temperature=1.0)
     ask(llm, [tiny.A], 8, warm, policy=llm.new_policy(sampling=warm))

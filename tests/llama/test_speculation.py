@@ -11,10 +11,10 @@ from helpers.answers import Scripted, ask
 from helpers.completions import GREEDY, PROMPT, stable
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
 
+from pyspec.draft.policies import MAX_POLICIES
 from pyspec.engine.round import Loop
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import OFF, Speculation
-from pyspec.policy.policies import MAX_POLICIES
 from pyspec.sampling.verification import Margin, Strict
 
 

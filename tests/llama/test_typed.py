@@ -33,7 +33,7 @@ follow_imports = silent
 [mypy-numpy.*,llama_cpp.*,llguidance.*,rich.*,msgspec.*,huggingface_hub.*,jinja2.*,psutil.*,pyspec.batch.*,pyspec.engine.*]
 follow_imports = skip
 ignore_missing_imports = True
-[mypy-pyspec.gguf.*,pyspec.hub.*,pyspec.machine.*,pyspec.lookup.*,pyspec.text.*,pyspec.grammar.*,pyspec.policy.*]
+[mypy-pyspec.gguf.*,pyspec.hub.*,pyspec.machine.*,pyspec.draft.*,pyspec.text.*,pyspec.grammar.*]
 follow_imports = skip
 """
 """As a user's project is checked; what the example's types do not need is left out, since reading it takes long."""

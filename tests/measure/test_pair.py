@@ -11,10 +11,10 @@ from measure.pair import by_position, learned_from, record, save_prior
 from measure.questions import Question
 from measure.simulate import Answer, Chain
 
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.stopping import forecast
 from pyspec.engine.profiles import SideFile, prior_learned
 from pyspec.errors import ProfileError
-from pyspec.policy.acceptance import Acceptance
-from pyspec.policy.stopping import forecast
 
 
 def chain(t: int, n: int, matched: int, p: float = 0.9) -> Chain:

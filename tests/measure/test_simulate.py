@@ -8,8 +8,8 @@ import pytest
 from helpers.making import FLAT, synthetic
 from measure.simulate import Costs, Player, Times, fixed_speed, load_rounds, save_rounds
 
-from pyspec.policy.simple import FixedPolicy
-from pyspec.policy.types import Place, Plan
+from pyspec.draft.simple import FixedPolicy
+from pyspec.draft.types import Place, Plan
 
 
 class Diary(FixedPolicy):

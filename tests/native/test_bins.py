@@ -5,7 +5,7 @@ from __future__ import annotations
 from helpers import tiny
 from helpers.answers import ask
 
-from pyspec.policy.types import TABLE_BINS, table_bin
+from pyspec.draft.types import TABLE_BINS, table_bin
 
 
 def test_drafting_goes_on_in_pythons_bin_alone(open_llama, tiny_target, tiny_draft):

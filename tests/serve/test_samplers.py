@@ -66,7 +66,7 @@ def test_drafts_of_an_answer_without_a_seed_draw_for_themselves(
     settings = server.batch.settings
     unseeded = replace(settings, sampling=replace(settings.sampling, chance=True))
     monkeypatch.setattr(server.batch, "settings", unseeded)
-    monkeypatch.setattr("pyspec.policy.policies.Policies.rows_are_cheap", cheap)
+    monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", cheap)
     body = {**PATHS["chat/completions"], "temperature": 1.5, **seed}
     status, told = post(server, json.dumps(body).encode(), "/v1/chat/completions")
     assert (status, told["speculation"]["sampling"]) == (200, noise)

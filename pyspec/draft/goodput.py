@@ -1,0 +1,448 @@
+"""Draft length by goodput: weighs what a draft costs on this machine against the tokens it is expected to bring."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
+from pyspec.draft.costs import LONG_LAG, CostCurve
+from pyspec.draft.row_times import RowTimes
+from pyspec.draft.simple import Aside, LengthPolicy, PlainRounds, clean_times
+from pyspec.draft.stopping import (
+    Forecast,
+    allocate,
+    best_length,
+    draft_floors,
+    forecast,
+    learn,
+    survivals,
+)
+from pyspec.draft.switch import SwitchState, UseSwitch
+from pyspec.draft.types import LONGEST, LOOKUP, Draft, Outcome, Place, Plan
+from pyspec.errors import OptionError
+
+_REFRESH = 128  # rounds that tables are kept: what they are made from changes slowly
+_USUAL = 64.0  # tokens of an answer, until one was seen
+_LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
+_REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
+_MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
+_SHARE = 0.03  # share of a sequence's tokens that lookup's drafts may lose
+_REREAD = 2  # accepted tokens over which the cost of reading one again is measured
+
+
+class _Tables(NamedTuple):
+    """Values that change only with the curve, the depth, the number of sequences or slow averages.
+
+    step: ms of one drafted token for all sequences.
+    markup: how many times plain decoding's price a ms of drafting has to earn.
+    worth: tokens that an accepted token counts for.
+    floors: survivals at which drafting stops.
+    gain: tokens per round and sequence that drafting is expected to bring.
+    lookup_min: the shortest lookup match whose draft is preferred to the model's.
+    """
+
+    step: float
+    markup: float
+    worth: float
+    floors: list[float]
+    gain: float
+    lookup_min: int
+
+
+class Experience(msgspec.Struct):
+    """What answers under one rule, drawn in one way, have taught a `GoodputPolicy`."""
+
+    calibration: Calibration
+    lookup: LookupEstimator
+    switches: dict[int, SwitchState]  # by `bit_length` of the number of sequences
+    usual: float  # tokens of an answer
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.usual < 1e9 and len(self.switches) <= 64):
+            raise OptionError("what a policy was taught contradicts itself")
+
+    def aged(self, weight: float) -> Experience:
+        """The same, counting for `weight` of its observations."""
+        calibration = self.calibration.aged(weight)
+        switches = {size: seen.aged(weight) for size, seen in self.switches.items()}
+        return Experience(calibration, self.lookup, switches, self.usual)
+
+    def mixed(self, other: Experience) -> Experience:
+        """Half of this and half of another process's: both began with the same, which must not count twice."""
+        switches = {
+            size: seen.mixed(other.switches[size]) if size in other.switches else seen
+            for size, seen in self.switches.items()
+        }
+        calibration = self.calibration.mixed(other.calibration)
+        usual = 0.5 * (self.usual + other.usual)
+        return Experience(calibration, self.lookup, {**other.switches, **switches}, usual)
+
+
+class RunningText:
+    """Where a sequence began and stands, and the tokens that lookup's drafts cost beyond those they brought."""
+
+    def __init__(self, depth: int) -> None:
+        self.began = depth
+        self.place = Place(0, 0, depth=depth)
+        self.lost = 0.0
+
+    @property
+    def emitted(self) -> int:
+        """Tokens generated so far."""
+        return self.place.depth - self.began
+
+    def bearable(self, usual: float) -> float:
+        """Tokens that lookup may still lose; tokens it has won may be lost too.
+
+        Matches look the same in every sequence. In one that does not suit lookup they fail one after the other, and what was
+        learned across sequences does not prevent that.
+
+        Args:
+            usual: tokens of a usual sequence.
+        """
+        return _SHARE * (self.emitted + min(float(self.place.left), usual)) - self.lost
+
+
+class GoodputPolicy(LengthPolicy):
+    """Maximises a round's tokens beyond those that plain decoding would have made in the same time.
+
+    Args:
+        curve: what decodes cost; None assumes a prior.
+        learned: what is known of acceptance.
+        companion: whether there is one.
+        auto: use draft and companion only where they pay; False always uses them.
+        whole: drafts are verified as a whole, so their length is settled while they are drawn.
+        switch: makes the `UseSwitch` for batches of one size.
+    """
+
+    floors = staticmethod(draft_floors)
+    """Computes where drafting stops."""
+
+    def __init__(
+        self,
+        curve: CostCurve | None = None,
+        learned: Acceptance | None = None,
+        *,
+        companion: bool = False,
+        auto: bool = True,
+        whole: bool = False,
+        switch: Callable[[], UseSwitch] = UseSwitch,
+    ) -> None:
+        super().__init__(curve, learned)
+        self._companion, self._auto = companion and not whole, auto
+        if whole:
+            self.floors = partial(draft_floors, whole=True)
+        self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
+        self._scoring = UseSwitch()
+        self._usual = _USUAL  # tokens per answer
+        self._texts: dict[int, RunningText] = {}
+        self._rereads, self._longest = False, LONGEST  # set from places
+        # the curve at this round's depth and number of sequences
+        self._n_seq = 1
+        self._rows = self.curve.target.table()
+        self._price = 1.0 / self._rows[1]
+        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 1)
+        self._tables: dict[tuple[int, int], _Tables] = {}
+        self._round = self._stale_at = 0
+        self._rest = 0  # rounds left in which drafting is not considered
+        self._aside = Aside()  # in rounds with a model's draft
+        self._forget_round()
+
+    def _forget_round(self) -> None:
+        self._planned = False
+        self._pending: dict[int, Forecast] = {}
+        self._expected = self._view = 0.0  # expected tokens of the choice; what the companion adds
+
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """Plan how long to draft and the survivals at which drafting stops; length 0 where no draft pays."""
+        self._forget_round()  # the last round may have ended in an error
+        self._planned = True
+        self._follow(places)
+        if self._rest and len(places) == self._n_seq:
+            self._rest -= 1
+            return Plan([0] * self._n_seq)
+        self._catch_up()
+        self._read_costs(len(places), max([place.depth for place in places]))
+        lengths = [min(self._longest, place.room) if self._pays(place) else 0 for place in places]
+        drafting = [place for place, n in zip(places, lengths, strict=True) if n]
+        if not drafting:
+            self._rest = _REST
+            return Plan(lengths)
+        learned, table = self.learned_of([place.seq for place in drafting]), self._table
+        return Plan(
+            lengths, learned.calibration.table, table.floors, self._score(places), table.lookup_min
+        )
+
+    def _follow(self, places: Sequence[Place]) -> None:
+        """Record where each sequence stands and what its draft model can do."""
+        for place in places:
+            if place.seq not in self._texts:
+                self._texts[place.seq] = RunningText(place.depth)
+            self._texts[place.seq].place = place
+            self._rereads |= place.rereads
+            self._longest = min(LONGEST, place.longest or self._longest)
+
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """Choose the lengths that together bring the most tokens beyond their cost."""
+        read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
+        lengths = self._lengths([self._counted(r, self._bearable(r)) for r in read])
+        lengths = [r.draft.n if r.draft.whole else n for r, n in zip(read, lengths, strict=True)]
+        self._pending = {r.draft.seq: r for r in read if r.draft.n}
+        self._expected = sum([sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True)])
+        if any(r.full for r in read) and self.learned.companion_helps:
+            other = self._lengths([self._counted(r, survivals(r.without)) for r in read])
+            self._view = self._value(read, lengths) - self._value(read, other)
+        return lengths
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn acceptance, costs, and whether draft and companion gain."""
+        if not outcome.seqs:
+            return
+        start = perf_counter()
+        self._catch_up()
+        clean_times(outcome)
+        if not self._planned:  # the loop did not call `plan`
+            self._read_costs(len(outcome.seqs), outcome.depth)
+        self.counts.add(outcome, self._expected)
+        self.curve.observe(outcome)
+        for seq in outcome.seqs:
+            if seq.seq in self._pending:
+                learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
+        self._learn_gains(outcome)
+        self._forget_round()
+        # a round in which the draft model reads a prompt touches memory for the first time
+        if outcome.draft_steps and outcome.t_round and outcome.caught_up <= LONG_LAG * self._n_seq:
+            self._aside.add(outcome.aside + 1e3 * (perf_counter() - start))
+
+    def learn_plain(self, seen: PlainRounds) -> None:
+        """Learn costs, and add to the credit of trials."""
+        super().learn_plain(seen)
+        self._earn(seen.n_seq, float(seen.rounds))
+
+    def renew_costs(self) -> None:
+        """Treat learned times as guesses, and rebuild the tables in the next round."""
+        super().renew_costs()
+        self._stale_at = self._rest = 0
+
+    @property
+    def _beside(self) -> float:
+        """Tokens that drafting costs per round and sequence outside decodes: Python's time matters where a token takes few ms."""
+        return self._price * max(0.0, self._aside.ms - self.plain_aside.ms) / self._n_seq
+
+    def _read_costs(self, n_seq: int, depth: int) -> None:
+        """Read the curve at this depth, and take the tables for this number of sequences."""
+        self._n_seq = n_seq
+        self._rows = self.curve.target.table(depth, n_seq * (LONGEST + 1))
+        self._price = n_seq / self._rows[n_seq]
+        self._round += 1
+        if self._round >= self._stale_at:
+            # often at first, when every round teaches something
+            self._stale_at = self._round + min(_REFRESH, 1 + self._round // 2)
+            self._tables.clear()
+        key = (n_seq, depth // 256)
+        if key not in self._tables:
+            self._tables[key] = self._make_tables()
+        self._table = self._tables[key]
+
+    def _make_tables(self) -> _Tables:
+        n, price, calibration = self._n_seq, self._price, self.learned.calibration
+        step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
+        # Sequences count as equal: all drafts grow together, and each sequence pays its share of the rows.
+        verify = [self._rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
+        drafted, nexts = verify[: self._longest + 1], calibration.nexts()
+
+        def drafting(price: float) -> tuple[list[float], float]:
+            """Floors at this price, and the tokens per round that drafting to these floors gains."""
+            return self.floors(drafted, step / n, price, nexts, calibration.table)
+
+        # Tokens that are worth less have the effect of a higher price per ms.
+        floors, gain = drafting(price / worth)
+        markup = self._markup(worth * gain)
+        if markup > 1.0:
+            floors, _ = drafting(markup * price / worth)
+        gain *= worth
+        return _Tables(step, markup, worth, floors, gain, self._lookup_min(verify, price, gain))
+
+    def _markup(self, gain: float) -> float:
+        """How many times plain decoding's price a ms of drafting has to earn, where drafts gain this many tokens per round.
+
+        Where drafts gain, a ms of drafting delays the next such round, so its price lies between plain decoding's and goodput's.
+        Charging the whole difference loses where sequences differ; none loses 2 to 4 % on recorded drafts that pay.
+        """
+        won = self._drafting[self._n_seq.bit_length()].share(gain)
+        return 1.0 / (1.0 - _MARKUP * won)
+
+    def _worth_of_one(self) -> float:
+        """What an accepted token is worth: 1, less the cost if the draft model has to read it again."""
+        if not self._rereads:
+            return 1.0
+        n, draft = self._n_seq, self.curve.draft
+        again = draft.time(n * (1 + _REREAD)) - draft.time(n)
+        return max(0.1, 1.0 - self._price * again / (n * _REREAD))
+
+    def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
+        """The shortest match whose lookup draft is worth more than a model's draft."""
+        for match in range(1, 9):
+            chain = survivals(self.learned.lookup.predict(match, LONGEST))
+            g = best_length(chain, verify, price)
+            if sum(chain[:g]) - price * (verify[g] - verify[0]) > max(0.0, gain):
+                return match
+        return 9
+
+    def _pays(self, place: Place) -> bool:
+        """Whether running the draft model pays: its gain over the tokens left, against the cost of catching up."""
+        if place.room <= 0 or not place.longest:
+            return False
+        if not self._auto:
+            return True
+        switch = self._drafting[self._n_seq.bit_length()]
+        gain = self._table.gain - self._beside
+        return switch.on(
+            place.seq,
+            gain,
+            self._catching_up(self.curve.draft, place.lag),
+            self._left(place),
+            longest=min(float(place.left), self._usual),
+        )
+
+    def _catching_up(self, side: RowTimes, unread: int) -> float:
+        """Tokens that it costs a side model to read this many tokens before its first step."""
+        return self._price * (side.time(unread + 1) - side.time(1))
+
+    def _left(self, place: Place) -> float:
+        """Tokens that a sequence is expected to have left; all that may still come, if those are few."""
+        emitted = self._texts[place.seq].emitted
+        if emitted + place.left <= _USUAL:
+            return float(place.left)
+        return min(float(place.left), self._usual, _LIKELY + emitted)
+
+    def _score(self, places: Sequence[Place]) -> bool:
+        """Whether the companion scores this round's drafts."""
+        if not self._companion or not self._auto:
+            return self._companion
+        left = min(float(max([place.left for place in places])), self._usual)
+        unread = max([place.companion_lag for place in places])
+        return self._scoring.on(0, 0.0, self._catching_up(self.curve.companion, unread), left)
+
+    def _bearable(self, read: Forecast) -> list[float]:
+        """Survivals of a draft; a lookup draft is cut where its risk exceeds what the sequence may lose.
+
+        If g tokens cost c, the risk is E[max(0, c - accepted)] = c - sum of the first c survivals.
+        """
+        text = self._texts.get(read.draft.seq)
+        if read.draft.source != LOOKUP or not self._auto or text is None:
+            return read.survival
+        bearable = text.bearable(self._usual)
+        rows, n = self._rows, self._n_seq
+        most = len(read.survival)
+        while most:
+            cost = self._price * (rows[n + most] - rows[n])
+            if cost - sum(read.survival[: int(cost)]) <= bearable:
+                break
+            most -= 1
+        return read.survival[:most]
+
+    def _counted(self, read: Forecast, chain: list[float]) -> list[float]:
+        """Survivals weighted by what an accepted token of this draft is worth."""
+        worth = 1.0 if read.draft.source == LOOKUP else self._table.worth
+        return chain if worth >= 1.0 else [worth * s for s in chain]
+
+    def _lengths(self, chains: list[list[float]]) -> list[int]:
+        price = self._table.markup * self._price
+        if self._n_seq == 1 and len(chains) == 1:
+            return [best_length(chains[0][:LONGEST], self._rows[1:], price)]
+        spare = self._n_seq - len(chains)  # sequences without a draft still take a row each
+        return allocate(chains + [[]] * spare, self._rows, price)[: len(chains)]
+
+    def _value(self, read: list[Forecast], lengths: list[int]) -> float:
+        """Tokens that verifying this many of each draft is expected to bring, less the cost of all rows."""
+        tokens = sum(sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True))
+        return tokens - self._price * self._rows[self._n_seq + sum(lengths)]
+
+    def _learn_gains(self, outcome: Outcome) -> None:
+        """Tell switches and sequences what drafts and companion gained in this round, using the curve's times."""
+        n = self._n_seq
+        switch = self._earn(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
+        row, drafting = self._row_cost(outcome), self._draft_cost(outcome)
+        for seq in outcome.seqs:
+            read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
+            if read is None or text is None:
+                continue
+            cost = row * seq.n_verified
+            if read.draft.source == LOOKUP:
+                text.lost += cost - seq.n_accepted
+            else:
+                brought = self._table.worth * read.brought(seq)
+                switch.used(brought - cost - drafting, 1.0 + seq.n_accepted, seq.seq)
+        scored = outcome.companion_rows - outcome.companion_read
+        if scored > 0:
+            self._scoring.used(self._view - self._price * self.curve.companion.time(scored))
+
+    def _row_cost(self, outcome: Outcome) -> float:
+        """Tokens that each verified row of the round cost."""
+        n, rows, own = self._n_seq, self._rows, outcome.own_rows
+        verify = (rows[min(own, len(rows) - 1)] - rows[n]) / max(1, own - n)
+        return self._price * verify
+
+    def _draft_cost(self, outcome: Outcome) -> float:
+        """Tokens that drafting cost each sequence for which a model drafted."""
+        by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
+        steps = self._price * outcome.draft_steps * self._table.step / max(1, by_model)
+        return steps + self._beside
+
+    def _earn(self, n_seq: int, tokens: float) -> UseSwitch:
+        """Credit this many tokens per sequence to trials; returns the switch for batches of this size."""
+        switch = self._drafting[n_seq.bit_length()]
+        switch.earn(tokens)
+        if self._companion:
+            self._scoring.earn(tokens)
+        return switch
+
+    def begin_answer(self) -> None:
+        """Forget the sequences; costs and acceptance stay."""
+        super().begin_answer()
+        for seq in list(self._texts):
+            self.begin_sequence(seq)
+        self._scoring.begin()
+
+    def begin_sequence(self, seq: int) -> None:
+        """Learn from the length of the sequence that ends under this number, and end its trial."""
+        self._rest = 0
+        if seq in self._texts:
+            self._usual += 0.2 * (self._texts.pop(seq).emitted + 1 - self._usual)
+        for switch in self._drafting.values():
+            switch.begin(seq)
+
+    def move_sequence(self, seq: int, to: int) -> None:
+        """Keep what is known of a sequence under its new number."""
+        self.begin_sequence(to)
+        if seq in self._texts:
+            self._texts[to] = self._texts.pop(seq)
+        for switch in self._drafting.values():
+            switch.move(seq, to)
+
+    def experience(self) -> Experience:
+        """What the answers so far have taught, for a later process."""
+        self._catch_up()
+        switches = {size: switch.state for size, switch in self._drafting.items()}
+        return Experience(self.learned.calibration, self.learned.lookup, switches, self._usual)
+
+    def begin_with(self, seen: Experience) -> None:
+        """Start from what earlier processes were taught; acceptance comes with `learned`."""
+        for size, state in seen.switches.items():
+            self._drafting[size].begin_with(state)
+        self._usual = seen.usual
+
+    def stats(self) -> dict[str, Any]:
+        """The counts of this answer, and the mean log-losses of the estimators in this process."""
+        out = super().stats()
+        out["drafting_gain"] = round(self._drafting[1].gain(self._table.gain), 4)
+        without, with_ = self.learned.both
+        means = {"": self.learned.loss, "_without_companion": without, "_with_companion": with_}
+        return out | {f"log_loss{of}": round(m.value, 4) for of, m in means.items() if m.n}

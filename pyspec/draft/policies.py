@@ -1,0 +1,156 @@
+"""The policies of one object: one for each draft length, rule and way of drawing that its calls name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.goodput import Experience, GoodputPolicy
+from pyspec.draft.lengths import Auto, Companion, Confidence, FixedLength, Length, parse_length
+from pyspec.draft.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
+from pyspec.sampling.noise import Draw
+from pyspec.sampling.verification import Margin, Strict, Verification
+
+_STRICT = Strict()
+
+Kind = tuple[Verification, Draw]
+"""How a sequence's tokens are verified and drawn: what a draft is worth depends on both."""
+
+_CHEAP, _ROWS = 0.15, 5  # of a decode, for each row beyond the first; of a decode of so many rows
+
+MAX_POLICIES = 32
+"""Policies kept: rules may differ from call to call."""
+
+
+class Policies:
+    """Policies that share the cost curve, which belongs to the machine, and learn acceptance separately.
+
+    length, rule, draw: defaults for calls that name none. learned: what each policy begins with. companion: whether there is one
+    to use. taught: what earlier processes were taught, by the name of its kind. Where many sequences share a
+    round, the policy of the majority's kind chooses for all, and each sequence teaches the policy of its own kind.
+    """
+
+    def __init__(
+        self,
+        length: Length,
+        curve: CostCurve,
+        learned: Acceptance,
+        *,
+        companion: bool,
+        rule: Verification = _STRICT,
+        draw: Draw = "greedy",
+        taught: Mapping[str, Experience] = MappingProxyType({}),
+    ) -> None:
+        self.curve, self._learned = curve, learned
+        self._length, self._rule, self._draw = length, rule, draw
+        self._companion = companion
+        self._taught = taught
+        self._made: dict[tuple[Length, Verification, Draw], LengthPolicy] = {}
+        self._kinds: dict[int, Kind] = {}
+
+    def new(self, length: str | None, rule: Verification, draw: Draw) -> LengthPolicy:
+        """A policy that has learned nothing yet. Raises OptionError for an invalid length."""
+        named = parse_length(length) if length else self._length
+        learned = self._learned.under(draw, relaxing=isinstance(rule, Margin))
+        seen = self._taught.get(_name(rule, draw))
+        if seen is not None:
+            learned.taught(seen.calibration, seen.lookup if draw != "greedy" else None)
+        whole = draw == "block"
+        policy = make_policy(named, self.curve, learned, companion=self._companion, whole=whole)
+        if seen is not None and isinstance(policy, GoodputPolicy):
+            policy.begin_with(seen)
+        return policy
+
+    def of(
+        self, length: str | None, rule: Verification | None = None, draw: Draw | None = None
+    ) -> LengthPolicy:
+        """The policy for these choices; a new one replaces the least recently used. Raises OptionError."""
+        rule_and_draw = rule or self._rule, draw or self._draw
+        key = parse_length(length) if length else self._length, *rule_and_draw
+        policy = self._made.pop(key, None)
+        if policy is None:
+            if len(self._made) == MAX_POLICIES:
+                self._made.pop(next(iter(self._made)))
+            policy = self.new(length, *rule_and_draw)
+            policy.others = partial(self._learned_of, length, rule_and_draw)
+        self._made[key] = policy
+        return policy
+
+    def shared(self, lengths: Mapping[int, str | None]) -> dict[LengthPolicy, list[int]]:
+        """Which policy chooses for which sequences, in a round of sequences that name these lengths.
+
+        One policy chooses for all that name the same length. What pays depends on how tokens are verified and drawn, so it is the
+        policy of the most common kind.
+        """
+        groups: dict[Length, list[int]] = {}
+        for seq, named in lengths.items():
+            groups.setdefault(parse_length(named) if named else self._length, []).append(seq)
+        found: dict[LengthPolicy, list[int]] = {}
+        for seqs in groups.values():
+            kinds = Counter(self._kinds.get(seq, (self._rule, self._draw)) for seq in seqs)
+            found[self.of(lengths[seqs[0]], *kinds.most_common(1)[0][0])] = seqs
+        return found
+
+    def _learned_of(self, length: str | None, own: Kind, seq: int) -> Acceptance | None:
+        """What was learned of sequences of this one's kind; None where that is the policy's own."""
+        kind = self._kinds.get(seq, own)
+        return None if kind == own else self.of(length, *kind).learned
+
+    @property
+    def rows_are_cheap(self) -> bool:
+        """Whether verifying a draft as a whole is faster than choosing its length by the tokens that were drawn.
+
+        It accepts more, but no row can be saved. On recorded rows of three drafts it was as fast or faster where a further row
+        costs up to 0.15 of a decode (bench/results/blocks).
+        """
+        return self.curve.target.further(_ROWS) <= _CHEAP
+
+    def taught(self) -> dict[str, Experience]:
+        """What answers have taught so far, by the name of their kind."""
+        return {
+            _name(rule, draw): policy.experience()
+            for (_, rule, draw), policy in self._made.items()
+            if isinstance(policy, GoodputPolicy)
+        }
+
+    def begin_sequence(self, seq: int, rule: Verification, draw: Draw) -> None:
+        """Tell all policies that another sequence takes this number, and how it is verified and drawn."""
+        self._kinds[seq] = rule, draw
+        for policy in self._made.values():
+            policy.begin_sequence(seq)
+
+    def move_sequence(self, seq: int, to: int) -> None:
+        """Tell all policies that the sequence of number `seq` goes on under the free number `to`."""
+        if seq in self._kinds:
+            self._kinds[to] = self._kinds.pop(seq)
+        for policy in self._made.values():
+            policy.move_sequence(seq, to)
+
+
+def _name(rule: Verification, draw: Draw) -> str:
+    """The name of a kind, under which what was taught is kept."""
+    return f"{rule.name} {draw}"
+
+
+def make_policy(
+    length: Length,
+    curve: CostCurve | None = None,
+    learned: Acceptance | None = None,
+    *,
+    companion: bool = False,
+    whole: bool = False,
+) -> LengthPolicy:
+    """Make a new policy for this length; `companion` says whether there is one to use, `whole` is as for `GoodputPolicy`."""
+    match length:
+        case FixedLength(k):
+            return FixedPolicy(k, curve, learned)
+        case Confidence(p):
+            return ConfidencePolicy(p, curve, learned)
+        case Companion():
+            return GoodputPolicy(curve, learned, companion=companion, auto=False, whole=whole)
+        case Auto():
+            return GoodputPolicy(curve, learned, companion=companion, whole=whole)

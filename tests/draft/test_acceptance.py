@@ -1,0 +1,302 @@
+"""Tests of pyspec.draft.acceptance."""
+
+from __future__ import annotations
+
+import math
+import random
+from math import exp, isfinite
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pyspec.draft.acceptance import (
+    Acceptance,
+    Calibration,
+    Features,
+    Logistic,
+    companion_features,
+    draft_bins,
+    fit_line,
+)
+from pyspec.draft.types import TABLE_BINS, Draft, bin_centre, table_bin
+from pyspec.errors import OptionError
+
+
+def scored(p: float, s: float, a: float, pc: float, agree: bool) -> Features:
+    """Features of a draft's first token that a companion scored."""
+    full = companion_features(Draft(0, 1, [p], [s], [a], [pc], [agree]), 1)
+    assert full is not None
+    return full[0]
+
+
+def planted(p: float, pc: float) -> float:
+    return 1.0 / (1.0 + exp(-(2.0 * p + 3.0 * pc - 2.5)))
+
+
+def teach(model: Logistic, n: int, seed: int = 0, turned: bool = False) -> None:
+    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    for _ in range(n):
+        p, pc = rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)
+        x = scored(p, 0.5, 0.5, pc, False)
+        hit = (rng.random() < planted(p, pc)) != turned
+        model.learn(x, hit - model.predict(x))
+
+
+def error(model: Logistic, turned: bool = False) -> float:
+    points = [(p / 20, pc / 20) for p in range(1, 20) for pc in range(1, 20)]
+    wrong = [
+        abs(model.predict(scored(p, 0.5, 0.5, pc, False)) - abs(turned - planted(p, pc)))
+        for p, pc in points
+    ]
+    return sum(wrong) / len(wrong)
+
+
+def test_the_logistic_model_converges_to_planted_acceptance() -> None:
+    """After some thousand positions the mean error is small."""
+    model = Logistic([0.0] * 6)
+    teach(model, 6000)
+    assert error(model) < 0.08
+
+
+def test_it_follows_a_sudden_change() -> None:
+    """After the target changed its mind, the estimate follows within 1500 positions."""
+    model = Logistic([0.0] * 6)
+    teach(model, 4000)
+    before = error(model, turned=True)
+    teach(model, 1500, seed=1, turned=True)
+    assert error(model, turned=True) < 0.4 * before
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 1.0),
+            st.floats(0.0, 1.0),
+            st.floats(0.0, 1.0),
+            st.booleans(),
+        ),
+        max_size=80,
+    )
+)
+def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> None:
+    """Extreme but legal inputs, p = 0 and p = 1 included, never give a NaN or a certainty."""
+    learned = Acceptance()
+    for i, (p, s, a, hit) in enumerate(rows):
+        (k,), full = draft_bins(Draft(0, 1, [p])), scored(p, s, a, p, hit)
+        without, with_ = learned.calibration.table[k], learned.companion.predict(full)
+        assert 0.0 < min(without, with_) <= max(without, with_) < 1.0
+        learned.learn_draft(i, k, without, hit)
+        learned.learn_companion(full, without, with_, hit)
+    assert isfinite(learned.loss_with)
+
+
+@pytest.mark.parametrize("p", [float("nan"), 1.5, -0.1])
+def test_a_draft_ends_before_its_first_nonsense(p: float) -> None:
+    """NaN and values outside their range say nothing, nor does what comes after them."""
+    assert len(draft_bins(Draft(0, 3, [0.9, p, 0.9]))) == 1
+
+
+def test_a_companion_s_nonsense_drops_the_companion() -> None:
+    nonsense = Draft(0, 1, [0.9], [0.5], [float("nan")], [0.5], [True])
+    assert companion_features(nonsense, 1) is None
+
+
+@pytest.mark.parametrize("k", range(TABLE_BINS))
+def test_bins_of_the_table_are_equal_in_logit(k: int) -> None:
+    p = 1.0 / (1.0 + exp(-bin_centre(k)))
+    assert table_bin(p) == k
+
+
+def test_a_bin_seen_often_has_its_own_mean() -> None:
+    """Whatever the line that all bins share says of it."""
+    table = Calibration()
+    for _ in range(200):
+        table.update(0, 20, accepted=False)
+        table.update(0, 12, accepted=True)
+    assert table.table[20] < 0.1
+    assert table.table[12] > 0.9
+
+
+@given(st.lists(st.tuples(st.integers(0, TABLE_BINS - 1), st.booleans()), max_size=60))
+def test_the_table_is_between_the_means_and_the_line(seen: list[tuple[int, bool]]) -> None:
+    """A bin never seen has the line's own value, and all are probabilities."""
+    table = Calibration()
+    for k, accepted in seen:
+        table.update(0, k, accepted)
+    for k in range(TABLE_BINS):
+        line = table._prior[k]
+        mean = table.hits[k] / table.seen[k] if table.seen[k] else line
+        assert min(line, mean) - 1e-3 <= table.table[k] <= max(line, mean) + 1e-3
+        assert 0.0 < table.table[k] < 1.0
+
+
+def test_few_tokens_tell_of_all_bins() -> None:
+    """A draft that is worse than was assumed is so where it was not seen nearby, too, and one that is better likewise."""
+    for accepted in (False, True):
+        table = Calibration()
+        before = list(table.table)
+        for k in range(12, 24):
+            table.update(0, k, accepted)
+        unseen = [*range(8, 12), *range(24, TABLE_BINS - 1)]
+        assert all((table.table[k] > before[k]) == accepted for k in unseen)
+
+
+def test_nothing_seen_is_what_is_assumed() -> None:
+    """The line goes through its intercept at even odds."""
+    table = Calibration(assumed=(0.5, 0.7))
+    even = table_bin(0.5)
+    odds = math.log(table.table[even] / (1.0 - table.table[even]))
+    assert odds == pytest.approx(0.5 + 0.7 * bin_centre(even))
+
+
+bins = st.lists(st.integers(0, 300), min_size=TABLE_BINS, max_size=TABLE_BINS)
+
+
+@given(bins, st.lists(st.floats(0, 1), min_size=TABLE_BINS, max_size=TABLE_BINS))
+def test_a_fitted_line_is_the_likeliest(seen: list[int], means: list[float]) -> None:
+    """No line near it is likelier, given what is assumed; one at its bounds is no free choice."""
+    n = np.array(seen, float)
+    hits = n * np.array(means)
+    assumed = np.array([-0.3, 0.8])
+    line = fit_line(hits, n, assumed, assumed, 60)
+    assume(abs(line[0]) < 6.0 and 0.05 < line[1] < 2.0)
+    best = _likelihood(line, hits, n, assumed)
+    for step in ([0.02, 0.0], [-0.02, 0.0], [0.0, 0.02], [0.0, -0.02]):
+        assert _likelihood(line + step, hits, n, assumed) <= best + 1e-9
+
+
+def _likelihood(line: Any, hits: Any, seen: Any, assumed: Any) -> float:
+    x = np.array([bin_centre(k) for k in range(TABLE_BINS)])
+    z = line[0] + line[1] * x
+    tokens = hits * -np.logaddexp(0.0, -z) + (seen - hits) * -np.logaddexp(0.0, z)
+    return float(tokens.sum() - 0.5 * (((line - assumed) / [0.7, 0.25]) ** 2).sum())
+
+
+def test_what_is_assumed_differs_by_rule_and_sampling() -> None:
+    """The margin rule accepts more than the strict one, greedy targets more than sampled ones; what was seen is no assumption."""
+    seen = Acceptance()
+    for _ in range(500):
+        seen.calibration.update(0, 16, False)
+    kinds = [("greedy", True), ("greedy", False), ("apart", False)]
+    tables = [seen.under(draw, relaxing=relaxing).calibration.table for draw, relaxing in kinds]
+    assert tables[0][15] > tables[1][15] > tables[2][15]
+    assert max(table[16] for table in tables) < 0.05
+    fresh = [Acceptance().under(draw, relaxing=relaxing) for draw, relaxing in kinds]
+    assert fresh[2].calibration.table == Acceptance().calibration.table
+
+
+def test_drafts_drawn_with_the_targets_noise_have_a_table_of_their_own() -> None:
+    """What greedy drafts taught says nothing of them."""
+    seen = Acceptance()
+    for _ in range(200):
+        seen.calibration.update(0, 16, False)
+    assert seen.under("coupled", relaxing=False).calibration.table[16] > 0.3
+
+
+def test_information_of_a_companion_that_knows() -> None:
+    """A companion that agrees exactly where the target accepts lowers the log-loss."""
+    learned = Acceptance()
+    rng = random.Random(5)  # noqa: S311 - reproducible, not secret
+    for _ in range(2000):
+        hit = rng.random() < 0.5
+        (k,), full = draft_bins(Draft(0, 1, [0.5])), scored(0.5, 0.7, 1.0, 0.9 if hit else 0.1, hit)
+        without, with_ = learned.calibration.table[k], learned.companion.predict(full)
+        learned.learn_draft(0, k, without, hit)
+        learned.learn_companion(full, without, with_, hit)
+    assert learned.loss_without - learned.loss_with > 0.4
+    assert learned.companion_helps
+    without, with_ = learned.both
+    assert without.n == with_.n == learned.loss.n == 2000
+    assert without.value - with_.value > 0.3
+
+
+def test_the_loss_is_the_mean_over_all_tokens() -> None:
+    """Not of the last ones alone: half of them were hard, and those come first."""
+    learned, full = Acceptance(), scored(0.5, 0.7, 1.0, 0.5, True)
+    for i in range(1000):
+        chance = 0.5 if i < 500 else 0.99
+        learned.learn_draft(0, 0, chance, True)
+        learned.learn_companion(full, chance, chance, True)
+    mean = (math.log(1 / 0.5) + math.log(1 / 0.99)) / 2
+    assert learned.loss.value == pytest.approx(mean)
+    assert [one.value for one in learned.both] == pytest.approx([mean, mean])
+
+
+def test_learned_round_trip() -> None:
+    """What was learned survives JSON, prediction for prediction."""
+    learned = Acceptance()
+    teach(learned.companion, 3000)
+    learned.lookup.update(4, hits=[True, True, False])
+    learned.calibration.update(0, 20, accepted=True)
+    raw = msgspec.json.encode(learned)
+    again = msgspec.json.decode(raw, type=Acceptance)
+    for p in (0.1, 0.5, 0.9):
+        x = scored(p, 0.5, 0.5, 0.5, agree=True)
+        assert again.companion.predict(x) == learned.companion.predict(x)
+    assert again.lookup.predict(4, 5) == learned.lookup.predict(4, 5)
+    # the line is fitted when it is read, and else when a tenth more was seen
+    assert again.calibration.table == pytest.approx(learned.calibration.table, abs=0.03)
+
+
+@pytest.mark.parametrize("damage", ["width", "weight", "seen", "empty", "mean"])
+def test_contradicting_state_is_refused(damage: str) -> None:
+    """Each planted contradiction is an OptionError, never an IndexError later."""
+    saved = msgspec.to_builtins(Acceptance())
+    if damage == "width":
+        saved["companion"]["weights"].pop()
+    elif damage == "weight":
+        saved["companion"]["weights"][0] = 1e9
+    elif damage == "seen":
+        saved["calibration"]["seen"][0] = -1.0
+    elif damage == "empty":
+        saved["calibration"]["later"] = [0.0] * TABLE_BINS
+    else:
+        saved["lookup"]["mean"][0] = 1.5
+    with pytest.raises(OptionError):
+        msgspec.convert(saved, Acceptance)
+
+
+def test_what_is_assumed_of_tokens_to_come_gives_way_to_what_is_seen() -> None:
+    """Twenty first tokens of one kind are what first tokens look like; later ones are learned of apart."""
+    table = Calibration()
+    before = list(table.nexts()[1])
+    for _ in range(20):
+        table.update(0, 5, accepted=False)
+    first, later = table.nexts()
+    assert first[5] > 0.8
+    assert first.sum() == later.sum() == pytest.approx(1.0)
+    assert list(later) == before
+
+
+def test_what_a_companion_says_counts_from_the_start() -> None:
+    """Each of its features makes acceptance likelier before anything was learned."""
+    low = {"p": 0.5, "s": 0.3, "a": 0.3, "pc": 0.3, "agree": False}
+    model = Logistic()
+    before = model.predict(scored(**low))
+    for name, high in {"p": 0.7, "s": 0.9, "a": 0.9, "pc": 0.9, "agree": True}.items():
+        assert model.predict(scored(**{**low, name: high})) > before
+
+
+def test_a_mean_outlives_what_is_forgotten() -> None:
+    """A bin that is right every second time is so after a thousand tokens, too, and turns within some hundred."""
+    table = Calibration()
+    for n in range(1000):
+        table.update(0, 16, accepted=n % 2 == 0)
+    assert table.table[16] == pytest.approx(0.5, abs=0.02)
+    for _ in range(300):
+        table.update(0, 16, accepted=False)
+    assert table.table[16] < 0.25
+
+
+def test_a_companion_that_did_not_score_all_is_dropped() -> None:
+    """Whichever of its views ends early."""
+    whole = {"s": [0.5] * 2, "a": [0.5] * 2, "pc": [0.5] * 2, "agree": [True] * 2}
+    assert companion_features(Draft(0, 2, [0.9] * 2, **whole), 2) is not None
+    for name, values in whole.items():
+        short = {**whole, name: values[:1]}
+        assert companion_features(Draft(0, 2, [0.9] * 2, **short), 2) is None

@@ -1,0 +1,387 @@
+"""Times of decodes: of one model's rows, and of target, draft and companion together."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.draft.costs import SHAPES, CostCurve, Experts, with_experts
+from pyspec.draft.row_times import N_MAX, RowTimes, expand
+from pyspec.draft.types import Outcome, SeqOutcome
+from pyspec.errors import OptionError
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_expand_keeps_measured_points(name: str) -> None:
+    table = expand(SHAPES[name])
+    assert len(table) == N_MAX + 1
+    assert all(table[n] == pytest.approx(t) for n, t in SHAPES[name].items())
+    assert all(t > 0.0 for t in table[1:])
+
+
+@pytest.mark.parametrize("points", [{}, {1: 0.0}, {1: float("nan")}, {0: 1.0}, {2: -1.0}])
+def test_expand_refuses_nonsense(points: dict[int, float]) -> None:
+    with pytest.raises(OptionError):
+        expand(points)
+
+
+def seen(rows: int, ms: float) -> Outcome:
+    return Outcome([SeqOutcome(0, rows - 1, 0)], ms, rows)
+
+
+def test_observation_replaces_the_prior() -> None:
+    """After some rounds a measured row count has its own time, a step included."""
+    curve = CostCurve.prior("Q4_1", 10.0)
+    rng = random.Random(1)  # noqa: S311 - reproducible, not secret
+    true = {1: 4.0, 4: 5.0, 5: 12.0}
+    for _ in range(40):
+        for n, t in true.items():
+            curve.observe(seen(n, t * rng.uniform(0.97, 1.03)))
+    table = curve.target.table()
+    assert all(table[n] == pytest.approx(t, rel=0.03) for n, t in true.items())
+
+
+def test_one_row_scales_the_rest() -> None:
+    """Times of plain rounds alone move the whole prior, draft and companion included."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    curve.target.hope = 1.0
+    for _ in range(20):
+        curve.observe(seen(1, 50.0))
+    assert curve.target.table()[1] == pytest.approx(50.0, rel=0.01)
+    assert curve.target.table()[4] == pytest.approx(50.0 * SHAPES["Q4_K_M"][4], rel=0.01)
+    assert curve.draft.table()[1] == pytest.approx(5.0, rel=0.1)
+
+
+def test_a_draft_is_as_slow_as_the_machine_is() -> None:
+    """Timed in a slow spell and not since: with the target it is fast again."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    slow = Outcome([SeqOutcome(0, 0, 0)], 3000.0, 1, t_draft=300.0, draft_steps=1)
+    for _ in range(20):
+        curve.observe(slow)
+    for _ in range(20):
+        curve.observe(seen(1, 10.0))
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_with_other_threads_the_first_time_of_a_count_is_believed(measured: bool) -> None:
+    """Fewer threads make several rows more expensive than one: no mean of both is true of either."""
+    curve = RowTimes({0: expand({1: 10.0, 4: 16.0, 8: 24.0})}, measured=measured)
+    for _ in range(50):
+        for rows, ms in ((1, 10.0), (4, 16.0)):
+            curve.observe(rows, ms)
+    curve.renew()
+    for rows, ms in ((1, 12.0), (4, 36.0)):
+        curve.observe(rows, ms)
+    assert (curve.time(1), curve.time(4)) == pytest.approx((12.0, 36.0))
+
+
+def test_outliers_do_not_move_the_curve() -> None:
+    """A round that was interrupted for a long time leaves the estimate where it was."""
+    times = RowTimes({0: expand({1: 1.0})})
+    times.observe(3, 3.0)
+    for k in range(30):
+        times.observe(3, 3.0 if k % 5 else 300.0)
+    assert times.table()[3] == pytest.approx(3.0)
+
+
+def test_a_machine_that_stays_slow_is_believed() -> None:
+    """Three times are a stall, more are how fast it is now."""
+    times = RowTimes({0: expand({1: 1.0})})
+    for ms in (1.0, 1.0, 5.0, 5.0, 5.0):
+        times.observe(1, ms)
+    assert times.table()[1] == pytest.approx(1.0)
+    for _ in range(9):
+        times.observe(1, 5.0)
+    assert times.table()[1] == pytest.approx(5.0, rel=0.05)
+
+
+def test_more_is_hoped_of_counts_not_tried_after_a_while() -> None:
+    """A step of the kernels beyond all counts that were seen is worth a look once a few looks cost little."""
+    times = RowTimes({0: expand({1: 10.0, 16: 40.0})})
+    times.observe(1, 10.0)
+    at_first = times.table()[8]
+    for _ in range(100):
+        times.observe(1, 10.0)
+    assert times.table()[8] < 0.95 * at_first
+
+
+def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
+    """Until they were tried: a prior that is too expensive must not keep them from it."""
+    times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
+    for _ in range(4):
+        times.observe(1, 1.0)
+    assert 1.0 < times.table()[8] < 3.5
+    for _ in range(20):
+        times.observe(8, 4.0)
+    assert times.table()[8] == pytest.approx(4.0, rel=0.03)
+    measured = RowTimes({0: expand({1: 1.0, 8: 4.0})}, measured=True)
+    assert measured.table()[8] == pytest.approx(4.0)
+
+
+def test_a_count_between_expensive_ones_is_tried_once() -> None:
+    """Kernels work in tiles: that three and six rows are expensive says little of four, and one time tells."""
+    times = RowTimes({0: expand({1: 1.0, 8: 4.5})})
+    for _ in range(4):
+        for rows, ms in ((1, 1.0), (3, 2.0), (6, 3.5)):
+            times.observe(rows, ms)
+    assert times.table()[4] < 0.85 * 2.5
+    times.observe(4, 2.5)
+    assert times.table()[4] == pytest.approx(2.5, rel=0.02)
+
+
+def test_cheap_rows_tell_of_their_neighbours() -> None:
+    """Where four rows cost a tenth of what was assumed, five will not cost what was assumed."""
+    times = RowTimes({0: expand({1: 1.0, 8: 8.0})})
+    for _ in range(20):
+        times.observe(1, 1.0)
+        times.observe(4, 1.3)
+    assert times.table()[5] < 1.6
+
+
+def test_many_sequences_have_rows_beyond_the_curve() -> None:
+    """The curve goes on, and what is learned there is kept apart from what is learned below."""
+    times = RowTimes({0: expand({1: 1.0, 64: 64.0})})
+    assert times.table(0, 1088)[1088] > 500.0
+    for _ in range(30):
+        times.observe(1, 1.0)
+        times.observe(1000, 500.0)
+    assert times.table(0, 1088)[1000] == pytest.approx(500.0, rel=0.05)
+    assert times.table()[1] == pytest.approx(1.0, rel=0.05)
+
+
+def test_catching_up_is_not_a_step() -> None:
+    """A draft that read a prompt of 100 tokens first says what reading costs, and nothing of its steps."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    for _ in range(20):
+        curve.observe(Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=3.0, draft_steps=3))
+        curve.observe(
+            Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=22.0, draft_steps=3, caught_up=100)
+        )
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.03)
+    assert curve.draft.table(0, 101)[101] == pytest.approx(20.0, rel=0.1)
+
+
+def read_first(curve: CostCurve, ms: float) -> None:
+    """One answer: the draft reads 700 tokens in so many ms and drafts three, then seven rounds of three steps of 1 ms."""
+    for n, took, behind in [(1, ms + 3.0, 700), *[(1, 3.0, 0)] * 7]:
+        curve.observe(
+            Outcome([SeqOutcome(0, 3, n)], 20.0, 4, t_draft=took, draft_steps=3, caught_up=behind)
+        )
+
+
+def test_the_first_text_that_is_read_says_what_reading_costs() -> None:
+    """It comes before any step was timed, and is learned from after the next one."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    assumed = curve.draft.time(701)
+    read_first(curve, 2.0 * assumed)
+    assert curve.draft.time(701) == pytest.approx(2.0 * assumed, rel=0.05)
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
+
+
+def test_reading_that_costs_ten_times_the_assumed_is_believed_the_second_time() -> None:
+    """Once may be a stall, and half is believed; rounds as fast as ever in between do not make the second one a stall, too."""
+    curve = CostCurve.prior("cuda", 10.0, draft_share=0.1)
+    assumed = curve.draft.time(701)
+    read_first(curve, 10.0 * assumed)
+    assert curve.draft.time(701) == pytest.approx(10.0**0.5 * assumed, rel=0.1)
+    read_first(curve, 10.0 * assumed)
+    assert curve.draft.time(701) == pytest.approx(10.0 * assumed, rel=0.1)
+    assert curve.draft.table()[1] == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("tile", "times"),
+    [(4, {1: 10.0, 2: 16.0, 3: 22.0, 6: 27.0}), (8, {1: 10.0, 6: 27.0, 7: 30.0, 10: 36.0})],
+)
+def test_a_tile_of_the_kernels_is_looked_for_after_a_while(tile, times) -> None:
+    """Four rows may be cheaper than three: where 3 and 6 were expensive, 4 is hoped for until it was seen; so are eight."""
+    target = CostCurve.prior("Q8_0", 10.0).target
+    for rows, ms in times.items():
+        target.observe(rows, ms)
+    before = target.table()[tile]
+    assert before > 19.0
+    for _ in range(80):
+        target.observe(1, 10.0)
+    assert 10.0 < target.table()[tile] < 0.7 * before
+    target.observe(tile, 1.1 * before)
+    assert target.table()[tile] == pytest.approx(1.1 * before, rel=0.05)
+
+
+def test_a_heads_rows_are_not_taken_for_the_targets() -> None:
+    """Few weights and many kernels: a step takes more than its share of the bytes, and a prompt many steps."""
+    for name in ("BF16", "Q8_0"):
+        head, draft = (CostCurve.prior(name, 10.0, 0.06, head=head).draft for head in (True, False))
+        assert 1.4 * draft.time(1) < head.time(1) < 2.0
+        assert head.time(65) > 1.4 * draft.time(65)
+
+
+def test_reading_is_not_hoped_to_be_cheaper_than_assumed() -> None:
+    """It is paid for before it brings anything, unlike rows of the target that are tried."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=1.0)
+    assert curve.draft.time(701) == pytest.approx(
+        RowTimes({0: curve.draft.table()}, measured=True).time(701)
+    )
+    assert curve.target.table()[8] < curve.draft.table()[8]
+
+
+def test_a_machine_that_became_slow_is_believed_the_fourth_time() -> None:
+    """Three times as slow once, twice or thrice is a stall, or something else that will be over."""
+    times = RowTimes({0: expand({1: 1.0, 4: 3.0})})
+    for _ in range(20):
+        times.observe(1, 10.0)
+    seen = []
+    for _ in range(4):
+        times.observe(1, 30.0)
+        seen.append(times.scale)
+    assert seen == pytest.approx([10.0, 10.0, 10.0, 30.0], rel=0.2)
+
+
+def test_a_slow_spell_makes_no_rare_count_look_cheap() -> None:
+    """Where every round became half slower, four rows still cost three times one."""
+    times = RowTimes({0: expand({1: 1.0, 4: 3.0})})
+    for _ in range(60):
+        times.observe(1, 10.0)
+    for _ in range(15):
+        times.observe(4, 30.0)
+    for _ in range(60):
+        times.observe(1, 15.0)
+    table = times.table()
+    assert table[1] == pytest.approx(15.0, rel=0.02)
+    assert table[4] == pytest.approx(45.0, rel=0.05)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-5, 99), st.floats(allow_nan=True, allow_infinity=True)),
+        max_size=60,
+    )
+)
+def test_hostile_times_leave_a_usable_curve(seen: list[tuple[int, float]]) -> None:
+    """Whatever is observed, every time stays finite and positive."""
+    times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
+    for rows, ms in seen:
+        times.observe(rows, ms)
+    assert all(0.0 < t < 1e15 for t in times.table()[1:])
+
+
+def test_depth_interpolates_between_measured_depths() -> None:
+    """Half-way between two depths a row costs the mean of both."""
+    times = RowTimes({0: expand({1: 1.0}), 1024: expand({1: 3.0})}, measured=True)
+    assert times.table(512)[1] == pytest.approx(2.0)
+    assert times.table(0)[1] == pytest.approx(1.0)
+
+
+def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
+    """Each of n rows pays for the positions of context that it attends to."""
+    target = CostCurve.prior("BF16", 10.0, deeper={1: 0.01, 8: 0.08}).target
+    target.hope = 1.0
+    shallow = list(target.table(0))
+    deep = target.table(1024)
+    assert [b - a for a, b in zip(shallow, deep, strict=True)] == pytest.approx(
+        [10.24 * n for n in range(N_MAX + 1)]
+    )
+
+
+def test_a_long_text_is_priced_without_a_table_of_its_length() -> None:
+    """A row more each round, far beyond the table: the same times as from a table that reaches there, which stays as it is."""
+    curve, other = (
+        RowTimes({0: expand({1: 10, 2: 14, 16: 40})}),
+        RowTimes({0: expand({1: 10, 2: 14, 16: 40})}),
+    )
+    for times in (curve, other):
+        for rows, ms in ((1, 11.0), (2, 15.0), (5, 30.0)) * 6:
+            times.observe(rows, ms)
+    held = curve.table()
+    for rows in (3, 64, 65, 700, 3000):
+        assert curve.time(rows) == pytest.approx(other.table(0, 3000)[rows], rel=0.02)
+    assert curve.table() is held
+
+
+def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:
+    """Rows that cost more than assumed, seen again and again without a round of one row, leave one row's time as it is."""
+    times, truth = RowTimes({0: expand({1: 10.0, 16: 50.0})}), expand({1: 10.0, 16: 80.0})
+    for rows in [1, *range(2, 17)] * 6:
+        if rows > 1 or not times.count(1):
+            times.observe(rows, truth[rows])
+    assert times.table()[1] == pytest.approx(10.0, rel=0.002)
+
+
+def test_a_curve_begins_with_what_this_machine_took_before() -> None:
+    """Counts that were seen cost what they did, those between as much more, and all of it counts as seen."""
+    curve = CostCurve.prior("Q8_0", 10.0, 0.2)
+    times = {1: 4.0, 4: 8.0, 8: 14.0}
+    curve.begin_with(times, {})
+    assert [curve.target.time(n) for n in times] == pytest.approx([*times.values()], rel=0.05)
+    assert 4.0 < curve.target.time(2) < 8.0
+    assert curve.target.seen() == pytest.approx(times, rel=0.05)
+    assert curve.draft.time(1) == pytest.approx(0.2 * 4.0, rel=0.05)  # the same machine runs it
+
+
+def test_a_draft_begins_with_its_own_times() -> None:
+    curve = CostCurve.prior("Q8_0", 10.0, 0.2)
+    curve.begin_with({1: 4.0}, {1: 1.5})
+    assert curve.draft.time(1) == pytest.approx(1.5)
+
+
+def test_nothing_known_changes_nothing() -> None:
+    """A first process has its prior, of which nothing was seen."""
+    curve = CostCurve.prior("Q8_0", 10.0)
+    before = list(curve.target.table())
+    curve.begin_with({}, {})
+    assert curve.target.table() == before
+    assert curve.target.seen() == {}
+
+
+def test_steps_behind_a_short_catching_up_are_timed() -> None:
+    """Two tokens read and ten drafted: what lies beyond the first decode is nine steps."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    for _ in range(20):
+        took = curve.draft.time(3) + 9 * 1.5
+        curve.observe(
+            Outcome([SeqOutcome(0, 3, 0)], 20.0, 4, t_draft=took, draft_steps=10, caught_up=2)
+        )
+    assert curve.draft.table()[1] == pytest.approx(1.5, rel=0.05)
+
+
+MEASURED = {3: 2.29, 4: 2.97, 5: 3.44, 6: 3.94, 8: 4.95}
+"""Times one row of a mixture of 64 experts, 8 of them used, in Q8_0; by rows."""
+
+
+@pytest.mark.parametrize("rows", MEASURED)
+def test_more_rows_of_a_mixture_read_more_experts(rows: int) -> None:
+    """A model whose rows share all weights would take much less for several."""
+    dense = expand(SHAPES["Q8_0"])
+    assert with_experts(dense, Experts(64, 8, 0.92))[rows] == pytest.approx(
+        MEASURED[rows], rel=0.16
+    )
+
+
+def test_a_mixture_changes_the_targets_times_alone() -> None:
+    """A draft model beside it is none; one row costs what it costs."""
+    mixed, dense = (
+        CostCurve.prior("Q4_K_M", 10.0, experts=experts) for experts in (Experts(32, 4, 0.9), None)
+    )
+    assert mixed.target.table()[1] == dense.target.table()[1]
+    assert mixed.target.table()[4] > 1.3 * dense.target.table()[4]
+    assert mixed.draft.table() == dense.draft.table()
+
+
+def test_several_rows_of_a_mixture_are_not_hoped_to_be_cheap() -> None:
+    """Where each costs nearly a row, a trial takes more than it can bring back."""
+    experts = Experts(64, 8, 0.92)
+    planned = CostCurve.prior("Q8_0", 1.0, experts=experts).target.table()[8]
+    assert planned == pytest.approx(with_experts(expand(SHAPES["Q8_0"]), experts)[8])
+
+
+@given(st.floats(0.01, 0.5), st.integers(5, 12), st.integers(1, 4))
+def test_a_short_round_leaves_no_free_steps(more: float, steps: int, caught_up: int) -> None:
+    """A round that took little longer than its reading was believed to take was faster as a whole: no step is nearly free."""
+    curve = CostCurve.prior("Q8_0", 20.0, 0.05, head=True)
+    took = curve.draft.time(1 + caught_up) + more
+    seen = SeqOutcome(0, 1, 0)
+    curve.observe(Outcome([seen], 30.0, 2, t_draft=took, draft_steps=steps, caught_up=caught_up))
+    assert curve.draft.table()[1] >= 0.5 * took / (caught_up + steps)

@@ -1,0 +1,335 @@
+"""Tests of pyspec.draft.goodput: what it learns of a round, and what it makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+from helpers.known_costs import LINE, SIDE, measured
+from measure.simulate import Costs, Player, Times, load_rounds
+from msgspec import structs
+
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import SHAPES, CostCurve
+from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.row_times import expand
+from pyspec.draft.switch import UseSwitch
+from pyspec.draft.types import LOOKUP, MODEL, Draft, Outcome, Place, SeqOutcome
+
+
+def round_of(
+    policy: GoodputPolicy,
+    n: int,
+    accepted: int,
+    *,
+    seqs: Sequence[int] = (0,),
+    others: Sequence[int] = (),
+    source: str = MODEL,
+    **more: float,
+) -> list[int]:
+    """A round in which each of `seqs` has a sure draft of n tokens, and `others` have none. The lengths chosen."""
+    policy.plan([Place(seq, 16, 0, 200, 50) for seq in (*seqs, *others)])
+    drafts = [Draft(seq, n, [0.95] * n) for seq in seqs]
+    if source == LOOKUP:
+        drafts = [Draft(seq, n, source=LOOKUP, match_length=30) for seq in seqs]
+    g = policy.choose(drafts)
+    rows = len(seqs) + len(others) + sum(g)
+    found = [SeqOutcome(seq, k, min(k, accepted)) for seq, k in zip(seqs, g, strict=True)]
+    found += [SeqOutcome(seq, 0, 0) for seq in others]
+    steps = 0 if source == LOOKUP else n
+    told = {"verify_rows": rows, "t_draft": 0.5 * steps, "draft_steps": steps, **more}
+    policy.observe(Outcome(found, LINE[rows], **told))  # type: ignore[arg-type]
+    return g
+
+
+def test_prompts_that_share_a_round_are_no_cost_of_its_drafts() -> None:
+    """A decode of 200 rows, most of them other texts' prompts, says of a draft what a decode of its own says."""
+    gains = []
+    for rows in (4, 200):
+        policy = measured()
+        round_of(policy, 3, 1, verify_rows=rows)
+        gains.append(policy._drafting[1].gain(0.0))
+    assert gains[0] == pytest.approx(gains[1])
+
+
+def test_what_a_round_gained_is_its_tokens_less_their_cost() -> None:
+    """Three tokens accepted of three: 3 rows of 1.1 ms and 3 steps of 0.5, at 10 ms a token, are half a token."""
+    policy = measured(auto=False)
+    round_of(policy, 3, 3)
+    cost = (LINE[4] - LINE[1] + 3 * SIDE[1]) / LINE[1]
+    brought = policy._drafting[1].gain(0.0) * 4.0 + cost  # one round and an expectation of three
+    assert 2.0 < brought < 3.0  # the mean of three tokens and of what was expected
+
+
+def test_a_text_without_a_draft_takes_its_row() -> None:
+    """Its neighbour's drafted token is the third row: where that is expensive it is left, where only the fifth is it is not."""
+    chosen = {}
+    for expensive, others in ((3, ()), (3, (1,)), (5, (1,))):
+        steps = expand({1: 10.0, expensive - 1: 10.5, expensive: 40.0, 64: 400.0})
+        policy = GoodputPolicy(CostCurve.from_tables({0: steps}, SIDE, SIDE), auto=False)
+        policy.plan([Place(seq, 16, 0, 200, 50) for seq in (0, *others)])
+        chosen[expensive, others] = policy.choose([Draft(0, 1, [0.9])])
+    assert chosen == {(3, ()): [1], (3, (1,)): [0], (5, (1,)): [1]}
+
+
+def test_a_round_that_broke_off_teaches_nothing() -> None:
+    """Its drafts were chosen and never verified: what comes next is not theirs."""
+    policy = measured(auto=False)
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    policy.choose([Draft(0, 3, [0.95] * 3)])
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    policy.observe(Outcome([SeqOutcome(0, 3, 0)], LINE[4], 4))
+    assert sum(policy.learned.calibration.seen) == 0.0
+    assert policy.stats()["tokens_predicted"] == 0.0
+
+
+def test_rounds_in_which_a_draft_reads_much_tell_nothing_of_python() -> None:
+    """They touch memory for the first time; all others count."""
+    asides = {}
+    for behind in (0, 3, 8):
+        policy = measured(auto=False)
+        for _ in range(4):
+            round_of(policy, 3, 1, t_round=60.0, caught_up=behind)
+        asides[behind] = policy._aside.ms
+    assert asides[0] > 30.0
+    assert asides[3] > 30.0
+    assert asides[8] == 0.0
+
+
+def test_rounds_without_drafts_save_up_for_a_trial() -> None:
+    """A draft that lost is tried again after thousands of tokens, not after a few."""
+    tried = {}
+    for rounds in (80, 4000):
+        policy = measured()
+        for _ in range(300):
+            policy._drafting[1].used(-0.4)
+        policy.plan([Place(0, 16, 0, 400, 50)])
+        policy.begin_sequence(0)
+        for _ in range(rounds):
+            policy.watch(1, 10.0, 10.0, 50)
+        policy.begin_sequence(0)
+        tried[rounds] = any(policy.plan([Place(0, 16, 20, 400, 50)]).lengths)
+    assert tried == {80: False, 4000: True}
+
+
+def test_after_short_answers_one_without_a_limit_is_taken_to_be_short() -> None:
+    """A prompt that pays for an answer of usual length is not read where answers end after ten tokens."""
+    read = {}
+    for length in (10, 300):
+        policy = measured()
+        for _ in range(20):
+            policy._drafting[1].used(0.5, 2.0)
+        for _ in range(10):
+            policy.begin_answer()
+            policy.plan([Place(0, 16, 0, 1 << 30, 50)])
+            policy.plan([Place(0, 16, 0, 1 << 30, 49 + length)])
+        policy.begin_answer()
+        read[length] = any(policy.plan([Place(0, 16, 1000, 1 << 30, 50)]).lengths)
+    assert read == {10: False, 300: True}
+
+
+def test_a_text_of_which_few_tokens_were_asked_for_is_expected_to_have_them_all() -> None:
+    """Of fifty tokens asked for, fifty are left at the start; without a limit, fewer are counted on."""
+    drafted = {}
+    for left in (60, 1 << 30):
+        policy = measured()
+        for _ in range(40):
+            policy._drafting[1].used(0.3, 1.5)
+        drafted[left] = any(policy.plan([Place(0, 16, 1800, left, 50)]).lengths)
+    assert drafted == {60: True, 1 << 30: False}
+
+
+def test_threads_that_changed_are_thought_of_at_once() -> None:
+    table = expand({1: 10.0, 2: 25.0, 64: 900.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, SIDE, SIDE))
+    assert policy.plan([Place(0, 16, 0, 200, 50)]).lengths == [0]
+    policy.renew_costs()
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16):
+        policy.curve.target.observe(rows, 20.0)
+    assert policy.plan([Place(0, 16, 0, 200, 51)]).lengths == [16]
+
+
+def test_many_texts_save_up_for_trials_no_faster_than_one() -> None:
+    saved = []
+    for seqs in ((0,), (0, 1, 2, 3)):
+        policy = measured(auto=False)
+        round_of(policy, 1, 1, seqs=seqs)
+        saved.append(policy._drafting[len(seqs).bit_length()]._credit)
+    assert saved[0] == pytest.approx(saved[1]) != 0.0
+
+
+def test_no_companion_is_used_where_there_is_none() -> None:
+    """Whatever its view might bring."""
+    policy = measured()
+    plans = [policy.plan([Place(0, 16, 0, 200, 50 + n)]) for n in range(40)]
+    assert any(any(plan.lengths) for plan in plans)
+    assert not any(plan.use_companion for plan in plans)
+
+
+@pytest.mark.parametrize("helps", [False, True])
+def test_a_view_is_worth_what_it_changes(helps: bool) -> None:
+    """A companion that doubts what the draft is sure of saves rows, if it is known to be right."""
+    policy = measured(companion=True, auto=False)
+    if helps:
+        policy.learned.loss_with = 0.1
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    doubt = {"s": [0.0] * 8, "a": [0.0] * 8, "pc": [0.001] * 8, "agree": [False] * 8}
+    (g,) = policy.choose([Draft(0, 8, [0.95] * 8, **doubt)])
+    sure = measured(auto=False).choose([Draft(0, 8, [0.95] * 8)])[0]
+    assert (g < sure) is helps
+    assert (policy._view > 0.0) is helps
+
+
+def reading(rereads: bool, *, source: str = MODEL) -> tuple[GoodputPolicy, int]:
+    """A policy with a draft whose tokens take long to read, and how much of some drafts it verifies."""
+    side = expand({1: 0.5, 2: 3.5, 3: 3.6, 4: 30.0, 64: 600.0})
+    steep = expand({1: 10.0, 64: 262.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: steep}, side, side), auto=False)
+    policy._drafting[1].used(1.0, 3.0)
+    policy.plan([Place(0, 16, 0, 200, 50, rereads=rereads)])
+    if source == LOOKUP:
+        return policy, policy.choose([Draft(0, 8, source=LOOKUP, match_length=14)])[0]
+    drafts = [[0.05 * k] * 8 for k in range(10, 20)]
+    return policy, sum(policy.choose([Draft(0, 8, p)])[0] for p in drafts)
+
+
+def test_what_is_read_again_is_drafted_and_verified_more_carefully() -> None:
+    """Accepted tokens of a head are worth less than those of a draft that keeps what it read; a lookup's are not."""
+    (kept, of_kept), (again, of_again) = (reading(rereads) for rereads in (False, True))
+    assert of_again < of_kept
+    assert reading(True, source=LOOKUP)[1] >= reading(False, source=LOOKUP)[1]
+    pairs = list(zip(kept._table.floors, again._table.floors, strict=True))[:-1]
+    assert all(high >= low for low, high in pairs)
+    assert any(high > low for low, high in pairs)
+    assert again._table.gain < kept._table.gain
+
+
+def test_tokens_that_are_read_together_share_a_step_of_the_kernels() -> None:
+    """Two rows cost seven times one here, and three no more: read by twos, each token costs half of that."""
+    worth = reading(rereads=True)[0]._table.worth
+    assert worth == pytest.approx(1.0 - 0.5 * 3.1 / 10.0, abs=0.02)
+
+
+def test_what_reading_again_costs_is_never_more_than_the_token() -> None:
+    """However slow the draft: a token that was accepted is worth something."""
+    side = [200.0 * n for n in range(65)]
+    policy = GoodputPolicy(CostCurve.from_tables({0: LINE}, side, side), auto=False)
+    policy.plan([Place(0, 16, 0, 200, 50, rereads=True)])
+    assert 0.0 < policy._table.worth < 0.5
+
+
+class Recorder(UseSwitch):
+    """Keeps what it is asked."""
+
+    asked: list[tuple[float, float, float, float]]
+
+    def on(
+        self,
+        seq: int,
+        expected: float,
+        cost: float,
+        left: float,
+        *_more: float,
+        longest: float = 0.0,
+        **_others: bool,
+    ) -> bool:
+        Recorder.asked.append((expected, cost, left, longest))
+        return False
+
+
+def test_a_switch_is_asked_with_what_the_text_has_left() -> None:
+    """Nothing is to be caught up with where the draft is up to date; a trial may lose no more than a share of what is left."""
+    Recorder.asked = []
+    policy = measured(switch=Recorder)
+    policy.plan([Place(0, 16, 0, 20, 50), Place(1, 16, 100, 20, 50), Place(2, 16, 0, 1 << 30, 50)])
+    (_, *first), (_, cost, *_), (_, _, unlimited, usual) = Recorder.asked
+    assert first == [0.0, 20.0, 20.0]
+    assert cost == pytest.approx(policy._price * (policy.curve.draft.time(101) - SIDE[1]))
+    assert 20.0 < unlimited < usual < 100.0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_a_draft_is_expected_to_gain_is_less_what_python_takes(n: int) -> None:
+    """Twenty ms beside the decodes of each round with drafts, five beside others: what 15 ms are worth, shared by all texts."""
+    Recorder.asked = []
+    policy = measured(switch=Recorder)
+    policy._aside.ms, policy.plain_aside.ms = 20.0, 5.0
+    policy.plan([Place(seq, 16, 0, 200, 50) for seq in range(n)])
+    assert Recorder.asked[0][0] == pytest.approx(policy._table.gain - 15.0 / LINE[n])
+
+
+def test_a_companion_saves_up_for_trials_too() -> None:
+    """Where it is not used, tokens go on to its credit."""
+    policy = measured(companion=True)
+    for _ in range(80):
+        policy.watch(1, 10.0, 10.0, 50)
+    assert policy._scoring._credit == pytest.approx(policy._drafting[1]._credit)
+    assert policy._scoring._credit > 0.0
+
+
+def test_a_text_that_grows_takes_new_tables_now_and_then() -> None:
+    """Each two hundred tokens at most, where what a row costs depends on them."""
+    deep = [1.5 * t for t in LINE]
+    policy = GoodputPolicy(CostCurve.from_tables({0: LINE, 4096: deep}, SIDE, SIDE), auto=False)
+    made = 0
+    before: object = None
+    for depth in range(2000):
+        rows = policy.curve.target.table(depth)
+        made, before = made + (rows is not before), rows
+        assert rows[1] == pytest.approx(10.0 * (1.0 + 0.5 * depth / 4096), rel=0.05)
+    assert made <= 10
+
+
+def test_rows_cost_what_they_do_where_the_longest_text_is() -> None:
+    """Texts of a batch share a decode, and the one with most context has the say."""
+    deep = [2.0 * t for t in LINE]
+    policy = GoodputPolicy(CostCurve.from_tables({0: LINE, 4096: deep}, SIDE, SIDE))
+    policy.plan([Place(0, 16, 0, 200, 4096), Place(1, 16, 0, 200, 0)])
+    assert policy._rows[:5] == pytest.approx(deep[:5])
+
+
+def test_a_round_may_have_more_texts_than_were_planned_for() -> None:
+    """Those that only read prompts have no place; with seventy of them a round has more rows than the table."""
+    policy = measured()
+    policy.plan([Place(0, 16, 0, 200, 50)])
+    (g,) = policy.choose([Draft(0, 16, [0.95] * 16)])
+    seen = [SeqOutcome(0, g, 0), *(SeqOutcome(seq, 0, 0) for seq in range(1, 71))]
+    policy.observe(Outcome(seen, 90.0, 71 + g, 0.5 * g, g))
+    assert sum(policy.stats()["rounds_by_length"].values()) == 71
+
+
+def test_what_python_takes_is_a_cost_of_each_draft() -> None:
+    """Twenty ms beside the decodes are two tokens of a round's gain."""
+    gains = []
+    for ms in (0.0, 20.0):
+        policy = measured(auto=False)
+        policy._aside.ms = ms
+        round_of(policy, 3, 1)
+        gains.append(policy._drafting[1]._mean)
+    assert gains[0] - gains[1] == pytest.approx(2.0)
+
+
+class Unpriced(UseSwitch):
+    """Charges nothing for what the model gains."""
+
+    def share(self, expected: float) -> float:
+        return 0.0
+
+
+def test_a_ms_is_priced_by_what_drafts_win() -> None:
+    """On recorded answers of a good draft that gains a percent over plain decoding's price, from curve to curve."""
+    answers = load_rounds(Path(__file__).parents[2] / "bench" / "rounds" / "good.gz")
+    texts = [structs.replace(answer, lookups={}) for answer in answers]
+    half, ratios = len(texts) // 2, []
+    for points in (SHAPES["Q4_K_M"], SHAPES["BF16"], {1: 1.0, 16: 1.15, 64: 1.6}):
+        side = Times({1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}, 1.0)
+        truth, speeds = Costs(Times(points, 10.0), side, side), []
+        for switch in (UseSwitch, Unpriced):
+            greedy = Acceptance().under("greedy", relaxing=False)
+            policy = GoodputPolicy(truth.curve(), greedy, switch=switch)
+            Player(policy, truth).play(texts[:half])
+            speeds.append(Player(policy, truth, 1).play(texts[half:]).speed)
+        ratios.append(speeds[0] / speeds[1])
+    assert geometric_mean(ratios) > 1.007

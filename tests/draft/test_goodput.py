@@ -1,0 +1,305 @@
+"""Tests of pyspec.draft.goodput, played by the simulator."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measure.simulate import Answer, Costs, Player, Times, fixed_speed, load_rounds
+from measure.synthetic import planted
+
+from pyspec.draft.acceptance import Acceptance
+from pyspec.draft.costs import SHAPES, CostCurve
+from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.lengths import Companion
+from pyspec.draft.policies import make_policy
+from pyspec.draft.row_times import expand
+from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, SeqOutcome
+
+ROUNDS = Path(__file__).parents[2] / "bench" / "rounds"
+GPU = {1: 1.0, 16: 1.15, 64: 1.6}
+TINY = {1: 1.0, 16: 4.6, 64: 15.0}
+
+
+def costs(points: dict[int, float], draft: float) -> Costs:
+    """One row of the target in 10 ms."""
+    side = Times(TINY, 10.0 * draft)
+    return Costs(Times(points, 10.0), side, side)
+
+
+def texts(acceptance: float, n: int = 6, seed: int = 1, prompt: int = 100) -> list[Answer]:
+    """Answers of 150 tokens."""
+    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+    return [planted(rng, acceptance, 150, prompt) for _ in range(n)]
+
+
+def fresh(name: str, draft: float, **options: bool) -> GoodputPolicy:
+    """A policy that knows the file's type and nothing else."""
+    return GoodputPolicy(CostCurve.prior(name, 10.0, draft, draft), **options)
+
+
+@pytest.mark.parametrize(
+    ("points", "name", "acceptance", "draft"),
+    [
+        (SHAPES["Q4_K_M"], "Q4_K_M", 0.7, 0.1),
+        (SHAPES["Q4_1"], "Q4_1", 0.3, 0.4),
+        (SHAPES["Q4_1"], "no such type", 0.5, 0.1),
+        (SHAPES["BF16"], "BF16", 0.95, 0.05),
+        (GPU, "cuda", 0.95, 0.1),
+    ],
+)
+def test_auto_is_near_the_best_fixed_length_and_plain(points, name, acceptance, draft) -> None:
+    """Six answers of a pair never seen: 0.93 of the best length by hindsight, 0.95 of plain decoding."""
+    truth, played = costs(points, draft), texts(acceptance)
+    speed = Player(fresh(name, draft), truth).play(played).speed
+    fixed = [fixed_speed(played, truth, k) for k in range(17)]
+    assert speed >= 0.93 * max(fixed)
+    assert speed >= 0.95 * fixed[0]
+
+
+def test_a_stall_of_the_machine_costs_no_drafts() -> None:
+    """One round of five seconds: the draft model runs in as many rounds as without it."""
+    quiet = Player(fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)).play(texts(0.8))
+    player = Player(fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1), stalls={40: 5000.0})
+    stalled = player.play(texts(0.8))
+    assert sum(stalled.drafted) > 0.8 * stalled.rounds
+    assert abs(sum(stalled.drafted) / stalled.rounds - sum(quiet.drafted) / quiet.rounds) < 0.03
+
+
+def test_a_long_prompt_is_not_read_for_a_few_tokens() -> None:
+    """The draft's reading of 3,000 tokens is weighed before drafting begins; of 30 it is paid."""
+    policy, truth = fresh("Q4_K_M", 0.2), costs(SHAPES["Q4_K_M"], 0.2)
+    Player(policy, truth).play(texts(0.9, 4, prompt=30))
+    drafted = {}
+    for prompt in (30, 3000):
+        policy.begin_answer()
+        policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
+        drafted[prompt] = policy.plan([Place(0, 60, prompt, 60, prompt)]).lengths[0]
+    assert drafted == {30: 16, 3000: 0}
+
+
+@pytest.mark.parametrize("name", ["Q4_K_M", "cuda"])
+def test_long_prompts_are_not_read_for_short_answers_however_good_the_draft(name: str) -> None:
+    """Reading 750 tokens takes 33 to 65 tokens' time, ten times what is assumed of CUDA: two of twelve answers tell."""
+    for draft in (0.2, 0.4):
+        truth, rng = costs(SHAPES["Q4_K_M"], draft), random.Random(1)  # noqa: S311 - reproducible, not secret
+        player = Player(fresh(name, draft), truth)
+        drafted = []
+        for _ in range(12):
+            before = len(player.drafted)
+            player.play([planted(rng, 0.95, 64, 750)])
+            drafted.append(any(player.drafted[before:]))
+        assert not any(drafted[2:])
+
+
+def test_rows_that_look_expensive_are_tried_once() -> None:
+    """A prior of CUDA says nine rows cost four times one; where they do not, long drafts come soon."""
+    policy = fresh("cuda", 0.05)
+    Player(policy, costs(GPU, 0.05)).play(texts(0.95, 2))
+    assert max(policy.stats()["rounds_by_length"]) == 16
+
+
+STEPS = {1: 1.0, 2: 1.8, 3: 2.5, 4: 1.6, 5: 2.6, 7: 3.9, 8: 2.6, 11: 4.9, 12: 3.6, 15: 6.0, 16: 4.7}
+
+
+@pytest.mark.parametrize("acceptance", [0.7, 0.9])
+def test_a_staircase_is_found(acceptance: float) -> None:
+    """Four rows cost less than two, and nothing that is assumed says so: as fast as the best length by hindsight."""
+    truth, played = costs(STEPS, 0.1), texts(acceptance)
+    speed = Player(fresh("Q4_K_M", 0.1), truth).play(played).speed
+    assert speed >= 0.97 * max(fixed_speed(played, truth, k) for k in range(17))
+
+
+def test_a_drafter_that_is_never_right_is_switched_off() -> None:
+    """Within 60 rounds drafting stops, and trials stay rare."""
+    policy, drafted = fresh("Q4_K_M", 0.1), []
+    policy.begin_answer()
+    for _ in range(400):
+        n = min(policy.plan([Place(0, 16, left=400)]).lengths[0], 2)
+        g = policy.choose([Draft(0, n, [0.9] * n)])[0]
+        seq = SeqOutcome(0, g, 0, next_match=None if g or not n else False)
+        policy.observe(Outcome([seq], 10.0 + g, 1 + g, 1.0 * n, n))
+        drafted.append(n > 0)
+    assert sum(drafted[60:]) < 30
+
+
+def test_the_companion_is_dropped_where_it_knows_nothing_new() -> None:
+    """A companion that echoes the draft costs time and is used in few rounds."""
+    policy = fresh("Q4_K_M", 0.1, companion=True)
+    used = 0
+    for k in range(600):
+        plan = policy.plan([Place(0, 16, left=600)])
+        n = min(plan.lengths[0], 3)
+        draft = Draft(0, n, [0.6] * n)
+        rows = n if plan.use_companion else 0
+        if rows:
+            used += 1
+            draft.s, draft.a, draft.pc, draft.agree = [1.0] * n, [1.0] * n, [0.6] * n, [True] * n
+        g = policy.choose([draft])[0]
+        seen = [SeqOutcome(0, g, min(g, k % 4))]
+        policy.observe(Outcome(seen, 10.0 + 3.0 * g, 1 + g, 1.0 * n, n, 3.0 * rows, rows))
+    assert used < 60
+
+
+def test_rounds_without_plan_or_choose_are_harmless() -> None:
+    """The loop may skip both, and may share a batch with prompts."""
+    policy = GoodputPolicy(CostCurve.prior())
+    policy.observe(Outcome([SeqOutcome(0, 0, 0)], 10.0, 1))
+    policy.observe(Outcome([SeqOutcome(0, 0, 0), SeqOutcome(1, 0, 0)], 90.0, 200))
+    policy.observe(Outcome([], 0.0, 0))
+    assert policy.stats()["rounds"] == 2
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 6),
+            st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=6, max_size=6),
+            st.integers(0, 6),
+            st.floats(allow_nan=True, allow_infinity=True),
+            st.booleans(),
+        ),
+        max_size=40,
+    )
+)
+def test_hostile_rounds_never_break_the_choice(
+    rounds: list[tuple[int, list[float], int, float, bool]],
+) -> None:
+    """NaN probabilities and absurd times: lengths stay in range and statistics finite."""
+    policy = GoodputPolicy(CostCurve.prior(), companion=True, auto=False)
+    for n, p, accepted, ms, lookup in rounds:
+        plan = policy.plan([Place(0, 6)])
+        assert all(math.isfinite(f) for f in plan.floors)
+        draft = Draft(0, n, p[:n], p[:n], p[:n], p[:n], [True] * n)
+        if lookup:
+            draft = Draft(0, n, source=LOOKUP, match_length=n)
+        g = policy.choose([draft])[0]
+        assert 0 <= g <= n
+        m = min(accepted, g)
+        policy.observe(Outcome([SeqOutcome(0, g, m)], ms, 1 + g, ms, n, ms, n, ms))
+    assert all(math.isfinite(v) for v in policy.stats().values() if isinstance(v, float))
+
+
+def test_several_sequences_share_the_rows() -> None:
+    """With eight sequences every length is in range and someone gets tokens on a flat curve."""
+    flat = expand({1: 10.0, 64: 11.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
+    policy.plan([Place(i, 16) for i in range(8)])
+    drafts = [Draft(i, 4, [0.2 + 0.09 * i] * 4) for i in range(8)]
+    lengths = policy.choose(drafts)
+    assert len(lengths) == 8
+    assert all(0 <= g <= 4 for g in lengths)
+    assert lengths[7] == 4
+
+
+def test_the_price_of_time_lengthens_nothing_for_free() -> None:
+    """On an expensive curve `companion` may draft, but verifies nothing that is unlikely."""
+    costs = {n: 10.0 * n for n in range(1, 65)}
+    table = expand(costs)
+    policy = make_policy(Companion(), CostCurve.from_tables({0: table}, table, table))
+    policy.plan([Place(0, 8)])
+    assert policy.choose([Draft(0, 3, [0.5] * 3)]) == [0]
+
+
+def test_sixty_four_sequences_are_not_clipped() -> None:
+    """Where rows are nearly free, each of 64 sequences gets its whole draft: 320 rows, far beyond the curve's 64."""
+    flat = expand({1: 10.0, 64: 10.5})
+    policy = GoodputPolicy(CostCurve.from_tables({0: flat}, flat, flat), auto=False)
+    policy.plan([Place(i, 16) for i in range(64)])
+    assert policy.choose([Draft(i, 4, [0.9] * 4) for i in range(64)]) == [4] * 64
+
+
+def test_a_sequence_with_much_to_read_waits_while_the_others_draft() -> None:
+    policy, truth = fresh("Q4_K_M", 0.2), costs(SHAPES["Q4_K_M"], 0.2)
+    Player(policy, truth).play(texts(0.9, 8, prompt=30))
+    lengths = policy.plan([Place(0, 60, 1, 60, 90), Place(1, 60, 3000, 60, 3060)]).lengths
+    assert list(lengths) == [16, 0]
+
+
+@pytest.mark.parametrize(("lag", "at_once", "later"), [(100, 16, 16), (200, 0, 16), (400, 0, 0)])
+def test_what_is_left_of_an_answer_without_a_limit_is_guessed(
+    lag: int, at_once: int, later: int
+) -> None:
+    """One that has gone on goes on, though not beyond the usual: a prompt that costs 20 tokens is read then, one of 40 never."""
+    table = expand({1: 10.0, 16: 11.5, 64: 16.0})
+    side = [float(n) for n in range(65)]
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, side, table))
+    drafted = [policy.plan([Place(0, 16, lag, 1 << 30, 50 + n)]).lengths[0] for n in range(160)]
+    assert (drafted[0], drafted[-1]) == (at_once, later)
+
+
+def look_up(policy: GoodputPolicy, rounds: int, right: int, left: int = 200) -> list[int]:
+    """Rounds of one text whose matches look perfect; at most `right` tokens of each draft are accepted. The lengths chosen."""
+    verified, depth = [], 50
+    for _ in range(rounds):
+        policy.plan([Place(0, 16, 0, left, depth)])
+        (g,) = policy.choose([Draft(0, 16, source=LOOKUP, match_length=30)])
+        policy.observe(
+            Outcome([SeqOutcome(0, g, min(g, right))], policy.curve.target.time(g + 1), g + 1)
+        )
+        verified.append(g)
+        depth, left = depth + 1 + min(g, right), left - 1 - min(g, right)
+    return verified
+
+
+def test_vain_lookups_soon_end() -> None:
+    """However good the matches look: what is lost by the curve is 3 % of 200 tokens and one draft that looked safe."""
+    policy = fresh("Q8_0", 0.1)
+    rows = policy.curve.target.table()
+    costs_of = [rows[g + 1] / rows[1] - 1.0 for g in look_up(policy, 150, right=0)]
+    assert 0.0 < sum(costs_of) <= 0.03 * 200 + max(costs_of)
+
+
+def test_what_lookups_have_won_they_may_lose() -> None:
+    """Two texts side by side, whose matches look the same: they were right in one and wrong in the other."""
+    policy = fresh("BF16", 0.1)
+
+    def choose(match: int, depth: int) -> list[int]:
+        policy.plan([Place(seq, 16, 0, 60, depth) for seq in (0, 1)])
+        return policy.choose([Draft(seq, 16, source=LOOKUP, match_length=match) for seq in (0, 1)])
+
+    for depth in (50, 60, 70):
+        g = choose(30, depth)
+        rows = 2 + sum(g)
+        seqs = [SeqOutcome(0, g[0], g[0]), SeqOutcome(1, g[1], 0)]
+        policy.observe(Outcome(seqs, policy.curve.target.time(rows), rows))
+    first, second = choose(6, 80)
+    assert first > second
+
+
+def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> None:
+    """Recorded answers of a good draft, where the first one wins nothing: others gain what there is, less looks at them."""
+    answers = load_rounds(ROUNDS / "good.gz")
+    side = Times(TINY, 1.6)
+    truth = Costs(Times(SHAPES["BF16"], 10.0), side, side)
+    greedy = Acceptance().under("greedy", relaxing=False)
+    player = Player(GoodputPolicy(truth.curve(), greedy), truth)
+    assert player.play(answers[:1]).speed < 1.02 * fixed_speed(answers[:1], truth, 0)
+    player.play(answers[1:])
+    assert player.speed > 0.99 * max(fixed_speed(answers, truth, k) for k in range(17))
+
+
+def test_a_new_text_is_thought_of_at_once() -> None:
+    """The rest after "no draft pays" ends with the text for which that was found."""
+    policy, truth = fresh("Q4_K_M", 0.1), costs(SHAPES["Q4_K_M"], 0.1)
+    Player(policy, truth).play(texts(0.8, 4, prompt=30))
+    assert policy.plan([Place(0, 16, 3000, 20, 3030)]).lengths == [0]
+    assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [0]
+    policy.begin_sequence(0)
+    assert policy.plan([Place(0, 16, 1, 150, 40)]).lengths == [16]
+
+
+def test_a_draft_with_an_end_is_expected_to_bring_no_more() -> None:
+    """Two next-token heads bring two tokens at most, however cheap more rows are."""
+    expected = {}
+    for longest in (2, 16):
+        policy = GoodputPolicy(costs(GPU, 0.02).curve(), Acceptance())
+        plan = policy.plan([Place(0, 30, depth=10, longest=longest)])
+        expected[longest] = policy.stats()["drafting_gain"]
+        assert plan.lengths == [longest]
+    assert 0.0 < expected[2] < 0.8 * expected[16]

@@ -1,0 +1,99 @@
+"""Drafts where it is known what decodes take: whether they pay is up to their texts."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.known_costs import LINE, measured
+
+from pyspec.draft.costs import CostCurve
+from pyspec.draft.goodput import GoodputPolicy
+from pyspec.draft.row_times import expand
+from pyspec.draft.types import Draft, Outcome, Place, SeqOutcome
+
+
+def test_one_refused_draft_ends_no_drafting_where_drafts_win() -> None:
+    """A short text whose first draft is long and all wrong has lost more than its share; the texts before it won much."""
+    table = expand({1: 10.0, 64: 80.0})
+    policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+
+    def go_on(depth: int, right: bool) -> int:
+        (n,) = policy.plan([Place(0, 16, 1, 75 - depth, depth)]).lengths
+        if n:
+            (g,) = policy.choose([Draft(0, 8, [0.95] * 8)])
+            seen = [SeqOutcome(0, g, g if right else 0)]
+            policy.observe(Outcome(seen, table[g + 1], g + 1, 8.0, 8))
+        return n
+
+    for _ in range(3):
+        policy.begin_answer()
+        assert all(go_on(depth, right=True) for depth in range(50, 70, 5))
+    policy.begin_answer()
+    assert go_on(50, right=False)
+    assert go_on(51, right=True)
+
+
+def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
+    """Rows too expensive for any acceptance that a text may have: not even once, while a draft that may pay is tried."""
+    drafted = {}
+    for name, points in (
+        ("expensive", {1: 10.0, 2: 25.0, 64: 900.0}),
+        ("cheap", {1: 10.0, 64: 80.0}),
+    ):
+        table = expand(points)
+        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
+        drafted[name] = policy.plan([Place(0, 16, 0, 200, 50)]).lengths[0]
+    assert drafted == {"expensive": 0, "cheap": 16}
+
+
+@pytest.mark.parametrize(
+    ("aside", "first", "drafted"), [(0.1, 0.1, True), (30.0, 30.0, False), (0.1, 30.0, True)]
+)
+def test_what_a_draft_takes_beside_decodes_counts(
+    aside: float, first: float, drafted: bool
+) -> None:
+    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round: four texts tell.
+
+    The first round with drafts tells nothing: its code and memory are in no cache.
+    """
+    policy = measured()
+    for k in range(160):
+        if k % 40 == 0:
+            policy.begin_sequence(0)
+        plan = policy.plan([Place(0, 3, 0, 200, 50)])
+        n = min(plan.lengths[0], 3)
+        if n:
+            policy.choose([Draft(0, n, [0.8] * n)])
+            seen, took = SeqOutcome(0, n, n - 1), LINE[n + 1] + 0.5 * n + (aside if k else first)
+            policy.observe(Outcome([seen], LINE[n + 1], n + 1, 0.5 * n, n, t_round=took))
+        else:
+            policy.watch(1, 10.0, 10.0 + 0.05, 50)
+    policy.begin_sequence(0)
+    assert any(policy.plan([Place(0, 3, 40, 200, 50)]).lengths) == drafted
+
+
+def test_one_slow_round_in_the_first_text_ends_no_draft() -> None:
+    """What Python took in the first round is no price of the second one."""
+    policy = measured()
+    drafted = 0
+    for k in range(12):
+        n = min(policy.plan([Place(0, 3, 0, 60, 50)]).lengths[0], 3)
+        drafted += n > 0
+        if not n:
+            policy.watch(1, 10.0, 10.0, 50)
+            continue
+        policy.choose([Draft(0, n, [0.8] * n)])
+        took = LINE[n + 1] + 0.5 * n + (0.1 if k else 20.0)
+        policy.observe(Outcome([SeqOutcome(0, n, 1)], LINE[n + 1], n + 1, 0.5 * n, n, t_round=took))
+    assert drafted == 12
+
+
+def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:
+    """A ms could go into the next round with drafts: floors rise once such rounds have won, with the same curve and table."""
+    table = expand({1: 10.0, 2: 12.0, 16: 40.0})
+    floors = []
+    for won in (0.0, 2.0):
+        policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.1 * t for t in table], table))
+        for _ in range(20):
+            policy._drafting[1].used(won, 3.0)
+        floors.append(policy.plan([Place(0, 16, 0, 200, 50)]).floors)
+    assert all(high > low for low, high in zip(floors[0][:10], floors[1][:10], strict=True))

@@ -1,0 +1,49 @@
+"""Tests of pyspec.draft.acceptance: lookup."""
+
+from __future__ import annotations
+
+from pyspec.draft.acceptance import LookupEstimator
+
+
+def test_long_matches_are_trusted_more_and_failures_teach() -> None:
+    """A lookup's estimate grows with the match and falls after refusals."""
+    lookup = LookupEstimator()
+    assert lookup.predict(8, 3)[0] > lookup.predict(1, 3)[0]
+    before = lookup.predict(8, 3)[0]
+    for _ in range(60):
+        lookup.update(8, hits=[False])
+    assert lookup.predict(8, 3)[0] < 0.3 < before
+    assert len(lookup.predict(8, 10)) == 10
+
+
+def test_a_match_with_several_continuations_is_trusted_less() -> None:
+    """And what is learned of it says nothing about the others."""
+    lookup = LookupEstimator()
+    before = lookup.predict(5, 4)
+    assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
+    for _ in range(20):
+        lookup.update(5, [False], choices=2)
+    lookup.recent = 0.5
+    assert lookup.predict(5, 4) == before
+
+
+def test_matches_long_ago_are_forgotten() -> None:
+    """A thousand that were right, and two hundred of now that were not."""
+    lookup = LookupEstimator()
+    for hit in [True] * 1000 + [False] * 200:
+        lookup.recent = 0.5
+        lookup.update(8, [hit])
+    lookup.recent = 0.5
+    assert lookup.predict(8, 1)[0] < 0.35
+
+
+def test_a_few_matches_change_little() -> None:
+    """Three refusals of matches that looked good leave them worth a look; thirty do not."""
+    lookup, chances = LookupEstimator(), []
+    for _ in range(30):
+        lookup.recent = 0.5
+        lookup.update(14, [False])
+        lookup.recent = 0.5
+        chances.append(lookup.predict(14, 1)[0])
+    assert chances[2] > 0.4
+    assert chances[29] < 0.2

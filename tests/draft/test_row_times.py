@@ -1,0 +1,161 @@
+"""Tests of pyspec.draft.row_times: what one model's rows cost, by invented times; see also test_cost.py."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from pyspec.draft.row_times import RowTimes, expand
+
+
+def times(points: dict[int, float] | None = None, *, measured: bool = False) -> RowTimes:
+    """What is assumed: 10 ms for a row, 40 for sixteen."""
+    return RowTimes({0: expand(points or {1: 10.0, 16: 40.0, 64: 136.0})}, measured)
+
+
+def test_two_times_may_be_chance_and_five_are_none() -> None:
+    """A count of rows is known to others once it was seen often enough."""
+    curve = times()
+    known = []
+    for _ in range(5):
+        curve.observe(4, 16.0)
+        curve.observe(16, 40.0)
+        known.append(sorted(curve.seen()))
+    assert (known[1], known[4]) == ([], [4, 16])
+
+
+def test_a_short_answer_looks_for_no_step_of_the_kernels() -> None:
+    """A look costs it more than it brings: until forty decodes were seen, eight rows cost what they did at first."""
+    curve = times()
+    curve.observe(1, 10.0)
+    at_first = curve.table()[8]
+    for _ in range(39):
+        curve.observe(1, 10.0)
+    assert curve.table()[8] == pytest.approx(at_first)
+
+
+def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself() -> None:
+    """Of fifteen rows nothing is known where fourteen were seen: a step of the kernels may lie between."""
+    curve = times()
+    assumed = times(measured=True).table()
+    for _ in range(6):
+        curve.observe(1, 10.0)
+        curve.observe(14, assumed[14])
+    assert curve.table()[14] == pytest.approx(assumed[14], rel=0.01)
+    assert curve.table()[15] < 0.95 * assumed[15]
+
+
+def test_many_rows_speak_for_their_neighbours() -> None:
+    """Counts of several sequences are too many to be tried one by one: where 25 rows were seen, 26 cost a little more."""
+    curve = times()
+    assumed = times(measured=True).table()
+    for _ in range(6):
+        curve.observe(1, 10.0)
+        curve.observe(25, assumed[25])
+    assert curve.table()[26] == pytest.approx(assumed[26], rel=0.02)
+
+
+def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago() -> None:
+    """It takes time to make, and a machine that became slower is to be known: one decode in ten at most, in twenty at least."""
+    curve, made = times(), [0]
+    for _ in range(5):
+        curve.observe(1, 10.0)
+    before = curve.table()
+    for n in range(1, 200):
+        curve.observe(1, 10.0)
+        if curve.table() is not before:
+            before = curve.table()
+            made.append(n)
+    assert all(10 <= b - a <= 20 for a, b in pairwise(made[1:]))
+    assert len(made) > 5
+
+
+@pytest.mark.parametrize(("rows", "hope"), [(8, 0.75), (8, 1.0), (40, 0.75)])
+def test_a_surprise_is_not_believed_at_once(rows: int, hope: float) -> None:
+    """Ten times the expected is a stall, or what was assumed is wrong: a second time says which."""
+    curve = times()
+    curve.hope = hope
+    curve.observe(1, 10.0)
+    before = curve.time(rows)
+    for times_expected in (1.0, 1.0, 10.0):
+        assert curve.time(rows) == pytest.approx(times_expected * before, rel=0.05)
+        curve.observe(rows, 10.0 * before)
+        curve.observe(1, 10.0)
+
+
+def test_a_depth_costs_what_its_neighbours_do_in_proportion() -> None:
+    """Between two measured depths and beyond the last; before the first, what the first costs."""
+    curve = RowTimes({d: expand({1: t}) for d, t in ((1024, 10.0), (3072, 12.0), (4096, 16.0))})
+    one = [curve.table(depth)[1] for depth in (0, 1024, 2048, 3072, 3584, 4096, 5120)]
+    assert one == pytest.approx([10.0, 10.0, 11.0, 12.0, 14.0, 16.0, 20.0])
+
+
+def test_a_time_that_is_a_little_off_moves_the_speed_a_little() -> None:
+    """One row says how fast the machine is, several rows that are known say less of it."""
+    curve = times()
+    for _ in range(6):
+        curve.observe(1, 10.0)
+        curve.observe(4, 16.0)
+    curve.observe(4, 1.2 * 16.0)
+    assert 10.0 < curve.scale * 10.0 < 10.15
+    curve.observe(1, 8.0)
+    assert 9.5 < curve.scale * 10.0 < 9.9
+
+
+def test_a_draft_follows_no_noise_of_the_target() -> None:
+    """Its table stays while the machine is as fast as it was, within some percent, and goes with a change."""
+    target, draft = times(), times()
+    before = draft.table()
+    target.scale = 1.05
+    draft.follow(target)
+    assert draft.table() is before
+    target.scale = 1.5
+    draft.follow(target)
+    assert draft.table()[1] == pytest.approx(15.0)
+
+
+def test_a_count_between_two_is_believed_to_be_so_in_its_cost() -> None:
+    """Four rows cost twice what was assumed, beyond the first, and eight what was: six are half-way between."""
+    curve = RowTimes({0: [0.0, *(10.0 + 2.0 * n for n in range(64))]})
+    curve.hope = 1.0
+    for _ in range(8):
+        for rows, ms in ((1, 10.0), (4, 22.0), (8, 24.0)):
+            curve.observe(rows, ms)
+    believed = curve.table()
+    assert len(believed) == 65
+    assert [believed[n] for n in (5, 6, 7)] == pytest.approx([24.0, 25.0, 25.0], rel=0.01)
+    assert [believed[n] for n in (2, 3, 12)] == pytest.approx([14.0, 18.0, 32.0], rel=0.01)
+
+
+def test_half_of_a_surprise_is_believed_of_a_long_reading() -> None:
+    """It is paid for before it brings anything: half in ratios, whatever one row takes."""
+    for one in (1.0, 10.0):
+        curve = RowTimes({0: [0.0, *(one * n for n in range(1, 65))]}, measured=True)
+        curve.observe(1, one)
+        curve.observe(100, 1000.0 * one)
+        assert curve.time(100) == pytest.approx(10.0**0.5 * 100.0 * one, rel=0.01)
+
+
+def test_a_measured_curve_gives_way_slowly() -> None:
+    """One time that is a fifth longer moves it by some percent; forty of them are believed."""
+    curve = times(measured=True)
+    before = curve.time(4)
+    curve.observe(1, 10.0)
+    curve.observe(4, 1.2 * before)
+    assert curve.time(4) < 1.03 * before
+    for _ in range(40):
+        curve.observe(1, 10.0)
+        curve.observe(4, 1.2 * before)
+    assert curve.time(4) > 1.17 * before
+
+
+def test_times_of_an_earlier_process_are_not_timed_here() -> None:
+    """They are known, and were not seen."""
+    curve = times()
+    curve.begin_with({4: 16.0})
+    assert 4 in curve.seen()
+    assert not curve.timed_here(4)
+    curve.observe(4, 16.0)
+    assert curve.timed_here(4)
+    assert not curve.timed_here(5)

@@ -1,0 +1,194 @@
+"""Tests of pyspec.draft.switch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspec.draft.switch import UseSwitch
+
+
+def play(
+    switch: UseSwitch, gain: float, rounds: int, expected: float = 0.0, cost: float = 0.0
+) -> tuple[int, float]:
+    """(uses, tokens lost) over rounds of one text in which each use gains the same; `cost` is paid after a pause."""
+    uses, lost, behind = 0, 0.0, True
+    for _ in range(rounds):
+        if switch.on(0, expected, cost if behind else 0.0, 200.0):
+            lost += (cost if behind else 0.0) - gain
+            uses, behind = uses + 1, False
+            switch.used(gain)
+        else:
+            behind = True
+        switch.earn(1.0)
+    return uses, lost
+
+
+def test_a_use_that_never_pays_is_switched_off() -> None:
+    """Hopeless uses cost a hundredth of the tokens, and what one trial may lose."""
+    uses, lost = play(UseSwitch(), -0.3, 4000)
+    assert 0 < uses < 160
+    assert lost < 0.01 * 4000 + 16.0
+
+
+def test_trials_go_on_and_find_a_change() -> None:
+    """After long failure a switch still notices that its use now pays, and stays on."""
+    switch = UseSwitch()
+    play(switch, -0.1, 1000)
+    play(switch, 0.8, 2000)
+    assert play(switch, 0.8, 100)[0] == 100
+
+
+def test_a_trial_may_cost_what_the_longest_text_has() -> None:
+    """What it finds serves later texts, too: where each has but begun, one is made as soon as it may be paid."""
+    switch = UseSwitch()
+    for _ in range(30):
+        switch.used(-0.3)
+    switch.earn(2000.0)
+    assert not switch.on(0, -0.3, cost=9.0, left=8.0)
+    assert switch.on(1, -0.3, cost=9.0, left=8.0, longest=200.0)
+
+
+def test_a_good_expectation_is_followed_at_once() -> None:
+    """What the model of the use expects decides before anything was observed."""
+    assert UseSwitch().on(0, 0.5, 0.0, 200.0)
+
+
+def test_a_cost_is_weighed_against_what_is_left() -> None:
+    """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
+    switch = UseSwitch()
+    play(switch, 0.5, 50)
+    assert switch.on(1, 0.5, cost=20.0, left=256.0)
+    assert not switch.on(1, 0.5, cost=20.0, left=30.0)
+
+
+def test_rounds_of_many_tokens_are_few() -> None:
+    """Six tokens a round with two of them gained: 200 tokens are 33 rounds that gain 67 together, not 200 that gain 400."""
+    switch = UseSwitch()
+    for _ in range(100):
+        switch.used(2.0, 6.0)
+    assert switch.on(0, 2.0, cost=60.0, left=200.0)
+    assert not switch.on(1, 2.0, cost=80.0, left=200.0)
+
+
+def test_a_cost_is_no_evidence() -> None:
+    """What catching up costs is paid, and the gain that it leads to is judged without it."""
+    switch = UseSwitch()
+    uses, _ = play(switch, 0.3, 200, expected=0.3, cost=10.0)
+    assert uses == 200
+    assert switch.gain(0.3) > 0.29
+
+
+def test_a_new_text_is_not_tried_where_others_did_much_harm() -> None:
+    switch = UseSwitch()
+    play(switch, -0.5, 300)
+    switch.begin(0)
+    assert not switch.on(0, 0.0, 2.0, 200.0)
+
+
+@given(st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(0.0, 50.0)), max_size=300))
+def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
+    """Whatever is seen, the gain stays inside what was seen."""
+    switch = UseSwitch()
+    for gain, cost in rounds:
+        if switch.on(0, 0.0, cost, 100.0):
+            switch.used(gain)
+    assert -3.0 <= switch.gain(0.0) <= 3.0
+
+
+def test_an_expectation_outlives_two_bad_rounds_and_no_six() -> None:
+    switch = UseSwitch()
+    for _ in range(2):
+        switch.used(-1.0)
+    assert switch.gain(1.0) > 0.0
+    for _ in range(4):
+        switch.used(-1.0)
+    assert switch.gain(1.0) < 0.0
+
+
+def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:
+    """After thousands of rounds, sixty others are chance; hundreds are how it is now."""
+    switch = UseSwitch()
+    for _ in range(3000):
+        switch.used(0.3)
+    for _ in range(60):
+        switch.used(-0.3)
+    assert switch.gain(0.0) > 0.0
+    for _ in range(290):
+        switch.used(-0.3)
+    assert switch.gain(0.0) < 0.0
+
+
+@pytest.mark.parametrize(("cost", "tried"), [(4.0, True), (24.0, False)])
+def test_a_trial_costs_little_however_much_was_saved(cost: float, tried: bool) -> None:
+    """After a day of plain decoding it is ten tokens still, and not thirty."""
+    switch = UseSwitch()
+    switch.earn(1e6)
+    assert switch.on(0, -1.0, cost, 1e6) is tried
+
+
+def test_a_trial_that_loses_ends_after_six_rounds() -> None:
+    """Or so: one round tells too little, and a dozen cost too much."""
+    switch = UseSwitch()
+    switch.earn(4000.0)
+    uses = 0
+    while switch.on(0, -0.5, 0.0, 400.0):
+        switch.used(-0.5)
+        uses += 1
+    assert 5 <= uses <= 7
+
+
+def test_with_an_answer_s_end_all_trials_end() -> None:
+    """Those of all texts of a batch; the end of one text ends its own alone."""
+    for ended, goes_on in ((0, False), (1, True), (None, False)):
+        switch = UseSwitch()
+        switch.earn(4000.0)
+        assert switch.on(0, -0.5, 1.0, 400.0)
+        switch.begin(ended)
+        assert switch.on(0, -0.5, 1.0, 400.0) is goes_on
+
+
+@given(
+    st.lists(st.tuples(st.floats(-3.0, 15.0), st.floats(1.0, 17.0)), max_size=50), st.floats(-3, 9)
+)
+def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected: float) -> None:
+    """From 0 to under 1, whatever was seen."""
+    switch = UseSwitch()
+    for gain, tokens in rounds:
+        switch.used(gain, tokens)
+    assert 0.0 <= switch.share(expected) < 1.0
+
+
+def uses_of_a_trial(gains: list[float], seq: int = 0) -> int:
+    """Rounds in which it is used after many bad ones, each of which gains what the list says."""
+    switch = UseSwitch()
+    for _ in range(200):
+        switch.used(-0.5, seq=7)
+    switch.earn(4000.0)
+    for uses, gain in enumerate(gains):
+        if not switch.on(seq, -0.5, 0.0, 400.0):
+            return uses
+        switch.used(gain, 1.0, seq)
+    return len(gains)
+
+
+def test_a_trial_that_wins_goes_on() -> None:
+    """Its own rounds tell more of this text than the mean of all before, until they have lost again what they won."""
+    assert uses_of_a_trial([0.5] * 40) == 40
+    assert uses_of_a_trial([0.5] * 6 + [-0.5] * 34) == 12
+    assert uses_of_a_trial([0.5] * 6 + [-0.5] * 34, seq=3) == 12
+
+
+def test_what_one_text_won_is_not_anothers() -> None:
+    """Each sequence's trial is its own, and ends with its text."""
+    switch = UseSwitch()
+    switch.earn(4000.0)
+    for _ in range(6):
+        assert switch.on(0, -0.5, 0.0, 400.0)
+        switch.used(-0.9, seq=1)
+        switch.used(0.1, seq=0)
+    assert switch.on(0, -0.5, 0.0, 400.0)
+    assert not switch.on(0, -0.5, 1.0, 400.0)
+    switch.begin(0)
+    assert not switch.on(0, -0.5, 0.0, 400.0)
