@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from pyspec.sampling.chain import Sampling
     from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message
-    from pyspec.text.parts import Piece
+    from pyspec.text.parts import Piece, Source, Step, Token
     from pyspec.text.template import ChatTemplate
-    from pyspec.text.tokens import Source, Step, Token
 
 _HOMES = {
     "Batch": "batch",
@@ -48,12 +47,12 @@ _HOMES = {
     "Proposal": "draft.lookup",
     "PyspecError": "errors",
     "Sampling": "sampling.chain",
-    "Source": "text.tokens",
+    "Source": "text.parts",
     "Speculation": "llama.speculative",
     "SpeculativeLlama": "llama.speculative",
-    "Step": "text.tokens",
+    "Step": "text.parts",
     "Strict": "sampling.verification",
-    "Token": "text.tokens",
+    "Token": "text.parts",
     "__version__": "_version",
     "install": "llama.speculative",
     "stream_text": "llama.generation",

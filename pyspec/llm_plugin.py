@@ -18,8 +18,7 @@ from typing import Any, Literal
 import llm
 from pydantic import Field, Json, create_model
 
-from pyspec.sampling.noise import Noise
-from pyspec.sampling.options import SamplerNumbers, numbers
+from pyspec.sampling.options import Noise, SamplerNumbers, numbers
 
 _Event: Any = getattr(getattr(llm, "parts", None), "StreamEvent", None)
 """llm's type for reasoning; None in an older llm, which shows only text."""

@@ -38,7 +38,7 @@ from pyspec.gguf.check import extra_buffers
 from pyspec.gguf.heads import EAGLE3, kind_of_draft
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
-from pyspec.text.tokens import Step
+from pyspec.text.parts import Step
 
 from .errors import PeerMissing
 from .records import TimedAnswer

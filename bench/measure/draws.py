@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pyspec._lib import ffi, lib
 from pyspec.grammar.masks import CANDIDATES, read_candidates
-from pyspec.sampling.noise import Coupling
+from pyspec.sampling.options import Coupling
 
 
 class TopTwo(NamedTuple):

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.text.parts import common_prefix
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokens import common_prefix
 
 from .draws import TopTwo, top_two
 from .errors import UnequalOutputs

@@ -11,7 +11,7 @@ from pyspec.engine.handle import Engine
 from pyspec.engine.timing import ready
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.text.tokens import TokenLogprobs
+from pyspec.text.parts import TokenLogprobs
 
 
 def rows_after(

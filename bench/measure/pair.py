@@ -21,9 +21,9 @@ from pyspec.errors import ProfileError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.machine.files import file_sha256, write_whole
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.noise import derive_seed
+from pyspec.sampling.options import derive_seed
+from pyspec.text.parts import common_prefix
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokens import common_prefix
 
 from .questions import Question, Report
 from .simulate import Answer, Chain

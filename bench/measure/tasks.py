@@ -34,7 +34,7 @@ from pyspec.draft.lengths import parse_length
 from pyspec.errors import InputError, OptionError
 from pyspec.llama.options import Drafting, Speculation
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.noise import Noise, derive_seed
+from pyspec.sampling.options import Noise, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 from .questions import Question

@@ -9,7 +9,7 @@ from pyspec.batch.contexts import Contexts
 from pyspec.batch.jobs import ActiveJob
 from pyspec.draft.costs import CostCurve
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
-from pyspec.text.tokens import TokenLogprobs
+from pyspec.text.parts import TokenLogprobs
 
 GAP_MS = 250.0
 """Default limit, in ms, on the wait for an answer's next token while prompts are prefilled beside it."""

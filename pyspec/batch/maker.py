@@ -9,22 +9,21 @@ from typing import Any
 
 from pyspec.batch.jobs import Job
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
-from pyspec.grammar.gbnf import of_grammar
-from pyspec.grammar.languages import Constraint
+from pyspec.grammar.languages import Constraint, of_grammar
 from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges
-from pyspec.sampling.noise import derive_seed
+from pyspec.sampling.options import derive_seed
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
-from pyspec.text.answer import AnswerReader, Speech
-from pyspec.text.budget import ReasoningLimit
-from pyspec.text.fill_in import FillIn, OtherFile
-from pyspec.text.forms import SYSTEM_ROLES, from_outside
+from pyspec.text.answer import AnswerReader, ReasoningLimit, Speech
+from pyspec.text.forms import SYSTEM_ROLES
+from pyspec.text.messages import from_outside
+from pyspec.text.parts import common_prefix
+from pyspec.text.prompts import FillIn, OtherFile
 from pyspec.text.result import RecordResult
 from pyspec.text.stream import check_stops
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokens import common_prefix
 from pyspec.vocab.tokenizer import check_tokens
 
 _FORMAT_TOKENS = 64  # upper estimate of a chat template's tokens

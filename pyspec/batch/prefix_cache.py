@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.parked import MIN_TOKENS, ParkedText, ParkedTexts
 from pyspec.llama.prompt_cache import PromptFile
-from pyspec.text.tokens import common_prefix
+from pyspec.text.parts import common_prefix
 
 _CELLS_A_TOKEN = 256
 # a stream is copied whole: 430 cells took as long as prefilling one token of SmolLM2-135M (BF16, two cores)

@@ -24,11 +24,10 @@ from pyspec.machine.files import file_sha256, known_sha256
 from pyspec.machine.machine import Watch
 from pyspec.machine.others import name_of
 from pyspec.sampling.suggested import suggested_by
-from pyspec.text.budget import ReasoningLimit
+from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
-from pyspec.text.parts import Piece
+from pyspec.text.parts import Piece, common_prefix
 from pyspec.text.template import ChatTemplate
-from pyspec.text.tokens import common_prefix
 
 _QUICK_HASH = 1 << 30
 """Largest file that is hashed in a few seconds, bytes."""

@@ -16,8 +16,8 @@ from pyspec.chat import state_path
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.errors import InputError, InputTooLong
 from pyspec.machine.files import parse, read_named, show, utf8, write_whole
+from pyspec.text.parts import Source, Token
 from pyspec.text.result import Result
-from pyspec.text.tokens import Source, Token
 
 MAX_TEXT = 1 << 20
 """Largest text file to read, or line to type, bytes."""

@@ -14,8 +14,7 @@ from pyspec.chat import HIDE, SHOW, UNASKED
 from pyspec.draft.lengths import parse_length
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import MAX_DRAFT, check_breakers
-from pyspec.sampling.noise import NOISES, Noise
-from pyspec.sampling.options import DRY_BREAKERS, SamplerNumbers, Sampling, numbers
+from pyspec.sampling.options import DRY_BREAKERS, NOISES, Noise, SamplerNumbers, Sampling, numbers
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Margin, Strict, Verification
 

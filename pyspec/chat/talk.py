@@ -17,12 +17,12 @@ from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended
 from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, suggested_settings, values
 from pyspec.errors import InputError, PyspecError
 from pyspec.llama.options import AnswerOptions, Speculation
-from pyspec.sampling.noise import chance_seed
+from pyspec.sampling.options import chance_seed
 from pyspec.sampling.verification import Verification
 from pyspec.screen.display import Screen
 from pyspec.screen.token_view import TokenPaint, has_colour
 from pyspec.screen.words import counted, speed_sentence, stats_line
-from pyspec.text.budget import ReasoningLimit
+from pyspec.text.answer import ReasoningLimit
 from pyspec.text.messages import Message
 from pyspec.text.parts import Piece
 from pyspec.text.result import Result, result_of

@@ -291,7 +291,7 @@ def _schema_file(path: Path) -> Language:
 
 
 def _grammar(text: str) -> Language:
-    from pyspec.grammar.gbnf import of_grammar  # noqa: PLC0415 - seldom needed
+    from pyspec.grammar.languages import of_grammar  # noqa: PLC0415 - seldom needed
 
     return of_grammar(text)
 

@@ -47,7 +47,7 @@ from pyspec.machine.others import LocalModel
 from pyspec.sampling.suggested import suggested_by
 from pyspec.screen.progress import busy, store_progress
 from pyspec.screen.words import safe
-from pyspec.text.sources import KEY, templates_of
+from pyspec.text.render import KEY, templates_of
 
 _TURNS = (
     {"role": "user", "content": "What is the sea?"},

@@ -17,13 +17,14 @@ from pyspec.errors import OptionError
 from pyspec.llama.options import Speculation
 from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.sampling.noise import NOISES, chance_seed
 from pyspec.sampling.options import (
     DRY_BREAKERS,
+    NOISES,
     OFFERED,
     SUGGESTED,
     SamplerNumbers,
     Sampling,
+    chance_seed,
     numbers,
 )
 from pyspec.sampling.verification import Margin, Strict, Verification

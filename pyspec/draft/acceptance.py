@@ -31,7 +31,7 @@ from pyspec.draft.types import (
     table_bin,
 )
 from pyspec.errors import OptionError
-from pyspec.sampling.noise import Draw
+from pyspec.sampling.options import Draw
 
 Features = tuple[float, ...]
 """Inputs of the companion's logistic model: 1, logit p / 4, S, A, logit Pc / 4, argmax agreement."""

@@ -12,7 +12,7 @@ from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import Experience, GoodputPolicy
 from pyspec.draft.lengths import Auto, Companion, Confidence, FixedLength, Length, parse_length
 from pyspec.draft.simple import ConfidencePolicy, FixedPolicy, LengthPolicy
-from pyspec.sampling.noise import Draw
+from pyspec.sampling.options import Draw
 from pyspec.sampling.verification import Margin, Strict, Verification
 
 _STRICT = Strict()

@@ -10,7 +10,7 @@ import llama_cpp
 import psutil
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.text.tokens import common_prefix
+from pyspec.text.parts import common_prefix
 
 State = Any
 """A ctypes array of bytes."""

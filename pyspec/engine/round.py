@@ -17,7 +17,7 @@ from pyspec.engine.runs import UNLIMITED, Outage, Run, allowed, draft_of, emitte
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.text.tokens import Step, Token
+from pyspec.text.parts import Step, Token
 
 log = logging.getLogger("pyspec")
 

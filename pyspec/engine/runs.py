@@ -15,8 +15,8 @@ from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.statistics import Tally
 from pyspec.errors import PyspecError
 from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.sampling.noise import Coupling
-from pyspec.text.tokens import Source, Token
+from pyspec.sampling.options import Coupling
+from pyspec.text.parts import Source, Token
 
 UNLIMITED = 2**31 - 1
 """No limit of an answer's tokens, which then ends with the context, or of a decode's rows, other than llama.cpp's own."""

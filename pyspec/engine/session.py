@@ -12,7 +12,7 @@ from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import AnswerStatistics, Timings
 from pyspec.errors import Cancelled, ContextOverflow, EngineBusy
-from pyspec.text.tokens import Step, Token
+from pyspec.text.parts import Step, Token
 
 
 class Session:

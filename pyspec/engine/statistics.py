@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pyspec.draft.row_times import RowTimes
 from pyspec.draft.simple import LengthPolicy
-from pyspec.text.tokens import Token
+from pyspec.text.parts import Token
 
 
 @dataclass(slots=True)

@@ -39,8 +39,7 @@ from pyspec.machine.others import file_name_of
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.text.answer import Speech
 from pyspec.text.completions import ChatHandler
-from pyspec.text.render import Renderer
-from pyspec.text.sources import DEFAULT, KEY, brings_template, templates_of
+from pyspec.text.render import DEFAULT, KEY, Renderer, brings_template, templates_of
 from pyspec.text.template import ChatTemplate
 from pyspec.vocab.tokenizer import GuardedTokenizer, forget_vocabulary
 

@@ -27,7 +27,7 @@ from pyspec.grammar.languages import Constraint
 from pyspec.grammar.schemas import LIMITS, STACK
 from pyspec.grammar.skeleton import Skeleton
 from pyspec.grammar.vocabulary import ByteVocabulary
-from pyspec.vocab.deep_stack import call_with_stack
+from pyspec.vocab.tokenizer import call_with_stack
 
 CANDIDATES = np.dtype([("id", np.intc), ("logit", np.single), ("p", np.single)], align=True)
 """The layout of `llama_token_data`."""

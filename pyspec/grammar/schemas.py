@@ -2,6 +2,10 @@
 
 Agents send whatever schemas their tools have, and most of these were not written for a grammar. Whoever runs the tool checks its
 arguments. Therefore a tool's schema is made looser where it cannot be held, and nowhere else.
+
+Objects have no other properties than a schema lists, unless it says that there may be more. OpenAI's strict mode demands
+`additionalProperties: false`, and llama.cpp takes it for granted: small models invent properties until an answer's limit
+otherwise.
 """
 
 from __future__ import annotations
@@ -9,18 +13,73 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import unquote
 
 from llguidance import LLMatcher, LLParserLimits
 
 from pyspec.errors import InputError
-from pyspec.grammar.closing import closed
 from pyspec.grammar.languages import OWN_BYTES, Language, literal
-from pyspec.grammar.parts import DEFINED, places, pointed, with_parts
-from pyspec.vocab.deep_stack import call_with_stack
+from pyspec.vocab.tokenizer import call_with_stack
+
+ONE = {
+    "items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames",
+    "unevaluatedItems", "unevaluatedProperties", "additionalItems",
+}  # fmt: skip
+MANY = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
+NAMED = {
+    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
+}  # fmt: skip
+DEFINED = ("$defs", "definitions")
+
+
+def with_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Change the schemas within a schema."""
+    made = dict(schema)
+    for key, value in schema.items():
+        if key in NAMED and isinstance(value, dict):
+            made[key] = {name: change(part) for name, part in value.items()}
+        elif key in MANY and isinstance(value, list):
+            made[key] = [change(part) for part in value]
+        elif key in ONE and isinstance(value, (dict, bool)):
+            made[key] = change(value)
+    return made
+
+
+def places(schema: Any, at: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return each part that is an object with its address, the innermost first."""
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        inside = f"{at}/{key}"
+        if key in NAMED and isinstance(value, dict):
+            for name, part in value.items():
+                yield from places(part, f"{inside}/{name}")
+        elif key in MANY and isinstance(value, list):
+            for n, part in enumerate(value):
+                yield from places(part, f"{inside}/{n}")
+        elif key in ONE:
+            yield from places(value, inside)
+    yield at, schema
+
+
+def pointed(whole: Any, ref: Any) -> Any:
+    """What a reference such as `#/$defs/a` leads to within a schema; None if that is elsewhere, or nothing."""
+    if not isinstance(ref, str) or ref[:1] != "#":
+        return None
+    found = whole
+    for step in filter(None, unquote(ref[1:]).split("/")):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
 
 log = logging.getLogger("pyspec")
 
@@ -53,7 +112,6 @@ _SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
 _NANOSECONDS = r"^[^.]*(\.\d{1,9}([^\d][^.]*)?)?$"
 _MAX_ITEMS = 10_000  # llguidance makes as many parts of a grammar, before it counts these
 _MAX_TRIES = 16
-_UNIMPLEMENTED = "Unimplemented keys: "
 _VALUED = {"pattern", "$ref", "type", "$schema"}
 _NAMING = (r'"([^"]+)"', r"'([^']+)'", r"/(\S+)/", r"^\s*(\S.*)$", r"^(\S+)", r": (\S+)")
 """How refusals name keywords and values: quoted, by themselves, or first."""
@@ -77,7 +135,7 @@ def _strict(schema: str) -> str:
     if not (why := _problem(made)):
         return _written(made)
     at, key = next(_blamed(whole, why), ("", ""))
-    if why.startswith(_UNIMPLEMENTED):
+    if why.startswith("Unimplemented keys: "):
         said = f"{key} at {at} cannot be followed"
     else:
         said = " ".join(line.strip() for line in why.splitlines()[:4])[:200]
@@ -284,3 +342,159 @@ def _usual(schema: Any) -> Any:
     else:
         made.pop("type", None)
     return made
+
+
+_JOINED = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas")
+"""Keywords whose schemas are of the same place as their own; so is `$ref`."""
+_LISTS = ("properties", "patternProperties")
+_CONDITIONS = {*_LISTS, "additionalProperties", "if", "then", "else", "dependentSchemas"}
+_MAX_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What all parts of one place list together."""
+
+    names: tuple[str, ...] = ()
+    """Of properties, in order."""
+    patterns: tuple[str, ...] = ()
+    """Of properties' names."""
+    lists: bool = False
+    """Whether any part lists properties."""
+    free: bool = False
+    """Whether any part allows others."""
+
+    def __or__(self, other: _Place) -> _Place:
+        return _Place(
+            tuple(dict.fromkeys(self.names + other.names)),
+            tuple(dict.fromkeys(self.patterns + other.patterns)),
+            self.lists or other.lists,
+            self.free or other.free,
+        )
+
+
+_NOTHING = _Place()
+
+
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema whose objects are closed at every depth. Raises InputError for one that takes too long."""
+    return _Closing(schema).made()
+
+
+class _Closing:
+    """Closes one schema. A part that is also joined with others is written again, as a definition that stays open."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole, self._steps = whole, 0
+        self._names: dict[str, str] = {}
+        self._due: list[tuple[str, Any]] = []
+
+    def made(self) -> dict[str, Any]:
+        made: dict[str, Any] = self._closed(self._whole)
+        defs = dict[str, Any]()
+        while self._due:
+            name, part = self._due.pop()
+            defs[name] = self._open(part)
+        return {**made, "$defs": {**made.get("$defs", {}), **defs}} if defs else made
+
+    def _closed(self, part: Any, outer: _Place = _NOTHING) -> Any:
+        """Close a part. outer: what the parts that it is joined with list at the same place."""
+        if not isinstance(part, dict):
+            return part
+        if "$id" in part and part is not self._whole:
+            return closed(part)  # its references begin there
+        if outer == _NOTHING and _is_alone(part):
+            return with_parts(part, self._closed)
+        ways = next((key for key in ("anyOf", "oneOf") if isinstance(part.get(key), list)), "")
+        listed = outer | self._listed({key: part[key] for key in part if key != ways})
+        made = self._open(part)
+        if ways:
+            made[ways] = [self._closed(way, listed) for way in part[ways]]
+        elif listed.lists and not listed.free:
+            made = self._with_end(made, listed)
+        return made
+
+    def _with_end(self, made: dict[str, Any], listed: _Place) -> dict[str, Any]:
+        """Forbid all properties but the listed ones, in a part that is still open."""
+        self._step(len(listed.names))
+        names, patterns = (dict.fromkeys(found, True) for found in (listed.names, listed.patterns))
+        own = made if made.keys().isdisjoint(("$ref", "allOf")) else {}
+        end: dict[str, Any] = {
+            "properties": {**own.get("properties", {}), **{k: True for k in names if k not in own.get("properties", ())}},
+            "additionalProperties": False,
+        }  # fmt: skip
+        if patterns:
+            end["patternProperties"] = {**patterns, **own.get("patternProperties", {})}
+        if own:
+            return {**made, **end}
+        # drafts before 2019 take nothing beside a reference
+        joined = [{"$ref": made.pop("$ref")}] if "$ref" in made else []
+        return {**made, "allOf": [*made.get("allOf", ()), *joined, end]}
+
+    def _open(self, part: Any) -> Any:
+        """Close the schemas within a part, and leave the part itself open."""
+        if not isinstance(part, dict):
+            return part
+        made = with_parts({key: part[key] for key in part if key not in _JOINED}, self._closed)
+        made |= with_parts({key: part[key] for key in part if key in _JOINED}, self._open)
+        if "$ref" in part and isinstance(pointed(self._whole, part["$ref"]), dict):
+            made["$ref"] = f"#/$defs/{self._opened(part['$ref'])}"
+        return {key: made[key] for key in part}
+
+    def _opened(self, ref: str) -> str:
+        """The name of a definition of what a reference leads to, left open."""
+        self._listed({"$ref": ref})  # whose steps count for each: llguidance joins each anew
+        if ref not in self._names:
+            self._names[ref] = f"pyspec-open-{len(self._names)}"
+            self._due.append((self._names[ref], pointed(self._whole, ref)))
+        return self._names[ref]
+
+    def _listed(self, part: Any) -> _Place:
+        """What a part and all that is joined with it list."""
+        found, due, seen = list[_Place](), [part], set[str]()
+        while due:
+            self._step()
+            each = due.pop()
+            if not isinstance(each, dict):
+                continue
+            found.append(_own(each))
+            due += reversed([*_joined(each)])
+            if isinstance(ref := each.get("$ref"), str) and ref not in seen:
+                seen.add(ref)
+                due.append(pointed(self._whole, ref))
+        made = _NOTHING
+        for each in found:
+            self._step(len(each.names))
+            made |= each
+        return made
+
+    def _step(self, n: int = 1) -> None:
+        self._steps += n
+        if self._steps > _MAX_STEPS:
+            raise InputError("the JSON schema joins too many parts", "make it simpler")
+
+
+def _own(part: Mapping[str, Any]) -> _Place:
+    lists = [part.get(key) for key in _LISTS]
+    names, patterns = (tuple(found) if isinstance(found, dict) else () for found in lists)
+    required = part.get("required")
+    if isinstance(required, list):
+        names += tuple(name for name in required if isinstance(name, str))
+    free = part.get("additionalProperties", False) is not False
+    return _Place(names, patterns, any(isinstance(found, dict) for found in lists), free)
+
+
+def _joined(part: Mapping[str, Any]) -> Iterator[Any]:
+    for key in _JOINED:
+        found = part.get(key)
+        if isinstance(found, list):
+            yield from found
+        elif isinstance(found, dict):
+            yield from found.values() if key == "dependentSchemas" else [found]
+
+
+def _is_alone(part: Mapping[str, Any]) -> bool:
+    """Whether a part says nothing of properties itself: it only refers to one schema, or to several to choose from."""
+    joined = [key for key in ("allOf", "$ref", "anyOf", "oneOf") if key in part]
+    sole = len(joined) < 2 and (joined != ["allOf"] or len(part["allOf"]) == 1)
+    return sole and part.keys().isdisjoint(_CONDITIONS)

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from pyspec.vocab.tokenizer import all_pieces, piece_reader
-from pyspec.vocab.word_tokens import tokens_with
+from pyspec.vocab.tokenizer import all_pieces, piece_reader, tokens_with
 
 log = logging.getLogger("pyspec")
 
@@ -90,7 +89,7 @@ class ByteVocabulary:
             found = cls._all.get(llama)
             if found is None:
                 start = perf_counter()
-                found = cls._all[llama] = cls(llama._model.vocab)  # noqa: SLF001 - llama_cpp has no public way
+                found = cls._all[llama] = cls(llama._model.vocab)
                 took = perf_counter() - start
                 level = logging.INFO if took > _SLOW_S else logging.DEBUG
                 log.log(level, "prepared %d tokens for grammars in %.1f s", found.n, took)

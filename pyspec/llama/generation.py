@@ -34,16 +34,14 @@ from pyspec.llama.options import (
     Speculation,
     ThreadOptions,
 )
-from pyspec.sampling.chain import Sampling, in_force
+from pyspec.sampling.chain import ProcessorHook, Sampling, in_force, refuse
 from pyspec.sampling.limits import check_bias, check_ranges
-from pyspec.sampling.native import ProcessorHook, refuse
-from pyspec.sampling.noise import ANY_SEED, Noise, check_noise
+from pyspec.sampling.options import ANY_SEED, Noise, check_noise
 from pyspec.sampling.verification import Verification, check_rule
 from pyspec.screen.notebook import SpeculationBlock
 from pyspec.text.answer import AnswerReader
-from pyspec.text.fill_in import FillIn
-from pyspec.text.parts import AnswerPart, Piece
-from pyspec.text.tokens import Step
+from pyspec.text.parts import AnswerPart, Piece, Step
+from pyspec.text.prompts import FillIn
 from pyspec.vocab.tokenizer import check_tokens, piece_reader
 
 log = logging.getLogger("pyspec")

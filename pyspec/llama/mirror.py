@@ -18,7 +18,7 @@ from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
 from pyspec.llama.options import AnswerOptions
 from pyspec.machine.devices import layer_devices
-from pyspec.text.tokens import common_prefix
+from pyspec.text.parts import common_prefix
 
 
 class ScoreRows:

@@ -14,16 +14,15 @@ from weakref import ref
 
 from pyspec.errors import OptionError
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
-from pyspec.sampling.noise import Coupling, Noise, check_noise
-from pyspec.sampling.options import Sampling
+from pyspec.sampling.options import Coupling, Noise, Sampling, check_noise
 from pyspec.sampling.verification import Margin, Strict, Verification, check_rule
 
 if TYPE_CHECKING:
     from pyspec.draft.simple import LengthPolicy
     from pyspec.engine.runs import Run
     from pyspec.engine.statistics import Tally
-    from pyspec.sampling.native import ProcessorHook
-    from pyspec.text.budget import ReasoningLimit
+    from pyspec.sampling.chain import ProcessorHook
+    from pyspec.text.answer import ReasoningLimit
 
 _STRICT = Strict()
 

@@ -15,7 +15,7 @@ import msgspec
 from pyspec.engine.parked import put_state, state_of
 from pyspec.errors import OptionError, PyspecError
 from pyspec.machine.files import file_sha256, parse, tell_damage, write_whole
-from pyspec.text.tokens import common_prefix
+from pyspec.text.parts import common_prefix
 
 log = logging.getLogger("pyspec")
 

@@ -23,9 +23,8 @@ from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
 from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
 from pyspec.machine import AUTO
 from pyspec.machine.others import name_of
-from pyspec.sampling.chain import MIN_TOP_P, Sampling
-from pyspec.sampling.native import refuse
-from pyspec.sampling.noise import Noise
+from pyspec.sampling.chain import MIN_TOP_P, Sampling, refuse
+from pyspec.sampling.options import Noise
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
 from pyspec.screen.progress import busy, file_of

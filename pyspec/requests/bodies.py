@@ -23,7 +23,7 @@ from pyspec.requests.shapes import Schema, check_inside, refusal
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.formats import format_language, tools_left
-from pyspec.text.forms import content_text
+from pyspec.text.messages import content_text
 from pyspec.text.result import Result
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)

@@ -14,9 +14,15 @@ import msgspec
 from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
 from pyspec.sampling.limits import MAX_TOKENS, check_breakers
-from pyspec.sampling.noise import Noise, check_noise
-from pyspec.sampling.options import OFFERED, SamplerNumbers, check_numbers, numbers
-from pyspec.text.forms import standard
+from pyspec.sampling.options import (
+    OFFERED,
+    Noise,
+    SamplerNumbers,
+    check_noise,
+    check_numbers,
+    numbers,
+)
+from pyspec.text.messages import standard
 from pyspec.text.result import Failure, RecordResult
 from pyspec.text.stream import check_stops
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pyspec.screen.words import counted, safe
-from pyspec.text.tokens import Source, Token
+from pyspec.text.parts import Source, Token
 
 Bytes = Callable[[int], bytes]
 """Returns the bytes of a token."""

@@ -19,9 +19,8 @@ from pyspec.requests.records import CHAT
 from pyspec.serve.apis.logprobs import LogprobWriter, chat_logprobs
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
-from pyspec.text.parts import AnswerPart, Piece
+from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs
 from pyspec.text.result import RecordResult
-from pyspec.text.tokens import Token, TokenLogprobs
 
 log = logging.getLogger("pyspec")
 

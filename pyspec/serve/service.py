@@ -38,7 +38,7 @@ from pyspec.grammar.masks import check_constraint
 from pyspec.grammar.vocabulary import ByteVocabulary
 from pyspec.requests import bodies
 from pyspec.requests.records import Record, failed
-from pyspec.sampling.noise import derive_seed
+from pyspec.sampling.options import derive_seed
 from pyspec.serve.pending import AnswerListener, PendingRequest
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parts import Piece

@@ -9,12 +9,11 @@ from typing import Any
 
 from llama_cpp import LogitsProcessorList, llama_chat_format
 
-from pyspec.grammar.gbnf import constraint_of
-from pyspec.grammar.languages import Constraint, Language
+from pyspec.grammar.languages import Constraint, Language, constraint_of
 from pyspec.grammar.masks import MaskProcessor, Masks
 from pyspec.grammar.schemas import held, tool_schema
 from pyspec.text.formats import format_language, tools_left
-from pyspec.text.forms import from_outside
+from pyspec.text.messages import from_outside
 from pyspec.text.parts import AnswerPart
 from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.grammar.gbnf import of_grammar
-from pyspec.grammar.languages import Language, of_choice, of_regex
+from pyspec.grammar.languages import Language, of_choice, of_grammar, of_regex
 from pyspec.grammar.schemas import ANY_OBJECT, of_schema
 
 

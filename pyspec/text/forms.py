@@ -1,114 +1,28 @@
-"""Converts conversations from the form that clients send to the form that a chat template accepts.
+"""Converts conversations from their standard form to one that a chat template accepts.
 
 Templates disagree where OpenAI's format leaves a choice: whether a call's arguments are an object or a string, whether missing
-content is null or empty, whether content is text or a list of parts, whether there is a system turn at all. `standard` gives the
-form that `transformers` documents. Each of `FORMS` changes one thing, for templates that would otherwise refuse or lose it.
+content is null or empty, whether content is text or a list of parts, whether there is a system turn at all. Each of `FORMS`
+changes one thing, for templates that would otherwise refuse or lose it.
+
+Which forms a template needs is decided on a probe: a conversation of the same structure with a different word in each place. The
+template has left out what belongs to a word that the probe's rendering lacks. So the forms depend on the conversation's structure
+and on none of its words.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from pyspec.errors import InputError
-from pyspec.text.parts import object_of, properties_of
+from pyspec.text.messages import RESULTS
+from pyspec.text.parts import properties_of
+from pyspec.text.veil import unused_digits, written
 
 TemplateInput = dict[str, Any]
 """A template's variables: messages, tools, add_generation_prompt and others that it reads."""
-
-_REASONING = ("reasoning_content", "thinking", "reasoning")
-
-
-def standard(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages with text content, call arguments as objects, and reasoning under the names that templates read.
-
-    Arguments cut off by an answer's token limit stay text. Raises InputError for a message without a role, content that is
-    not text, or a call without a function.
-    """
-    return [_standard(message) for message in messages]
-
-
-def _standard(message: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise InputError("a message has no role")
-    made = {key: value for key, value in message.items() if key != "tokens"}
-    made["content"] = content_text(message.get("content"), result=message["role"] in _RESULTS)
-    if made["content"] is None and message["role"] != "assistant":
-        raise InputError(f"a message of the role {message['role'][:40]} has no content")
-    reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
-    if reasoning is not None:
-        made = {"thinking": reasoning, **made, "reasoning_content": reasoning}
-    calls = message.get("tool_calls")
-    if calls is not None and not isinstance(calls, list):
-        raise InputError("the tool calls of a message are not a list")
-    if calls:
-        made["tool_calls"] = [_call(call) for call in calls]
-    elif "tool_calls" in made:
-        del made["tool_calls"]  # templates test whether the key exists
-    return made
-
-
-NO_PICTURE = "(a picture, which this model cannot see)"
-"""Stands for one in a call's result: the conversation goes on when it is sent again."""
-
-_RESULTS = ("tool", "function")
-
-
-def content_text(content: Any, *, result: bool = False) -> str | None:
-    """Return the text of a message's content: one string, or parts of text. Raises InputError for other kinds.
-
-    result: whether it is a call's result, of which a line says that there was a picture.
-    """
-    if content is None or isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else [content]
-    parts = without_pictures(parts) if result else parts
-    if any(map(is_picture, parts)):
-        raise picture_refused()
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise InputError("a message has content that is not text", "files and audio are not read")
-    return "".join(part["text"] for part in parts)
-
-
-def picture_refused() -> InputError:
-    """Return the error for a picture that somebody is to see."""
-    return InputError(
-        "a message has a picture, and only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's"
-    )
-
-
-def without_pictures(content: Any) -> Any:
-    """Return a call's result with a line of text in place of each picture."""
-    if not isinstance(content, list):
-        return content
-    return [{"type": "text", "text": NO_PICTURE} if is_picture(part) else part for part in content]
-
-
-def is_picture(part: Any) -> bool:
-    """Whether a part of a content is a picture, in any API's form."""
-    return isinstance(part, dict) and part.get("type") in ("image", "image_url", "input_image")
-
-
-def _call(call: Any) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InputError("a tool call in the messages has no function with a name")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        read = object_of(arguments or "{}")
-        arguments = arguments if read is None else read
-    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
-
-
-def from_outside(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return untrusted messages without their `tokens`, which could include any control token."""
-    return [
-        {key: value for key, value in message.items() if key != "tokens"} for message in messages
-    ]
-
-
-# -- other forms ----------------------------------------------------------------------------------------------------------
 
 
 def _with_messages(
@@ -237,7 +151,7 @@ def _calls_apart(inputs: TemplateInput) -> TemplateInput:
             first = len(made)
             made += [{**message, "tool_calls": calls[:1]}]
             made += [{"role": message["role"], "content": "", "tool_calls": [c]} for c in calls[1:]]
-        elif message["role"] in _RESULTS:
+        elif message["role"] in RESULTS:
             made.insert(_behind_call(made, first, message.get("tool_call_id")), message)
         else:
             made.append(message)
@@ -247,7 +161,7 @@ def _calls_apart(inputs: TemplateInput) -> TemplateInput:
 def _behind_call(made: Sequence[Mapping[str, Any]], first: int, call_id: Any) -> int:
     """Return the place behind the first unanswered call with this id, from turn `first` on; the end if there is none."""
     for i, turn in enumerate(made[first:], first + 1):
-        answered = made[i]["role"] in _RESULTS if i < len(made) else False
+        answered = made[i]["role"] in RESULTS if i < len(made) else False
         if turn.get("tool_calls") and not answered and turn["tool_calls"][0].get("id") == call_id:
             return i
     return len(made)
@@ -423,3 +337,123 @@ def in_forms(inputs: TemplateInput, names: Sequence[str]) -> TemplateInput:
     for name in names:
         inputs = FORMS[name](inputs)
     return inputs
+
+
+_TEXTS = ("content", "reasoning_content", "thinking", "name")
+_LONGEST = 8
+"""Turns of the longest stretch that is looked for again right behind itself."""
+
+
+def probe_of(inputs: TemplateInput) -> TemplateInput:
+    """Return the probe of a conversation in its standard form. Stretches of equal structure beyond the second are left out."""
+    turns = _shortened([_turn(message) for message in inputs["messages"]])
+    tools = [_tool(tool) for tool in inputs.get("tools") or ()]
+    return {**inputs, "messages": turns, "tools": tools or None}
+
+
+def filled(probe: TemplateInput) -> TemplateInput:
+    """Return a probe with a different word in each place. None of the words occurs elsewhere in it."""
+    digits, number = unused_digits(written(probe)), count()
+
+    def fill(part: Any) -> Any:
+        if part == _PLACE:
+            return f"w{next(number)}x{digits}"
+        if isinstance(part, dict):
+            return {key: fill(each) for key, each in part.items()}
+        return [fill(each) for each in part] if isinstance(part, list) else part
+
+    return {
+        **probe,
+        "messages": fill(probe["messages"]),
+        "tools": fill(probe["tools"]),
+    }
+
+
+_PLACE = "\0place"
+"""Stands for a text. A caller's text that is the same only adds a word."""
+
+
+def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
+    made = {key: _field(key, value) for key, value in message.items()}
+    if message.get("tool_calls"):
+        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    return made
+
+
+def _field(key: str, value: Any) -> Any:
+    if key == "role" or not isinstance(value, str):
+        return value
+    if key == "tool_call_id":
+        return _id(value)
+    return _PLACE if key in _TEXTS and value.strip() else ("x" if value else "")
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    held = {"a": _PLACE} if arguments and isinstance(arguments, dict) else arguments
+    made = _PLACE if isinstance(arguments, str) else held
+    return {
+        **{key: _id(value) if key == "id" else value for key, value in call.items()},
+        "function": {"name": _PLACE, "arguments": made},
+    }
+
+
+def _id(value: Any) -> Any:
+    """Return an id of the same length, which is what templates check."""
+    return "a" * len(value) if isinstance(value, str) else value
+
+
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    named = {key: _PLACE for key in ("name", "description") if function.get(key)}
+    return {**tool, "function": {**function, **named}}
+
+
+def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop each stretch that equals both of the two before it: long conversations have the structure of short ones."""
+    made: list[dict[str, Any]] = []
+    kinds: list[str] = []
+    for turn in turns:
+        made.append(turn)
+        kinds.append(json.dumps(turn, sort_keys=True, default=str))
+        for n in range(1, _LONGEST + 1):
+            if len(kinds) >= 3 * n and kinds[-n:] == kinds[-2 * n : -n] == kinds[-3 * n : -2 * n]:
+                del made[-n:], kinds[-n:]
+                break
+    return made
+
+
+# -- completeness of a rendering -----------------------------------------------------------------------------------------
+
+
+_INPUT_ROLES = ("user", "tool", "function", *SYSTEM_ROLES)
+_SWITCH = re.compile(r"/(?:no_?)?think\b")
+# templates read these switches and remove them
+
+
+def missing(text: str, inputs: TemplateInput) -> int:
+    """Count what a rendering lacks or distorts of its conversation: 0 if it is complete.
+
+    This is exact for a conversation with a word of its own in each place; in others, words may stand elsewhere too.
+    """
+    messages = inputs["messages"]
+    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    tools = [tool.get("function", tool) for tool in inputs.get("tools") or ()]
+    wanted = [function["name"] for function in calls]
+    wanted += [tool.get(key) for tool in tools for key in ("name", "description")]
+    wanted += [m["content"] for m in messages if m["role"] in _INPUT_ROLES or m.get("tool_calls")]
+    arguments = [function["arguments"] for function in calls]
+    lost = sum(not _is_in(text, want) for want in wanted if isinstance(want, str))
+    lost += sum(str(each) in text for each in arguments if each and isinstance(each, dict))
+    # the last two find values that the template wrote as Python does
+    return lost + (text.count("None") if any(m["content"] is None for m in messages) else 0)
+
+
+def _is_in(text: str, wanted: str) -> bool:
+    pieces = [piece.strip() for piece in _SWITCH.split(wanted)]
+    return all(
+        piece in text or json.dumps(piece, ensure_ascii=False)[1:-1] in text for piece in pieces
+    )

@@ -1,17 +1,148 @@
-"""Tokenizes rendered conversations: the template's control words become control tokens, all else stays text."""
+"""Tokenizes prompts: a template's control words become control tokens, and all that others wrote stays text.
+
+`FillIn` makes prompts that ask for the text between two others, by the vocabulary's own tokens for that (`tokenizer.ggml.fim_*`).
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import llama_cpp
 
 from pyspec.errors import ContextOverflow, InputEncoding, InputError
-from pyspec.text.control import Vocabulary
+from pyspec.text.stream import begins
+from pyspec.vocab.tokenizer import piece_reader, tokens_with
+
+_LONGEST = 256
+"""How many characters at either end of a text are checked for part of a word."""
+
+_CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+_BRACKETS = tuple("<[{\uff5c|\u2581")
+
+
+class Vocabulary:
+    """The words that are single tokens: `control` (only if the text is parsed for them) and `defined` (in any text).
+
+    Both map a word to its id; `defined` holds only words that look like marks, with a bracket in front. piece: a token's
+    bytes, control tokens included.
+    """
+
+    def __init__(self, vocab: Any) -> None:
+        self._vocab = vocab
+        self.piece = piece_reader(vocab, special=True)
+
+    @cached_property
+    def control(self) -> Words:
+        """Control tokens and the unknown token."""
+        return Words(self._texts(_CONTROL))
+
+    @cached_property
+    def defined(self) -> dict[str, int]:
+        """Words that llama.cpp turns into one token wherever they occur."""
+        found = self._texts(llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        return {word: i for word, i in found.items() if word.startswith(_BRACKETS) and word[1:]}
+
+    def strips(self, token: int) -> tuple[bool, bool]:
+        """Return whether a token strips the white space before it, and that after it."""
+        attr = llama_cpp.llama_vocab_get_attr(self._vocab, token)
+        return (
+            bool(attr & llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP),
+            bool(attr & llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP),
+        )
+
+    def _texts(self, attributes: int) -> dict[str, int]:
+        found = {}
+        for token in tokens_with(self._vocab, attributes):
+            data = llama_cpp.llama_vocab_get_text(self._vocab, token)
+            if text := data.decode("utf-8", "ignore"):
+                found[text] = token
+        return found
+
+
+class Words(dict[str, int]):
+    """Words and their ids. At each place in a text the longest word matches, as in llama.cpp."""
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """A pattern that matches any of the words."""
+        groups: dict[str, list[str]] = {}
+        for word in sorted(self, key=len, reverse=True):
+            groups.setdefault(word[:2], []).append(word)
+        # grouped by their first characters: a flat alternation of thousands is slow at every possible start
+        return re.compile("|".join(map(_any_of, groups.values())) or r"(?!)")
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self)
+
+    @cached_property
+    def _backwards(self) -> list[str]:
+        return sorted(word[::-1] for word in self)
+
+    @cached_property
+    def _firsts(self) -> re.Pattern[str]:
+        firsts = {word[0] for word in self}
+        return re.compile(f"[{''.join(map(re.escape, sorted(firsts)))}]" if firsts else r"(?!)")
+
+    @cached_property
+    def edges(self) -> frozenset[str]:
+        """First and last characters of the words that have a bracket or the like at both ends: no letter, digit or space."""
+        return frozenset(chain.from_iterable((word[0], word[-1]) for word in self if _closed(word)))
+
+    @cached_property
+    def open_ended(self) -> Words:
+        """Words that have a letter, a digit or a space at an end."""
+        return Words({word: i for word, i in self.items() if not _closed(word)})
+
+    @cached_property
+    def joined(self) -> str:
+        """All words as one text, in which parts of them can be found."""
+        return "\0".join(self)
+
+    def found_in(self, text: str) -> list[tuple[int, str]]:
+        """Return the position and text of each word in a text, overlapping ones included."""
+        found, at = [], 0
+        while match := self.pattern.search(text, at):
+            found.append((match.start(), match[0]))
+            at = match.start() + 1
+        return found
+
+    def joins(self, text: str) -> list[int]:
+        """Return the ends of a text at which a neighbouring text could complete a word: 0, and the text's length."""
+        places = []
+        tail = text[-_LONGEST:]
+        for match in self._firsts.finditer(tail):
+            if begins(self._sorted, tail[match.start() :]):
+                places.append(len(text))
+                break
+        head = text[:_LONGEST]
+        ends = (n for n in range(2, len(head) + 1) if head[n - 1] in self._lasts)
+        if any(begins(self._backwards, head[n - 1 :: -1]) for n in ends):
+            places.append(0)
+        return places
+
+    @cached_property
+    def _lasts(self) -> set[str]:
+        return {word[-1] for word in self}
+
+
+def _closed(word: str) -> bool:
+    return not any(end.isalnum() or end.isspace() for end in (word[0], word[-1]))
+
+
+def _any_of(words: list[str]) -> str:
+    """Return a pattern for words with a common beginning."""
+    head = os.path.commonprefix(words)  # noqa: RUF071 - it is for any strings
+    rest = sorted((word[len(head) :] for word in words), key=len, reverse=True)
+    return re.escape(head) + f"(?:{'|'.join(map(re.escape, rest))})"
+
 
 _SPACE = " \t\n\v\f\r"
 
@@ -205,3 +336,83 @@ class PromptTokenizer:
         """Put the BOS token in front if this vocabulary wants one and the template did not write it."""
         begun = not self._add_bos or tokens[:1] == [self._bos]
         return tokens if begun else [self._bos, *tokens]
+
+
+_PROJECT = "project\n"
+_SNIPPET = "\n\n--- snippet ---\n\n"
+"""What stands before another file's text where the vocabulary has no token for that, as in llama-server."""
+
+
+class OtherFile(NamedTuple):
+    """Another file that may help. name: empty if unknown."""
+
+    name: str
+    text: str
+
+
+class FillIn:
+    """Makes prompts for one model. llm: a `TargetLlama`. Raises InputError for a model that was not made for this."""
+
+    def __init__(self, llm: Any) -> None:
+        vocab = llm._model.vocab
+        self._before, self._after, self._middle = (
+            int(getattr(llama_cpp, f"llama_vocab_fim_{name}")(vocab))
+            for name in ("pre", "suf", "mid")
+        )
+        self._project, self._file = (
+            int(getattr(llama_cpp, f"llama_vocab_fim_{name}")(vocab)) for name in ("rep", "sep")
+        )
+        if min(self._before, self._after, self._middle) < 0:
+            raise InputError(
+                "this model has no tokens for filling in (tokenizer.ggml.fim_*)",
+                "leave the suffix out, or use a model for code, such as Qwen2.5-Coder",
+            )
+        self._tokenizer = llm.tokenizer_
+        adds = llama_cpp.llama_vocab_get_add_bos(vocab)
+        self._bos = [int(llama_cpp.llama_vocab_bos(vocab))] if adds else []
+        self._suffix_first = bool(getattr(llm, "spm_infill", False))
+
+    def tokens(self, prefix: str, suffix: str) -> list[int]:
+        """Return the prompt for the text between these."""
+        return self._joined(self._text(prefix), self._text(suffix))
+
+    def fitting(
+        self, prefix: str, suffix: str, others: Sequence[OtherFile], room: int, name: str = ""
+    ) -> list[int]:
+        """Return such a prompt of at most so many tokens, with other files in front as far as there is room.
+
+        What is farthest from the gap is left out; of prefix and suffix, the suffix keeps a quarter if both are long. name: of the
+        file with the gap.
+        """
+        before, after = self._text(prefix), self._text(suffix)
+        left = max(0, room - len(self._bos) - 3)
+        n_after = min(len(after), max(left // 4, left - len(before)))
+        n_before = min(len(before), left - n_after)
+        front = self._others(others, name)
+        n_front = min(len(front), left - n_after - n_before)
+        kept = front[len(front) - n_front :]
+        return self._joined(before[len(before) - n_before :], after[:n_after], kept)
+
+    def _joined(self, before: list[int], after: list[int], front: Sequence[int] = ()) -> list[int]:
+        first, second = [self._before, *before], [self._after, *after]
+        if self._suffix_first:
+            first, second = second, first
+        return [*self._bos, *front, *first, *second, self._middle]
+
+    def _others(self, others: Sequence[OtherFile], name: str) -> list[int]:
+        if not others:
+            return []
+        marked = self._project >= 0 and self._file >= 0
+        made = [self._project, *self._text(_PROJECT)] if marked else []
+        for each in others:
+            head = [self._file, *self._text(f"{each.name}\n")] if marked else self._text(_SNIPPET)
+            made += [*head, *self._text(each.text)]
+        return [*made, self._file, *self._text(f"{name or 'file'}\n")] if marked else made
+
+    def _text(self, text: str) -> list[int]:
+        """Tokens of what a user wrote: no control token is among them. Raises InputError."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text is not UTF-8 at character {error.start}") from None
+        return list(self._tokenizer.tokenize(data, add_bos=False, special=False)) if data else []

@@ -9,8 +9,7 @@ import msgspec
 from typing_extensions import Self
 
 from pyspec.errors import PyspecError
-from pyspec.text.parts import AnswerPart, Piece, WholeAnswer
-from pyspec.text.tokens import Token
+from pyspec.text.parts import AnswerPart, Piece, Token, WholeAnswer
 
 
 class Usage(msgspec.Struct, frozen=True):

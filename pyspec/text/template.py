@@ -16,12 +16,19 @@ from hashlib import sha256
 from typing import Any
 
 from pyspec.errors import EngineError, InputError, OptionError
-from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, in_forms, standard
+from pyspec.text.forms import CHOICES, WARNINGS, TemplateInput, filled, in_forms, missing, probe_of
+from pyspec.text.messages import standard
 from pyspec.text.notation import Notation
-from pyspec.text.probe import filled, missing, probe_of
 from pyspec.text.prompts import PromptTokenizer, Rendering
-from pyspec.text.render import Renderer
-from pyspec.text.sources import NONE, PLAIN_STOP, TOOL_USE, choose, templates_of, variables_of
+from pyspec.text.render import (
+    NONE,
+    PLAIN_STOP,
+    TOOL_USE,
+    Renderer,
+    choose,
+    templates_of,
+    variables_of,
+)
 from pyspec.text.veil import Veil, unused_digits, veiled, written
 
 log = logging.getLogger("pyspec")

@@ -24,8 +24,7 @@ from itertools import islice
 from typing import Any
 
 from pyspec.errors import InputError
-from pyspec.text.control import Words
-from pyspec.text.prompts import Rendering
+from pyspec.text.prompts import Rendering, Words
 
 _DIGITS = 16
 _LEFTOVER = 9

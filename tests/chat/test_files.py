@@ -15,8 +15,8 @@ from pyspec.chat import files
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.chat.files import SavedModel
 from pyspec.errors import InputEncoding, InputError, InputTooLong
+from pyspec.text.parts import Source, Token
 from pyspec.text.result import Result
-from pyspec.text.tokens import Source, Token
 
 MODEL = FakeModel([])
 RELAXED = Token(ord("~"), Source.RELAXED, 0.25, ord("-"))

@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.running import Done, run
 
 from pyspec.llama.speculative import SpeculativeLlama
-from pyspec.text.tokens import Source, Step, Token
+from pyspec.text.parts import Source, Step, Token
 
 pytest.importorskip("llm", reason="the extra `llm` is not installed")
 

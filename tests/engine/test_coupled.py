@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.draws import LIMIT, MANY_ANSWERS, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
 
 from pyspec._lib import ffi, lib
-from pyspec.sampling.native import xtc_chance
+from pyspec.sampling.chain import xtc_chance
 
 pytestmark = MANY_ANSWERS
 
@@ -141,7 +141,7 @@ def test_wrong_chance_of_xtc_fails_the_same_test(
 ):
     """One chance for a whole text ties its tokens together, too."""
     monkeypatch.setattr(
-        "pyspec.sampling.native.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
+        "pyspec.sampling.chain.xtc_chance", lambda seed, at: xtc_chance(seed, position(at))
     )
     sampling = replace(WIDE, **XTC)
     with closing(Source(tiny_target, near_draft, 40, sampling)) as source:

@@ -16,7 +16,7 @@ from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import Plan
 from pyspec.engine.handle import Engine, Role
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.noise import NOISES
+from pyspec.sampling.options import NOISES
 
 PROMPT = [tiny.A, tiny.A + 1, tiny.A + 2]
 N_TOKENS, WIDTH, N_SEEDS = 4, 2, 1200

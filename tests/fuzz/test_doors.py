@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from pyspec.batch import Batch
 from pyspec.batch.jobs import Job
 from pyspec.errors import PyspecError
-from pyspec.grammar.gbnf import of_gbnf
-from pyspec.grammar.languages import Constraint
+from pyspec.grammar.languages import Constraint, of_gbnf
 from pyspec.grammar.masks import check_constraint
 from pyspec.requests.bodies import read_body, records_of
 

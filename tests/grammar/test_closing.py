@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.errors import InputError
-from pyspec.grammar.closing import closed
 from pyspec.grammar.languages import Language
-from pyspec.grammar.schemas import held, of_schema, tool_schema
+from pyspec.grammar.schemas import closed, held, of_schema, tool_schema
 
 Made = tuple[Any, Any, dict[str, Any]]
 """A schema, an instance with all that it lists, and definitions that it refers to."""

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from llama_cpp import llama_grammar
 
 from pyspec.errors import InputError
-from pyspec.grammar.gbnf import MAX_DEPTH, of_gbnf, of_grammar
-from pyspec.grammar.languages import Constraint
+from pyspec.grammar.languages import MAX_DEPTH, Constraint, of_gbnf, of_grammar
 from pyspec.grammar.masks import CANDIDATES, Masks
 
 WORDS = [

@@ -15,7 +15,7 @@ from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Strict
-from pyspec.text.tokens import Step
+from pyspec.text.parts import Step
 
 GREEDY = Sampling(temperature=0.0)
 CELLS = Layout(1024)

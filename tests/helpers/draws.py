@@ -18,8 +18,7 @@ from pyspec.batch.room import padded
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
-from pyspec.grammar.gbnf import of_gbnf
-from pyspec.grammar.languages import Constraint
+from pyspec.grammar.languages import Constraint, of_gbnf
 from pyspec.sampling.chain import Sampling, build_chain
 from pyspec.sampling.verification import Strict
 

@@ -21,8 +21,7 @@ from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification
 from pyspec.screen.display import Screen
 from pyspec.text.messages import Message
-from pyspec.text.parts import AnswerPart, Piece
-from pyspec.text.tokens import Source, Token
+from pyspec.text.parts import AnswerPart, Piece, Source, Token
 
 DEFAULTS, QUIET = ChatSettings(), ChatSettings(stats="off")
 

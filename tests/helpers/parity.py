@@ -15,7 +15,7 @@ from typing import Any
 from pyspec.engine.target import TargetLlama
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
-from pyspec.text.tokens import common_prefix
+from pyspec.text.parts import common_prefix
 
 SEED = 7
 TEMPERATURES = (0.0, 0.8)

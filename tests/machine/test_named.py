@@ -15,7 +15,7 @@ from pyspec.cli.serve import _keys_in
 from pyspec.cli.streams import file_text, prompt_text
 from pyspec.errors import PyspecError
 from pyspec.machine.files import read_named
-from pyspec.text.sources import choose
+from pyspec.text.render import choose
 
 READERS: dict[str, Callable[[Path], object]] = {
     "chat template": lambda path: choose({}, str(path)),

@@ -13,9 +13,8 @@ from helpers import tiny
 from sampling.test_chain import chosen
 
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling, build_chain
+from pyspec.sampling.chain import Dry, Sampling, build_chain, xtc_chance
 from pyspec.sampling.limits import BREAKER_BYTES, MAX_BREAKERS
-from pyspec.sampling.native import Dry, xtc_chance
 
 A, B, C = tiny.A, tiny.A + 1, tiny.A + 2
 REPEATING = [A, B, C, A, B]

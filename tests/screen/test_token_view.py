@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspec.screen.token_view import TokenPaint, legend, print_tokens, token_text
 from pyspec.screen.words import safe
-from pyspec.text.tokens import Source, Token
+from pyspec.text.parts import Source, Token
 
 
 def token(number: int, source: Source = Source.TARGET) -> Token:

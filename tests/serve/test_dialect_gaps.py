@@ -13,7 +13,7 @@ from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.serve.apis.claude_tools import chat_tool, is_function
 from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
-from pyspec.text.forms import NO_PICTURE, standard
+from pyspec.text.messages import NO_PICTURE, standard
 
 USER = [{"role": "user", "content": "hi"}]
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}

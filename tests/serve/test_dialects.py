@@ -8,7 +8,7 @@ import pytest
 from helpers.asking import body, post
 
 from pyspec.requests.bodies import ChatBody, decoded
-from pyspec.text.forms import standard
+from pyspec.text.messages import standard
 
 
 def said(server, text="hello there", **options):

@@ -11,8 +11,7 @@ from helpers import sdist
 from pyspec.errors import InputError, TemplateError
 from pyspec.text.notation import Notation
 from pyspec.text.parser import AnswerParser
-from pyspec.text.parts import WholeAnswer
-from pyspec.text.tokens import common_prefix
+from pyspec.text.parts import WholeAnswer, common_prefix
 
 PARAMETERS = {
     "type": "object",

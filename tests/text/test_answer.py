@@ -14,10 +14,9 @@ from helpers.matched import may_come
 from pyspec.engine.target import TargetLlama
 from pyspec.grammar.masks import Masks
 from pyspec.text.answer import AnswerReader, Speech
-from pyspec.text.notation import Notation
+from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
-from pyspec.text.reasoning import THINK
 from pyspec.vocab.tokenizer import piece_reader
 
 MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")

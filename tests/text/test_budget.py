@@ -19,9 +19,8 @@ from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
 from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
-from pyspec.text.budget import Budget, ReasoningLimit, closing
-from pyspec.text.notation import Notation
-from pyspec.text.reasoning import THINK
+from pyspec.text.answer import Budget, ReasoningLimit, closing
+from pyspec.text.notation import THINK, Notation
 from pyspec.text.result import result_of
 
 CLOSE = "</think>"

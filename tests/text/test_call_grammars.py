@@ -15,12 +15,10 @@ from helpers.matched import follows
 from text.test_calls import notation_of
 
 from pyspec.engine.target import TargetLlama
-from pyspec.grammar.gbnf import of_gbnf
-from pyspec.grammar.languages import Language
+from pyspec.grammar.languages import Language, of_gbnf
 from pyspec.grammar.schemas import of_schema, tool_schema
-from pyspec.text.calls.grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
-from pyspec.text.notation import DEEPSEEK_FENCED, LLAMA, MISTRAL_IDS, Notation
-from pyspec.text.reasoning import THINK
+from pyspec.text.call_grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
+from pyspec.text.notation import DEEPSEEK_FENCED, LLAMA, MISTRAL_IDS, THINK, Notation
 
 Takes = Callable[..., bool]
 

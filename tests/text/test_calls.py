@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.text import notation
-from pyspec.text.notation import Notation
+from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import AnswerPart, WholeAnswer
-from pyspec.text.reasoning import THINK
 
 CASES = [(family, *example) for family, examples in FAMILIES.items() for example in examples]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.text.control import Words
+from pyspec.text.prompts import Words
 
 TEXTS = st.text("<|a]", max_size=6)
 WORDS = st.lists(st.text("<|a]", min_size=1, max_size=4), max_size=5, unique=True)

@@ -13,7 +13,7 @@ from helpers.server_here import opening
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, records_of
-from pyspec.text.fill_in import FillIn, OtherFile
+from pyspec.text.prompts import FillIn, OtherFile
 
 MARKS = ("<pre>", "<suf>", "<mid>", "<rep>", "<sep>")
 FIRST = len(tiny.ASCII)

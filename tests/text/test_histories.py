@@ -14,7 +14,7 @@ from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.serve.apis.messages import MessagesBody
 from pyspec.serve.apis.responses import ResponsesBody
-from pyspec.text.forms import standard
+from pyspec.text.messages import standard
 from pyspec.text.template import ChatTemplate
 
 REFUSED = {

@@ -10,7 +10,7 @@ import pytest
 from helpers import tiny
 
 from pyspec.engine.target import TargetLlama
-from pyspec.text.probe import probe_of
+from pyspec.text.forms import probe_of
 
 IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from helpers.reasoning_examples import FAMILIES
 
-from pyspec.text.notation import Notation
+from pyspec.text.notation import Notation, known_efforts, nearest_effort, quiet_arguments
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
-from pyspec.text.reasoning import known_efforts, nearest_effort, quiet_arguments
 
 CASES = [(mark, *example) for mark, examples in FAMILIES.items() for example in examples]
 

@@ -14,9 +14,8 @@ from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.llama.options import OFF, AnswerOptions
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.words import speed_sentence, stats_line, stats_table
-from pyspec.text.parts import AnswerPart, Piece
+from pyspec.text.parts import AnswerPart, Piece, targets_own
 from pyspec.text.result import RecordResult, Result, result_of
-from pyspec.text.tokens import targets_own
 
 CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
 BLOCK = {"times_plain": 1.5}

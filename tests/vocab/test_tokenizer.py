@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
 from pyspec.vocab import tokenizer
-from pyspec.vocab.deep_stack import call_with_stack
+from pyspec.vocab.tokenizer import call_with_stack
 
 RUNS = ("a", "7", " ", "-", "\n", "\u4e16", "aA", "ab cd ")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import InputError
-from pyspec.vocab import word_tokens
+from pyspec.vocab import tokenizer as word_tokens
 
 MARKS = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "[INST]", "<|im|>", "<|", "<\uff5cUser\uff5c>"]  # fmt: skip
 PIECES = [*MARKS, "a", " ", "\n", "<", "im_end", "|>", "\u2603", " b c ", "<s>", "</s>"]

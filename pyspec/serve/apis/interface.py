@@ -27,7 +27,7 @@ from pyspec.errors import (
 )
 from pyspec.requests.bodies import Body, ChatBody, decoded
 from pyspec.serve.pending import FAILED, Choice, PendingRequest
-from pyspec.text.forms import is_picture, picture_refused
+from pyspec.text.messages import is_picture, picture_refused
 
 Refusal = Callable[[int, str | None, str], dict[str, Any]]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspec.requests.records import CHAT
-from pyspec.text.tokens import Token, TokenLogprobs
+from pyspec.text.parts import Token, TokenLogprobs
 
 Likely = Sequence[tuple[Token, TokenLogprobs | None]]
 """Tokens and their log-probabilities; None for a prompt's first token."""

@@ -24,7 +24,7 @@ from pyspec.serve.apis.interface import (
     text_of,
 )
 from pyspec.serve.pending import Choice, PendingRequest
-from pyspec.text.forms import without_pictures
+from pyspec.text.messages import without_pictures
 from pyspec.text.parts import object_of
 from pyspec.text.result import Result
 

@@ -19,7 +19,7 @@ from pyspec.requests.fields import REFUSED, refuse_undone
 from pyspec.requests.records import COMPLETION, Record, number_fields
 from pyspec.serve.apis.interface import PROMPT_TOO_LONG, Interface, as_chat, reader
 from pyspec.serve.pending import Choice, PendingRequest
-from pyspec.text.forms import picture_refused
+from pyspec.text.messages import picture_refused
 from pyspec.text.parts import object_of
 
 LINES = "application/x-ndjson"

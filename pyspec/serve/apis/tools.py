@@ -10,7 +10,7 @@ from typing import Any
 from pyspec.errors import InputError
 from pyspec.requests.custom import text_call, text_function, text_of_call
 from pyspec.serve.apis.interface import text_of
-from pyspec.text.forms import without_pictures
+from pyspec.text.messages import without_pictures
 from pyspec.text.parts import object_of
 
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")

@@ -12,14 +12,10 @@ from typing import Any
 
 from pyspec.grammar.languages import Language, literal
 from pyspec.grammar.schemas import held, part_of
-from pyspec.text.calls.form import CallForm
-from pyspec.text.calls.named import NamedCalls, SpokenCalls
-from pyspec.text.calls.objects import BareCalls, ObjectCalls
-from pyspec.text.calls.tagged import TaggedCalls, types_of
-from pyspec.text.calls.values import QUOTE, GemmaCalls
-from pyspec.text.notation import Notation
+from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls, SpokenCalls
+from pyspec.text.notation import Notation, Start
 from pyspec.text.parts import properties_of
-from pyspec.text.reasoning import Start
+from pyspec.text.tagged import QUOTE, GemmaCalls, TaggedCalls, types_of
 
 Functions = Mapping[str, Any]
 """Schemas of parameters by function name, as `tool_schema` returns them."""

@@ -1,1 +1,0 @@
-"""Tool calls as each family of models writes them: readers and grammars."""
