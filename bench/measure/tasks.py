@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pyspec.draft.lengths import parse_length
+from pyspec.engine.options import Drafting, Speculation
 from pyspec.errors import InputError, OptionError
-from pyspec.llama.options import Drafting, Speculation
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.options import Noise, derive_seed
 from pyspec.sampling.verification import Margin, Strict, Verification

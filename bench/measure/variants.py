@@ -29,18 +29,18 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.batch.room import padded
 from pyspec.draft.lengths import MAX_FIXED, FixedLength, parse_length
 from pyspec.draft.simple import FixedPolicy
+from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
+from pyspec.engine.options import AnswerOptions, Speculation
+from pyspec.engine.room import padded
 from pyspec.engine.runs import Run
 from pyspec.engine.selection import choose_parts, states_of
 from pyspec.engine.timing import ready
 from pyspec.errors import OptionError
-from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
 from pyspec.text.template import ChatTemplate

@@ -27,8 +27,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pyspec._version import __version__
-from pyspec.batch.contexts import Models
 from pyspec.batch.maker import Settings
+from pyspec.engine.contexts import Models
 from pyspec.errors import BatchWriteError, ResumeMismatch
 from pyspec.machine.files import file_sha256, parse
 from pyspec.text.result import RecordResult

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from pyspec.batch.jobs import Job
+from pyspec.engine.jobs import Job
+from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.languages import Constraint, of_grammar
-from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges

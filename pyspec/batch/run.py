@@ -14,23 +14,23 @@ from typing import Any
 import llama_cpp
 
 from pyspec._lib import release_workers
-from pyspec.batch.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
-from pyspec.batch.jobs import Job
 from pyspec.batch.journal import changing_texts, identity_of
 from pyspec.batch.maker import JobMaker, Settings
-from pyspec.batch.room import STEP, memory_for
-from pyspec.batch.scheduler import Scheduler
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.lengths import parse_length
+from pyspec.engine.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.engine.handle import Role
+from pyspec.engine.jobs import Job
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
 from pyspec.engine.profiles import PairMemory
+from pyspec.engine.prompt_cache import PromptFile
+from pyspec.engine.room import STEP, memory_for
+from pyspec.engine.scheduler import Scheduler
 from pyspec.engine.statistics import Tally
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
-from pyspec.llama.prompt_cache import PromptFile
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
 from pyspec.screen.progress import file_of

@@ -15,8 +15,8 @@ from pyspec.chat import HIDE, UNASKED, files
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import FULL_HINT, Conversation, Exchange, fit, unended, why_cut
 from pyspec.chat.settings import BRIEF, SILENT, ChatSettings, suggested_settings, values
+from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import InputError, PyspecError
-from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.sampling.options import chance_seed
 from pyspec.sampling.verification import Verification
 from pyspec.screen.display import Screen

@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspec.batch import Batch, Settings
-from pyspec.batch.contexts import MAX_SEQUENCES
 from pyspec.batch.output import FileRun, RunProgress, open_output
 from pyspec.batch.reading import MAX_RECORD, Per, Reading, find_sources, read_sources
 from pyspec.cli.command import command, option, tell
@@ -33,6 +32,7 @@ from pyspec.cli.options import (
     SystemOptions,
 )
 from pyspec.cli.streams import exit_code, file_text, interruptible
+from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.errors import Cancelled, OptionError
 from pyspec.hub.sources import load_manifest
 from pyspec.screen.words import safe

@@ -33,8 +33,8 @@ from pyspec.cli.options import (
     SamplerOptions,
 )
 from pyspec.cli.streams import exit_code, file_text, prompt_text
+from pyspec.engine.options import AnswerOptions
 from pyspec.errors import OptionError
-from pyspec.llama.options import AnswerOptions
 
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
@@ -206,7 +206,7 @@ def _here(
     raw: bool,
 ) -> tuple[list[Piece], list[int]]:
     """Answer a prompt by the model in this process, and keep the processed prompt as soon as the answer begins."""
-    from pyspec.llama.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.engine.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
 
     cache = PromptCache(model.llm, request.prompt_cache)
     cache.restore(tokens)

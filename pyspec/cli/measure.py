@@ -20,9 +20,9 @@ from pyspec.cli.consoles import run_progress, screen_of
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.opening import open_model
 from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.errors import EngineError
 from pyspec.hub.locate import resolve
-from pyspec.llama.options import OFF, AnswerOptions, Speculation
 from pyspec.machine.files import Stamp, recall_as, remember_json, stamp
 from pyspec.machine.machine import Watch
 from pyspec.sampling.chain import Sampling

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspec.batch.room import longest_context
 from pyspec.cli.command import tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
 from pyspec.cli.options import DraftOptions, ModelOptions
+from pyspec.engine.room import longest_context
 from pyspec.errors import OptionError
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspec.cli.command import CONTEXT, LAYERS, TEXT, model_names, option, tell
+from pyspec.engine.options import Speculation
 from pyspec.errors import OptionError
-from pyspec.llama.options import Speculation
 from pyspec.machine import AUTO, EXTRA_BUFFERS, parse_devices
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.sampling.options import (

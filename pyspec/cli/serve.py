@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyspec.batch import Batch, Settings
-from pyspec.batch.contexts import MAX_SEQUENCES
-from pyspec.batch.room import expected_bytes, room_of_models
 from pyspec.batch.run import MIN_INTERACTIVE
 from pyspec.cli.command import command, model_names, option, tell
 from pyspec.cli.engine_options import EngineOptions, hush_llama
@@ -30,7 +28,9 @@ from pyspec.cli.options import (
     SamplerOptions,
     SystemOptions,
 )
+from pyspec.engine.contexts import MAX_SEQUENCES
 from pyspec.engine.models import SideOptions
+from pyspec.engine.room import expected_bytes, room_of_models
 from pyspec.errors import NoMemory, OptionError
 from pyspec.hub.locate import found_here, resolve
 from pyspec.hub.sources import load_manifest

@@ -18,6 +18,7 @@ from pyspec.draft.lengths import parse_length
 from pyspec.draft.simple import LengthPolicy
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.models import SideOptions
+from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.profiles import PairMemory
 from pyspec.engine.runs import Run
 from pyspec.engine.selection import Parts, choose_parts, may_use_head
@@ -26,14 +27,7 @@ from pyspec.engine.target import SNAPSHOTS
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import InputEncoding, InputError, OptionError
 from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
-from pyspec.llama.options import (
-    MORE_SAMPLERS,
-    AnswerOptions,
-    Completion,
-    IdStream,
-    Speculation,
-    ThreadOptions,
-)
+from pyspec.llama.options import MORE_SAMPLERS, Completion, IdStream, ThreadOptions
 from pyspec.sampling.chain import ProcessorHook, Sampling, in_force, refuse
 from pyspec.sampling.limits import check_bias, check_ranges
 from pyspec.sampling.options import ANY_SEED, Noise, check_noise

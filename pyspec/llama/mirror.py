@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from pyspec.engine.answer_lock import AnswerLock
 from pyspec.engine.handle import Engine
+from pyspec.engine.options import AnswerOptions
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import EngineError, InputError
-from pyspec.llama.options import AnswerOptions
 from pyspec.machine.devices import layer_devices
 from pyspec.text.parts import common_prefix
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import NotRequired, TypedDict
 
-from pyspec.llama.options import Speculation
+from pyspec.engine.options import Speculation
 from pyspec.screen.notebook import SpeculationBlock
 
 

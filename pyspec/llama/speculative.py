@@ -16,10 +16,11 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
+from pyspec.engine.options import OFF, Speculation
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError, OptionError
 from pyspec.llama.generation import Generation
-from pyspec.llama.options import MORE_SAMPLERS, OFF, Speculation, refuse_unknown
+from pyspec.llama.options import MORE_SAMPLERS, refuse_unknown
 from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
 from pyspec.machine import AUTO
 from pyspec.machine.others import name_of

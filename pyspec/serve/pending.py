@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspec.batch.jobs import Job
+from pyspec.engine.jobs import Job
 from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed
 from pyspec.requests import bodies

@@ -24,8 +24,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pyspec.batch.jobs import Job
 from pyspec.batch.run import Batch
+from pyspec.engine.jobs import Job
 from pyspec.errors import (
     Cancelled,
     EngineError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.composing import (
+from pyspec.engine.composing import (
     GAP_MS,
     SCORED_CHUNK,
     Composer,
@@ -154,7 +154,7 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
         pieces.append(len(answer.scored) - before)
         return ended
 
-    monkeypatch.setattr("pyspec.batch.scheduler.score_chunk", noted)
+    monkeypatch.setattr("pyspec.engine.scheduler.score_chunk", noted)
     monkeypatch.setattr(Composer, "_base", lambda *_: (0.0, 5.0))
     monkeypatch.setattr(PrefillTime, "learn", lambda *_: None)
     batch = open_batch(interactive=True, token_gap=100.0)

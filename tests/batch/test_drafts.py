@@ -10,10 +10,10 @@ from helpers import devices, tiny
 from msgspec import structs
 
 from pyspec.batch import Settings
-from pyspec.batch.contexts import FEW, Models
-from pyspec.batch.room import states_for
 from pyspec.draft.goodput import GoodputPolicy
+from pyspec.engine.contexts import FEW, Models
 from pyspec.engine.handle import Engine
+from pyspec.engine.room import states_for
 from pyspec.engine.target import SNAPSHOTS
 from pyspec.errors import DraftMismatch
 from pyspec.gguf.header import facts_of
@@ -154,7 +154,7 @@ def test_a_head_drafts_for_many(open_batch, tmp_path):
 def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept):
     """Of 16 sequences, in a quarter of it; where not one is, nothing is drafted."""
     facts = facts_of(hybrid)
-    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: int(share * facts.state) + 1)
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: int(share * facts.state) + 1)
     assert states_for(hybrid, 16, 0, ()) == kept
     models = Models(str(hybrid), "auto", "none", at_once=16, n_threads=1)
     drafts = models.parts.drafter is not None
@@ -163,7 +163,7 @@ def test_states_are_kept_as_far_as_memory_goes(hybrid, monkeypatch, share, kept)
 
 
 def test_a_model_without_states_needs_no_memory_for_them(tiny_target, monkeypatch):
-    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 1)
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 1)
     assert states_for(tiny_target, 64, 0, ()) == SNAPSHOTS
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspec.batch import Settings, contexts, run
-from pyspec.batch.room import memory_for
+from pyspec.batch import Settings, run
+from pyspec.engine import contexts
 from pyspec.engine.models import SideOptions
+from pyspec.engine.room import memory_for
 from pyspec.errors import NoMemory, OptionError
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling

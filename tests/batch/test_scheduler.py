@@ -7,11 +7,11 @@ from helpers import tiny
 from helpers.answers import GREEDY, Scripted, ask, counters
 
 from pyspec.batch import Settings
-from pyspec.batch.jobs import ActiveJob
 from pyspec.batch.output import output_line
-from pyspec.batch.prefix_cache import MIN_TOKENS
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.engine.handle import Engine
+from pyspec.engine.jobs import ActiveJob
+from pyspec.engine.prefix_cache import MIN_TOKENS
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling

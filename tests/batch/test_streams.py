@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from helpers import devices
 
-from pyspec.batch.composing import Composer, PrefillTime
-from pyspec.batch.contexts import FEW
 from pyspec.draft.goodput import GoodputPolicy
+from pyspec.engine.composing import Composer, PrefillTime
+from pyspec.engine.contexts import FEW
 from pyspec.requests.records import Record
 
 N = 20

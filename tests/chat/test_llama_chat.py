@@ -14,10 +14,10 @@ from helpers.answers import counters
 
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange, spoken
+from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.engine.profiles import PairMemory
 from pyspec.errors import ModelNotFound
 from pyspec.llama.generation import stream_text
-from pyspec.llama.options import AnswerOptions, Speculation
 from pyspec.llama.speculative import OFF, SpeculativeLlama
 from pyspec.machine.files import file_sha256
 from pyspec.sampling.chain import Sampling

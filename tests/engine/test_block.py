@@ -14,8 +14,8 @@ from helpers.draws import LIMIT, MANY_ANSWERS, WIDE, Source, apart, chances, pai
 
 from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import Plan
+from pyspec.engine.options import Speculation
 from pyspec.errors import EngineError
-from pyspec.llama.options import Speculation
 
 pytestmark = MANY_ANSWERS
 

@@ -19,7 +19,7 @@ from helpers import devices, tiny_archs
 from helpers.answers import ask, ask_at_once
 from helpers.forked import fork, run_child
 
-from pyspec.batch.contexts import Layout, Models
+from pyspec.engine.contexts import Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import UnsupportedModel
 from pyspec.gguf.heads import NO_STATES

@@ -7,7 +7,7 @@ from helpers import tiny
 from helpers.answers import Scripted, ask, ask_at_once, foretelling
 from measure.logits import rows_after
 
-from pyspec.batch.contexts import Models
+from pyspec.engine.contexts import Models
 from pyspec.errors import UnsupportedModel
 from pyspec.sampling.chain import Sampling
 

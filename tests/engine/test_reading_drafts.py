@@ -11,9 +11,9 @@ import pytest
 from helpers import tiny, tiny_dflash, tiny_eagle
 from helpers.answers import GREEDY, ask, check_four_at_once, counters, drafted
 
-from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.draft.simple import FixedPolicy
 from pyspec.engine.assembly import Assembly
+from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Gate, Role
 from pyspec.engine.models import SideOptions
 from pyspec.engine.selection import choose_parts

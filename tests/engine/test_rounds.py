@@ -9,11 +9,11 @@ from helpers import tiny
 from helpers.answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters, foretelling
 
 from pyspec import Speculation
-from pyspec.batch.contexts import Contexts, Models
 from pyspec.draft.lookup import Proposal
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, Place, Plan
 from pyspec.engine import handle
+from pyspec.engine.contexts import Contexts, Models
 from pyspec.engine.handle import Gate
 from pyspec.engine.runs import Run
 from pyspec.sampling.verification import Strict

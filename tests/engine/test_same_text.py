@@ -16,7 +16,7 @@ from measure.draws import top_two
 
 from pyspec.batch import Batch, Record, Settings
 from pyspec.draft.simple import FixedPolicy
-from pyspec.llama.options import Speculation
+from pyspec.engine.options import Speculation
 from pyspec.sampling.chain import Sampling, build_chain, in_force
 
 N_TOKENS = 20

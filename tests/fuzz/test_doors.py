@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch import Batch
-from pyspec.batch.jobs import Job
+from pyspec.engine.jobs import Job
 from pyspec.errors import PyspecError
 from pyspec.grammar.languages import Constraint, of_gbnf
 from pyspec.grammar.masks import check_constraint

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspec._lib import check, ffi, lib
-from pyspec.batch.contexts import Contexts, Layout, Models
 from pyspec.draft.lengths import parse_length
 from pyspec.draft.lookup import Drafter, Proposal
 from pyspec.draft.policies import make_policy
+from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Engine, Gate
 from pyspec.engine.runs import Run
 from pyspec.sampling.chain import Sampling

@@ -13,10 +13,10 @@ import pytest
 
 from helpers import devices, tiny
 from pyspec._lib import address
-from pyspec.batch.contexts import Contexts, Layout, Models
-from pyspec.batch.room import padded
 from pyspec.draft.simple import FixedPolicy
+from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.handle import Gate
+from pyspec.engine.room import padded
 from pyspec.engine.runs import Run
 from pyspec.grammar.languages import Constraint, of_gbnf
 from pyspec.sampling.chain import Sampling, build_chain

@@ -14,8 +14,8 @@ from pyspec.chat.files import SavedModel
 from pyspec.chat.prompt import run, script_entries
 from pyspec.chat.settings import ChatSettings
 from pyspec.chat.talk import Chat, Guard
+from pyspec.engine.options import AnswerOptions
 from pyspec.errors import DraftMismatch, PyspecError
-from pyspec.llama.options import AnswerOptions
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.suggested import SuggestedSampling
 from pyspec.sampling.verification import Strict, Verification

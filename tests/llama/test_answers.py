@@ -11,7 +11,7 @@ from helpers import tiny
 from helpers.answers import ask
 from helpers.completions import CHAT, GREEDY, PROMPT, stable
 
-from pyspec.llama.options import OFF
+from pyspec.engine.options import OFF
 from pyspec.sampling.chain import Sampling
 from pyspec.sampling.verification import Margin
 

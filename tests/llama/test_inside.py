@@ -11,8 +11,8 @@ import llama_cpp
 import pytest
 from helpers.completions import GREEDY, PROMPT, stable
 
+from pyspec.engine.options import AnswerOptions
 from pyspec.errors import EngineBusy, InputError
-from pyspec.llama.options import AnswerOptions
 from pyspec.llama.speculative import SpeculativeLlama
 
 CALLS: dict[str, Callable[[Any], Any]] = {

@@ -14,8 +14,8 @@ import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, ask
 
+from pyspec.engine.prompt_cache import _NO_MATTER, PromptCache, settings_behind
 from pyspec.errors import OptionError
-from pyspec.llama.prompt_cache import _NO_MATTER, PromptCache, settings_behind
 from pyspec.llama.speculative import SpeculativeLlama
 
 PROMPT = [tiny.A + n % 20 for n in range(60)]

@@ -8,7 +8,7 @@ import llama_cpp
 import pytest
 from helpers import tiny
 
-from pyspec.batch.contexts import Contexts, Layout, Models
+from pyspec.engine.contexts import Contexts, Layout, Models
 from pyspec.engine.target import TargetLlama
 from pyspec.gguf.header import shape_of
 from pyspec.llama.speculative import SpeculativeLlama
@@ -160,7 +160,7 @@ def test_scores_that_memory_does_not_hold_decide(tiny_target, measured, monkeypa
 @pytest.fixture
 def found(monkeypatch):
     def set_(flash):
-        for module in ("pyspec.engine.target", "pyspec.batch.contexts"):
+        for module in ("pyspec.engine.target", "pyspec.engine.contexts"):
             monkeypatch.setattr(f"{module}.flash_pays", lambda *_given, **_more: flash)
 
     return set_

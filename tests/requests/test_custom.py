@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.jobs import Job
+from pyspec.engine.jobs import Job
 from pyspec.errors import InputError
 from pyspec.requests.bodies import read_body
 from pyspec.requests.custom import CallText, DeltaWriter, openai_calls, text_of_call

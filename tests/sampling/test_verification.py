@@ -10,8 +10,8 @@ import pytest
 
 from pyspec import SpeculativeLlama
 from pyspec.engine.handle import Gate
+from pyspec.engine.options import Speculation
 from pyspec.errors import OptionError
-from pyspec.llama.options import Speculation
 from pyspec.sampling.verification import Margin, Strict
 
 

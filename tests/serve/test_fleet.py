@@ -22,8 +22,8 @@ def fleet(serve, tmp_path):
     memory: how many of them the memory holds. needs: what is known of a model's bytes before it is loaded.
     """
     from pyspec.batch import Batch, Settings
-    from pyspec.batch.room import expected_bytes
     from pyspec.engine.models import SideOptions
+    from pyspec.engine.room import expected_bytes
     from pyspec.sampling.chain import Sampling
     from pyspec.serve.fleet import OtherModels
     from pyspec.serve.settings import ServerSettings

@@ -13,7 +13,7 @@ import pytest
 from helpers.asking import body, first_text, post, raw
 from helpers.waiting import wait
 
-from pyspec.batch.scheduler import Scheduler
+from pyspec.engine.scheduler import Scheduler
 from pyspec.serve import streams
 
 

@@ -11,9 +11,9 @@ import pytest
 from helpers import scripted
 
 from pyspec.batch import Batch, Settings
+from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError
 from pyspec.llama.generation import stream_text
-from pyspec.llama.options import AnswerOptions
 from pyspec.requests.bodies import ChatBody, decoded, records_of
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling

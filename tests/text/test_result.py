@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from pyspec.batch import Batch, Settings
+from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
-from pyspec.llama.options import OFF, AnswerOptions
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.words import speed_sentence, stats_line, stats_table
 from pyspec.text.parts import AnswerPart, Piece, targets_own

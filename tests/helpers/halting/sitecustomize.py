@@ -17,8 +17,7 @@ VARIABLE = "PYSPEC_TEST_HALTS"
 
 def settle_attention(put: Callable[[Any, str, Any], object]) -> None:
     """No measurement chooses how logits are rounded. put: how a name of a module gets another value."""
-    from pyspec.batch import contexts
-    from pyspec.engine import target
+    from pyspec.engine import contexts, target
 
     for module in (contexts, target):
         put(module, "flash_pays", lambda *_given, **_more: True)

@@ -23,15 +23,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from pyspec.batch.composing import SCORED_CHUNK, Composer, score_chunk
-from pyspec.batch.contexts import Contexts
-from pyspec.batch.jobs import ActiveJob, Job, JobQueue
-from pyspec.batch.prefix_cache import PrefixCache, common
 from pyspec.draft.lookup import TAIL
 from pyspec.draft.policies import Policies
 from pyspec.draft.simple import LengthPolicy
+from pyspec.engine.composing import SCORED_CHUNK, Composer, score_chunk
+from pyspec.engine.contexts import Contexts
 from pyspec.engine.handle import PREFILL_CHUNK
+from pyspec.engine.jobs import ActiveJob, Job, JobQueue
 from pyspec.engine.parked import ParkedText, ParkedTexts
+from pyspec.engine.prefix_cache import PrefixCache, common
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.requests.records import failed

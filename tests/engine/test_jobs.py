@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspec.batch.jobs import JobQueue
+from pyspec.engine.jobs import JobQueue
 
 
 def queue(*needs: int, **options: Any) -> JobQueue:

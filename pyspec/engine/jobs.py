@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from pyspec.engine.options import AnswerOptions
 from pyspec.engine.runs import Run
 from pyspec.engine.statistics import PlainDecode, Tally, speculation_report, times_among
 from pyspec.errors import PyspecError
-from pyspec.llama.options import AnswerOptions
 from pyspec.requests.custom import openai_calls
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import error_behind

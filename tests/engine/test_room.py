@@ -9,8 +9,8 @@ import pytest
 from helpers import tiny
 
 from pyspec.batch import Batch
-from pyspec.batch.room import cell_bytes, expected_bytes, longest_context, room_of_models
 from pyspec.engine.models import SideOptions
+from pyspec.engine.room import cell_bytes, expected_bytes, longest_context, room_of_models
 from pyspec.machine.files import size_of
 
 F32 = 0
@@ -32,9 +32,9 @@ def test_what_is_expected_is_what_is_held(tmp_path, tiny_target, kinds, sides):
 
 def test_models_may_take_most_of_what_there_is(monkeypatch):
     """Of this machine's memory where layers stay on the processor; all there is where it is not known."""
-    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 1000)
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 1000)
     assert room_of_models(0, ()) == 750
-    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 0)
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 0)
     assert room_of_models(0, ()) == float("inf")
 
 
@@ -52,7 +52,7 @@ def test_the_longest_context_is_what_memory_holds(
     """In the quarter that KV cells may take, for each of so many sequences; never more than was trained, and less is said."""
     path = Path(tiny_target)
     memory = 4 * cells * cell_bytes(path, SideOptions()) + 1
-    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: int(memory))
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: int(memory))
     assert longest_context(path, [], 0, (), n_seq) == held
     assert (f"context to {held} tokens; the model was trained for {TRAINED}" in caplog.text) == (
         held < TRAINED
@@ -62,5 +62,5 @@ def test_the_longest_context_is_what_memory_holds(
 
 
 def test_the_longest_context_where_memory_is_not_known(tiny_target, monkeypatch):
-    monkeypatch.setattr("pyspec.batch.room.machine_memory", lambda: 0)
+    monkeypatch.setattr("pyspec.engine.room.machine_memory", lambda: 0)
     assert longest_context(Path(tiny_target), [], 0, (), 64) == TRAINED

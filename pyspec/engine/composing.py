@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pyspec.batch.contexts import Contexts
-from pyspec.batch.jobs import ActiveJob
 from pyspec.draft.costs import CostCurve
+from pyspec.engine.contexts import Contexts
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
+from pyspec.engine.jobs import ActiveJob
 from pyspec.text.parts import TokenLogprobs
 
 GAP_MS = 250.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.parked import MIN_TOKENS, ParkedText, ParkedTexts
-from pyspec.llama.prompt_cache import PromptFile
+from pyspec.engine.prompt_cache import PromptFile
 from pyspec.text.parts import common_prefix
 
 _CELLS_A_TOKEN = 256

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.batch.contexts import WASTE, Layout, best_parallel, lay_out
-from pyspec.batch.prefix_cache import common
+from pyspec.engine.contexts import WASTE, Layout, best_parallel, lay_out
+from pyspec.engine.prefix_cache import common
 
 
 @given(
