@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from pyspec.gguf.header import Facts, facts_of
-from pyspec.gguf.heads import (
-    ASSISTANT,
-    MTP,
-    NAMES,
-    STATE_KINDS,
-    has_head,
-    head_size,
-    unused_heads,
-)
+from pyspec.gguf.heads import ASSISTANT, MTP, NAMES, STATE_KINDS, has_head, head_size, unused_heads
 from pyspec.hub.fetch import cached, read_provenance
 from pyspec.hub.locate import OURS, found_here
 from pyspec.hub.sources import Entry, Family, Manifest, load_manifest
@@ -69,6 +61,9 @@ class Candidate:
     licence: str = ""
 
 
+LocalDraft = tuple[LocalModel, Facts]
+
+
 def candidates(target: Path) -> list[Candidate]:
     """List drafts for a target: files beside it, local models with a fitting vocabulary, smallest first, then ones to fetch.
 
@@ -77,9 +72,14 @@ def candidates(target: Path) -> list[Candidate]:
     facts = facts_of(target)
     if facts is None:
         return []
-    found = [*beside(target, facts), *_known_here(facts), *_fitting(target, facts, facts.size - 1)]
-    others = [pair for pair in _once(found) if not _is_itself(pair[1], facts)]
-    here = [_candidate(each, other, facts) for each, other in others]
+    local = _Local(target, facts)
+    others = _once([*local.beside(), *local.known(), *local.fitting(facts.size - 1)])
+    others = [pair for pair in others if not _is_itself(pair[1], facts)]
+    here = [
+        Candidate(each.name, each.origin, other.size, other.read / facts.read,
+                  NAMES.get(other.kind, other.name), each.path)
+        for each, other in others
+    ]  # fmt: skip
     had = {name for each, _ in others for name in (each.name, *each.aliases)}
     known = known_drafts(facts, load_manifest())
     return here + [draft for draft in known if draft.name.removeprefix("hf:") not in had]
@@ -100,13 +100,6 @@ def _is_itself(other: Facts, target: Facts) -> bool:
     return same and other.kind == "model" and other.size > LARGEST * target.size
 
 
-def _candidate(found: LocalModel, facts: Facts, target: Facts) -> Candidate:
-    note = NAMES.get(facts.kind, facts.name)
-    return Candidate(
-        found.name, found.origin, facts.size, facts.read / target.read, note, found.path
-    )
-
-
 def drafts_here(target: Path) -> Iterator[LocalModel]:
     """Yield the local files that `auto` tries, best first: those beside the target, then the smallest with its vocabulary.
 
@@ -115,29 +108,15 @@ def drafts_here(target: Path) -> Iterator[LocalModel]:
     facts = facts_of(target)
     if facts is None:
         return
-    largest = int(LARGEST * facts.size)
-    end = monotonic() + TIMEOUT_S
-    near = [(found, other) for found, other in beside(target, facts) if other.size <= largest]
-    tried = [*near, *_known_here(facts), *_fitting(target, facts, largest, end)]
-    quick = [found for found, other in _once(tried) if _is_quick(other, facts)]
+    local, largest, end = _Local(target, facts), int(LARGEST * facts.size), monotonic() + TIMEOUT_S
+    near = [(found, other) for found, other in local.beside() if other.size <= largest]
+    tried = _once([*near, *local.known(), *local.fitting(largest, end)])
+    # a draft has to read few bytes a token beside its target; heads do
+    quick = [m for m, o in tried if o.kind != "model" or o.read <= LARGEST * facts.read]
     yield from quick[:MAX_TRIED]
 
 
-def _is_quick(other: Facts, target: Facts) -> bool:
-    """Whether a token of a draft reads few bytes beside one of the target; true of heads."""
-    return other.kind != "model" or other.read <= LARGEST * target.read
-
-
-def _known_here(facts: Facts) -> list[tuple[LocalModel, Facts]]:
-    """Return local heads that are known to be made for this target; a vocabulary cannot show that."""
-    manifest = load_manifest()
-    wanted = {known.name.removeprefix("hf:") for known in known_drafts(facts, manifest)}
-    here = [f for f, _, _ in found_here(manifest) if not wanted.isdisjoint((f.name, *f.aliases))]
-    known = [(found, other) for found in here if (other := facts_of(found.path)) is not None]
-    return [(found, other) for found, other in known if other.kind in STATE_KINDS]
-
-
-def _once(found: list[tuple[LocalModel, Facts]]) -> list[tuple[LocalModel, Facts]]:
+def _once(found: list[LocalDraft]) -> list[LocalDraft]:
     """Return each file once, where it comes first."""
     places = [each.path.resolve() for each, _ in found]
     return [pair for i, pair in enumerate(found) if places[i] not in places[:i]]
@@ -154,57 +133,74 @@ def _fit(one: Facts, other: Facts) -> bool:
     return words is not None and others is not None and words.fits(others)
 
 
-def _fitting(
-    target: Path, facts: Facts, largest: int, end: float = float("inf")
-) -> Iterator[tuple[LocalModel, Facts]]:
-    """Yield local models of at most `largest` bytes with the target's tokens, smallest first, until the time `end`."""
-    if facts.vocabulary is None:
-        return
-    for found in _small(target, largest):
-        other = facts_of(found.path)
-        if other is not None and other.size <= largest and _speaks(facts, other):
-            yield found, other
-        if monotonic() > end:
+class _Local:
+    """The local models as drafts for a target."""
+
+    def __init__(self, target: Path, facts: Facts) -> None:
+        self._target, self._facts, self._manifest = target, facts, load_manifest()
+        self._here = found_here(self._manifest)
+
+    def known(self) -> list[LocalDraft]:
+        """Return heads that are known to be made for this target; a vocabulary cannot show that."""
+        drafts = known_drafts(self._facts, self._manifest)
+        wanted = {known.name.removeprefix("hf:") for known in drafts}
+        here = [m for m, _, _ in self._here if not wanted.isdisjoint((m.name, *m.aliases))]
+        return [(m, other) for m, other in _with_facts(here) if other.kind in STATE_KINDS]
+
+    def fitting(self, largest: int, end: float = float("inf")) -> Iterator[LocalDraft]:
+        """Yield models of at most `largest` bytes with the target's tokens, smallest first, until the time `end`."""
+        if self._facts.vocabulary is None:
             return
+        sized = []
+        for found, entry, _ in self._here:
+            if entry is None or entry.role in ("target", "draft"):  # no companion
+                with suppress(OSError):
+                    sized.append((size_of(found.path), found))
+        small = [m for n, m in sorted(sized, key=lambda pair: pair[0]) if n <= largest]
+        for found in (m for m in small if not _same(m.path, self._target)):
+            other = facts_of(found.path)
+            if other is not None and other.size <= largest and self._speaks(other):
+                yield found, other
+            if monotonic() > end:
+                return
 
+    def beside(self) -> list[LocalDraft]:
+        """Return drafts kept with the target, in its folder, repository or manifest: heads such as EAGLE-3 first.
 
-def _small(target: Path, largest: int) -> list[LocalModel]:
-    """Return local models of at most `largest` bytes, smallest first, without companions."""
-    sized = []
-    for found, entry, _ in found_here(load_manifest()):
-        if entry is not None and entry.role not in ("target", "draft"):
-            continue
+        In a folder they are recognised by their names, since it may also hold other models' drafts.
+        """
+        near = [found for found in self._neighbours() if not _same(found.path, self._target)]
+        fits = [(m, other) for m, other in _with_facts(near) if self._drafts_for(m, other)]
+        return sorted(fits, key=lambda pair: (pair[1].kind == "model", pair[1].size))
+
+    def _neighbours(self) -> list[LocalModel]:
+        everything = [found for found, _, _ in self._here]
+        homes = {m.home for m in everything if m.home and _same(m.path, self._target)}
+        near = [found for found in everything if found.home in homes]
+        known = {found.path: found for found in everything}
         with suppress(OSError):
-            if (size := size_of(found.path)) <= largest and not found.path.samefile(target):
-                sized.append((size, found))
-    return [found for _, found in sorted(sized, key=lambda pair: pair[0])]
+            files = sorted(self._target.absolute().parent.glob("*.gguf"))
+            found = [known.get(path, LocalModel(path.stem, path, BESIDE)) for path in files]
+            # files of another repository in the same folder belong to another model
+            near += [m for m in found if not m.home and is_draft_file("", m.path.name)]
+        return near
+
+    def _drafts_for(self, found: LocalModel, other: Facts) -> bool:
+        """Whether a neighbour drafts for this target; a head's name may state the size of its target."""
+        if other.kind not in STATE_KINDS:
+            return other.size < self._facts.size and self._speaks(other)
+        of = {MTP: other.architecture, ASSISTANT: "gemma4"}.get(other.kind)
+        if of not in (None, self._facts.architecture):
+            return False
+        named, own = sizes_of(found.path.name), sizes_of(self._target.name)
+        return bool(found.home) or not named or not own or bool(named & own)
+
+    def _speaks(self, other: Facts) -> bool:
+        return other.kind == "model" and _fit(self._facts, other)
 
 
-# -- beside the target -------------------------------------------------------------------------------------------------
-
-
-def beside(target: Path, facts: Facts) -> list[tuple[LocalModel, Facts]]:
-    """Return drafts kept with a target, in its folder, repository or manifest: heads such as EAGLE-3 first.
-
-    In a folder they are recognised by their names, since it may also hold other models' drafts.
-    """
-    near = [found for found in _neighbours(target) if not _same(found.path, target)]
-    known = [(found, other) for found in near if (other := facts_of(found.path)) is not None]
-    fits = [(found, other) for found, other in known if _drafts_for(target, facts, found, other)]
-    return sorted(fits, key=lambda pair: (pair[1].kind == "model", pair[1].size))
-
-
-def _neighbours(target: Path) -> list[LocalModel]:
-    everything = [found for found, _, _ in found_here(load_manifest())]
-    homes = {found.home for found in everything if found.home and _same(found.path, target)}
-    near = [found for found in everything if found.home in homes]
-    known = {found.path: found for found in everything}
-    with suppress(OSError):
-        files = sorted(target.absolute().parent.glob("*.gguf"))
-        found = [known.get(path, LocalModel(path.stem, path, BESIDE)) for path in files]
-        # files of another repository in the same folder belong to another model
-        near += [each for each in found if not each.home and is_draft_file("", each.path.name)]
-    return near
+def _with_facts(models: Iterable[LocalModel]) -> Iterator[LocalDraft]:
+    return ((m, facts) for m in models if (facts := facts_of(m.path)) is not None)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -214,47 +210,19 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _drafts_for(target: Path, facts: Facts, found: LocalModel, other: Facts) -> bool:
-    """Whether a neighbour drafts for this target; a head's name may state the size of its target."""
-    if other.kind in STATE_KINDS:
-        if other.kind == MTP and other.architecture != facts.architecture:
-            return False
-        if other.kind == ASSISTANT and facts.architecture != "gemma4":
-            return False
-        named, own = sizes_of(found.path.name), sizes_of(target.name)
-        return bool(found.home) or not named or not own or bool(named & own)
-    return other.size < facts.size and _speaks(facts, other)
-
-
-def _speaks(facts: Facts, other: Facts) -> bool:
-    return other.kind == "model" and _fit(facts, other)
-
-
 # -- known ones to fetch -----------------------------------------------------------------------------------------------
 
 
 def known_drafts(facts: Facts, manifest: Manifest) -> list[Candidate]:
     """Return the drafts that the manifest's families list for a target: those made for it, then the smallest first."""
-    found = [
-        draft
-        for family in manifest.family
-        if is_of(facts, family)
-        for draft in family.drafts
-        if draft.size <= LARGEST_KNOWN * facts.read and f"-{draft.of}" in _plain(facts.name)
-    ]
+    name = "-" + re.sub(r"[^a-z0-9.]+", "-", facts.name.lower())
+    drafts = [d for family in manifest.family if is_of(facts, family) for d in family.drafts]
+    found = [d for d in drafts if d.size <= LARGEST_KNOWN * facts.read and f"-{d.of}" in name]
     found.sort(key=lambda draft: (not draft.of, draft.size or facts.size))
     return [
-        Candidate(
-            name=draft.model, origin="to fetch", size=draft.size, share=draft.size / facts.read,
-            note=draft.note, memory=draft.memory, licence=draft.licence,
-        )
-        for draft in found
+        Candidate(d.model, "to fetch", d.size, d.size / facts.read, d.note, None, d.memory, d.licence)
+        for d in found
     ]  # fmt: skip
-
-
-def _plain(name: str) -> str:
-    """Reduce a name to lower-case letters, digits, dots and dashes, with a dash in front."""
-    return "-" + re.sub(r"[^a-z0-9.]+", "-", name.lower())
 
 
 def without_drafts(target: Path) -> str:

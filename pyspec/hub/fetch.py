@@ -205,12 +205,9 @@ def _watched(folder: Path, tick: Callable[[int], None]) -> Iterator[None]:
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += Path(root, name).lstat().st_size
-            except OSError:
-                continue
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            total += path.lstat().st_size
     return total
 
 

@@ -23,14 +23,11 @@ from pyspec.hub.fetch import (
     fetch_ready,
     no_progress,
     require_space,
-    target_path,
-    variant_path,
 )
 from pyspec.hub.sources import (
     PREFIX,
     Entry,
     Manifest,
-    ShippedFile,
     chat_models,
     find_chat,
     find_hub,
@@ -76,12 +73,8 @@ def found_here(manifest: Manifest) -> list[tuple[LocalModel, Entry | None, str]]
         (found, entry, summary) for entry in manifest.model for found, summary in _known(entry)
     ]
     taken = {found.path for found, _, _ in known}
-    return known + [(found, None, "") for found in _unknown_here() if found.path not in taken]
-
-
-def _unknown_here() -> Iterator[LocalModel]:
-    """Yield local models that are not in the manifest."""
-    yield from (*_added(), *_fetched(), *found_elsewhere())
+    others = (*_added(), *_fetched(), *found_elsewhere())
+    return known + [(found, None, "") for found in others if found.path not in taken]
 
 
 def names(*, targets_only: bool = False) -> list[str]:
@@ -89,18 +82,18 @@ def names(*, targets_only: bool = False) -> list[str]:
 
     targets_only: of the known models, only targets. Local files are never read for this.
     """
-    known = [e for e in load_manifest().model if e.role == "target" or not targets_only]
-    made = (found.name for entry in known for found, _ in _known(entry))
-    more = (found.name for found in _unknown_here())
-    return list(dict.fromkeys([*(entry.name for entry in known), *made, *more]))
+    manifest = load_manifest()
+    roles = ("target",) if targets_only else ("target", "draft", "companion")
+    here = [m.name for m, e, _ in found_here(manifest) if e is None or e.role in roles]
+    return list(dict.fromkeys([*(e.name for e in manifest.model if e.role in roles), *here]))
 
 
 def find_here(name: str) -> LocalModel | None:
-    """Find a model by name, ignoring case, among added and fetched ones and those of other programs; None if there is none.
+    """Find a local model by name, ignoring case; None if there is none.
 
-    A program's own name for a model takes precedence over aliases.
+    A name goes before an alias, and of several models one of the preferred type is taken.
     """
-    wanted, here = name.casefold(), list(_unknown_here())
+    wanted, here = name.casefold(), [found for found, _, _ in found_here(load_manifest())]
     matches = [found for found in here if found.name.casefold() == wanted] or [
         found for found in here if wanted in map(str.casefold, found.aliases)
     ]
@@ -112,9 +105,6 @@ def _preference(found: LocalModel) -> int:
     return PREFERRED.index(kind) if kind in PREFERRED else len(PREFERRED)
 
 
-# -- ours --------------------------------------------------------------------------------------------------------------
-
-
 def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
     original, main = cached(entry), entry.convert
     runs = converted(entry, main) if main else original
@@ -122,8 +112,8 @@ def _known(entry: Entry) -> Iterator[tuple[LocalModel, str]]:
         own = f"{entry.name}-{main}" if main else runs.stem
         yield LocalModel(entry.name, runs, OURS, (own, runs.name)), entry.summary
     if original is not None and original != runs:
-        names = original.stem, original.name
-        yield LocalModel(f"{entry.name}-{ORIGINAL}", original, OURS, names), "as it was fetched"
+        aliases = original.stem, original.name
+        yield LocalModel(f"{entry.name}-{ORIGINAL}", original, OURS, aliases), "as it was fetched"
     for kind in CONVERSIONS:
         made = converted(entry, kind)
         if made is not None and made != runs:
@@ -166,17 +156,14 @@ def add(file: Path, name: str | None = None) -> LocalModel:
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
-        raise OptionError(
-            f"the path {show(str(path), 300)} is not UTF-8", "rename it first"
-        ) from None
+        what = f"the path {show(str(path), 300)} is not UTF-8"
+        raise OptionError(what, "rename it first") from None
     name = name or path.stem
     if not _NAME.fullmatch(name):
         near = re.sub(r"[^A-Za-z0-9._:]+", "-", name).strip("-._:")
         proposal = f", such as --name {near}" if near else ""
-        raise OptionError(
-            f"{show(name)} cannot be a name",
-            f"use letters, digits, '.', '_', '-', ':'{proposal}",
-        )
+        hint = f"use letters, digits, '.', '_', '-', ':'{proposal}"
+        raise OptionError(f"{show(name)} cannot be a name", hint)
     found = find_here(name)
     if load_manifest().get(name) is not None or (found is not None and found.path != path):
         raise OptionError(f"there is already a model {show(name)}", "choose another with --name")
@@ -203,64 +190,32 @@ def remove(name: str) -> str:
     if name in _load_register():
         _change_register({}, without=name)
         return f"removed the name {name}; its file stays where it is"
-    if paths := _own_files(name):
-        return _deleted(name, paths)
     found = find_here(name)
     if found is None:
-        raise ModelNotFound(
-            f"there is no model {show(name)} here", "`pyspec models list` shows all"
-        )
+        hint = "`pyspec models list` shows all"
+        raise ModelNotFound(f"there is no model {show(name)} here", hint)
     if found.origin == ADDED:
         return remove(found.name)
-    if found.origin == OURS:
-        return _deleted(found.name, [part for part in parts_of(found.path) if part.is_file()])
-    how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
-    raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
-
-
-def _deleted(name: str, paths: list[Path]) -> str:
-    freed = sum(path.stat().st_size for path in paths)
-    for path in paths:
+    if found.origin != OURS:
+        how = {"ollama": f"`ollama rm {found.name}`"}.get(found.origin, "that program")
+        raise OptionError(f"{found.name} belongs to {found.origin}", f"remove it with {how}")
+    if found.path.parent != models_dir():
+        raise OptionError(f"{found.name} is a part of pyspec", "it is removed with pyspec")
+    freed = 0
+    for path in filter(Path.is_file, [*parts_of(found.path), found.path.with_suffix(".json")]):
         try:
+            freed += path.stat().st_size
             path.unlink()
         except OSError as error:
-            raise OptionError(
-                f"{path} cannot be removed: {error.strerror}",
-                "make its folder writable",
-            ) from None
-    return f"removed {name}, {freed / 1e6:.0f} MB"
-
-
-def _own_files(name: str) -> list[Path]:
-    """Return the files in our cache for a name from the manifest, never files that ship with the package."""
-    manifest = load_manifest()
-    if (entry := manifest.get(name)) is not None:
-        if isinstance(entry.source, ShippedFile) and cached(entry) != models_dir() / entry.file:
-            raise OptionError(f"{name} is a part of pyspec", "it is removed with pyspec")
-        paths = [target_path(entry)]
-    else:
-        entry, kind = _typed(name, manifest)
-        path = variant_path(entry.name, kind) if entry and kind in CONVERSIONS else None
-        paths = [path, path.with_suffix(".json")] if path else []
-    return [path for path in paths if path.is_file()]
-
-
-def _typed(name: str, manifest: Manifest) -> tuple[Entry | None, str]:
-    """Split a name such as `smollm2-135m-instruct-q4_k_m` into its manifest entry and type."""
-    for entry in manifest.model:
-        kind = name.removeprefix(f"{entry.name}-")
-        if kind in (*CONVERSIONS, ORIGINAL) and kind != name:
-            return entry, kind
-    return None, ""
+            what = f"{path} cannot be removed: {error.strerror}"
+            raise OptionError(what, "make its folder writable") from None
+    return f"removed {found.name}, {freed / 1e6:.0f} MB"
 
 
 # -- from a name to a file ---------------------------------------------------------------------------------------------
 
 
-def resolve(
-    model: str | os.PathLike[str] | None = None,
-    progress: Progress = no_progress,
-) -> Path:
+def resolve(model: str | os.PathLike[str] | None = None, progress: Progress = no_progress) -> Path:
     """Return the file of a model, fetched into the cache if needed.
 
     model: a path, of any part or the folder of a split model too; a name from the manifest, optionally with a type it was
@@ -269,22 +224,21 @@ def resolve(
     None for the default target. The hub is not asked for local files. Raises ModelNotFound with similar names, ModelUnreadable,
     or FetchError.
     """
-    if isinstance(model, os.PathLike):
-        return _existing(Path(model))
-    if model is not None and _is_path(model):
+    if isinstance(model, os.PathLike) or (model is not None and _is_path(model)):
         return _existing(Path(model).expanduser())
     manifest = load_manifest()
     name = manifest.default_target if model is None else model
     if (entry := manifest.get(name)) is not None:
         return fetch_ready(entry, progress)
-    if (path := _variant(name, manifest, progress)) is not None:
-        return path
-    repo = hub_repo(name)
-    chat = find_chat(name)
+    repo, chat = hub_repo(name), find_chat(name)
     found = find_here(repo.plain if repo else name) or (find_here(chat.model) if chat else None)
     if found is not None:
         return found.path
-    return _existing(Path(name)) if name and _is_there(name) else pull(name, progress)
+    if name and _is_there(name):
+        return _existing(Path(name))
+    if (entry := manifest.get(name.removesuffix(f"-{ORIGINAL}"))) is not None:
+        return fetch(entry, progress)
+    return pull(name, progress)
 
 
 def pull(name: str, progress: Progress = no_progress) -> Path:
@@ -324,23 +278,10 @@ def _existing(path: Path) -> Path:
         path = found.pop() if len(found) == 1 else path
     first = first_part(path)
     if first != path and path.is_file() and not first.is_file():
-        raise ModelNotFound(f"{first.name} is missing beside {path.name}", _TOGETHER)
+        hint = "put all parts in one folder"
+        raise ModelNotFound(f"{first.name} is missing beside {path.name}", hint)
     open_regular(first).close()  # raises the fitting error
     return first
-
-
-_TOGETHER = "put all parts in one folder"
-
-
-def _variant(name: str, manifest: Manifest, progress: Progress) -> Path | None:
-    entry, kind = _typed(name, manifest)
-    if entry is None or kind == ORIGINAL:
-        return fetch(entry, progress) if entry else None
-    path = converted(entry, kind)
-    if path is None:
-        hint = f"make it with `pyspec models pull {entry.name} --as {kind}`"
-        raise ModelNotFound(f"{name} has not been made yet", hint)
-    return path
 
 
 def _unknown(name: str) -> ModelNotFound:
@@ -352,6 +293,10 @@ def _unknown(name: str) -> ModelNotFound:
             f"{show(name)} does not name a file of the hub",
             "write OWNER/REPO:TYPE or hf:OWNER/REPO/FILE.gguf, optionally with @REVISION",
         )
+    of, _, kind = name.rpartition("-")
+    if kind in CONVERSIONS and load_manifest().get(of) is not None:
+        hint = f"make it with `pyspec models pull {of} --as {kind}`"
+        return ModelNotFound(f"{name} has not been made yet", hint)
     if name == "fetch":
         hint = "`pyspec draft -m MODEL` names drafts, and the command that fetches one"
     elif (chat := find_chat(name)) is not None:

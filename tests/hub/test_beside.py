@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from helpers import tiny, tiny_eagle
@@ -13,26 +11,16 @@ from helpers import tiny, tiny_eagle
 from pyspec.hub.drafts import drafts_here
 from pyspec.hub.locate import add
 
-VARIABLES = (
-    "OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME",
-)  # fmt: skip
+pytestmark = pytest.mark.usefixtures("home")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
-
-
-def put(path: Path, raw: bytes) -> Path:
+def put(path, raw):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
     return path
 
 
-def ollama(home: Path, target: bytes, draft: bytes) -> Path:
+def ollama(home, target, draft):
     """A manifest with a draft beside the model, after one of the same weights without it."""
     root, layers = home / ".ollama/models", []
     for kind, raw in (("model", target), ("draft", draft)):
@@ -46,7 +34,7 @@ def ollama(home: Path, target: bytes, draft: bytes) -> Path:
     return root / "blobs" / layers[0]["digest"].replace(":", "-")
 
 
-def hugging_face(home: Path, target: bytes, draft: bytes) -> Path:
+def hugging_face(home, target, draft):
     folder = home / ".cache/huggingface/hub/models--maker--toy-8b-GGUF"
     snapshot = folder / "snapshots" / ("f" * 40)
     snapshot.mkdir(parents=True)
@@ -56,13 +44,13 @@ def hugging_face(home: Path, target: bytes, draft: bytes) -> Path:
     return snapshot / "toy-8b-Q4_K_M.gguf"
 
 
-def lm_studio(home: Path, target: bytes, draft: bytes) -> Path:
+def lm_studio(home, target, draft):
     folder = home / ".lmstudio/models/maker/toy-8b-GGUF"
     put(folder / "toy-draft.gguf", draft)
     return put(folder / "toy-8b-Q4_K_M.gguf", target)
 
 
-def llama_cpp(home: Path, target: bytes, draft: bytes) -> Path:
+def llama_cpp(home, target, draft):
     folder = home / ".cache/llama.cpp"
     put(folder / "manifest=maker=toy-8b-GGUF=Q4_K_M.json", b"{}")
     put(folder / "manifest=other=old-GGUF=Q4_K_M.json", b"{}")
@@ -72,9 +60,7 @@ def llama_cpp(home: Path, target: bytes, draft: bytes) -> Path:
 
 
 @pytest.mark.parametrize("place", [ollama, hugging_face, lm_studio, llama_cpp])
-def test_a_draft_of_the_same_repository(
-    home: Path, place: Callable[[Path, bytes, bytes], Path]
-) -> None:
+def test_a_draft_of_the_same_repository(home, place):
     """It is what `auto` tries, once, and nothing of another repository."""
     target = tiny.write(home / "t.gguf", n_layer=40).read_bytes()
     draft = tiny_eagle.write(home / "d.gguf").read_bytes()
@@ -82,9 +68,7 @@ def test_a_draft_of_the_same_repository(
     assert [each.path.read_bytes() == draft for each in found] == [True]
 
 
-def test_a_draft_beside_its_model_goes_before_smaller_ones(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_beside_its_model_goes_before_smaller_ones(home, monkeypatch):
     """Also where it fits as any model here does, and then it is tried once."""
     target = put(home / "mine/toy.gguf", tiny.write(home / "t.gguf", n_layer=40).read_bytes())
     add(
@@ -98,7 +82,7 @@ def test_a_draft_beside_its_model_goes_before_smaller_ones(
 
 
 @pytest.mark.parametrize("added", [("target",), ("draft",), ("target", "draft")])
-def test_an_added_draft_beside_its_model(home: Path, added: tuple[str, ...]) -> None:
+def test_an_added_draft_beside_its_model(home, added):
     """A name for it hides neither the head nor whose it is."""
     (home / "mine").mkdir()
     files = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from helpers.shop import WHEEL, Shop, sha
+from helpers.shop import WHEEL, sha
 from llama_cpp import llama_cpp as lc
 
 from pyspec.errors import FetchError
@@ -18,35 +16,30 @@ from pyspec.machine.isolate import ChildExit
 
 
 @pytest.mark.parametrize(("kind", "made"), [("q8_0", "Q8_0"), ("bf16", "BF16"), ("q4_0", "Q4_0")])
-def test_conversion_has_the_type(kind: str, made: str, shop: Shop) -> None:
-    """llama.cpp writes the matrices in the type asked for, and the result is a sound model."""
+def test_conversion_has_the_type(kind, made, shop):
     types = read_header(convert(shop.entry(), kind)).tensor_types()
     assert types[made] >= 7
 
 
-def test_conversion_is_found_by_its_name(shop: Shop) -> None:
-    """Once made, NAME-TYPE resolves to it."""
+def test_conversion_is_found_by_its_name(shop):
     made = convert(shop.entry(), "q8_0")
     assert resolve("toy-q8_0") == made
 
 
-def test_record_says_what_was_done(shop: Shop, tiny_bytes: bytes) -> None:
-    """The record names the source by hash and says that weights were rounded again."""
+def test_record_says_what_was_done(shop, tiny_bytes):
     record = read_provenance(convert(shop.entry(), "q8_0"))
-    assert record is not None
     assert (record.source, record.source_sha256, record.type) == ("toy", sha(tiny_bytes), "q8_0")
     assert "requantised from toy.gguf to q8_0" in record.note
 
 
-def test_second_conversion_starts_no_child(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_conversion_starts_no_child(shop, monkeypatch):
     made = convert(shop.entry(), "q8_0")
     monkeypatch.setattr(module, "run_child", lambda *_a, **_k: pytest.fail("converted again"))
     assert convert(shop.entry(), "q8_0") == made
 
 
 @pytest.mark.parametrize("fault", ["no record", "other bytes", "other source"])
-def test_conversion_that_does_not_fit_counts_as_absent(fault: str, shop: Shop) -> None:
-    """Without its record, changed, or made of other weights, it is not used."""
+def test_conversion_that_does_not_fit_counts_as_absent(fault, shop):
     made = convert(shop.entry(), "q8_0")
     record = made.with_suffix(".json")
     if fault == "no record":
@@ -58,17 +51,12 @@ def test_conversion_that_does_not_fit_counts_as_absent(fault: str, shop: Shop) -
     assert converted(shop.entry(), "q8_0") is None
 
 
-def test_conversion_counts_as_its_original(shop: Shop) -> None:
-    """Drafts for a target fit its conversions too."""
+def test_conversion_counts_as_its_original(shop):
     known = known_as(convert(shop.entry(), "q8_0"), shop.manifest)
-    assert known is not None
     assert known.name == "toy"
 
 
-def test_failed_conversion_leaves_nothing(
-    shop: Shop, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When the child dies the cache holds the original and no trace of the conversion."""
+def test_failed_conversion_leaves_nothing(shop, own_cache, monkeypatch):
     monkeypatch.setattr(module, "run_child", lambda *_a, **_k: ChildExit("", signal=6))
     with pytest.raises(FetchError, match="SIGABRT"):
         convert(shop.entry(), "q8_0")
@@ -76,19 +64,17 @@ def test_failed_conversion_leaves_nothing(
     assert left == ["toy.gguf"]
 
 
-def test_manifest_may_ask_for_a_conversion(shop: Shop, tiny_bytes: bytes) -> None:
-    """An entry with `convert` resolves to the converted file."""
+def test_manifest_may_ask_for_a_conversion(shop, tiny_bytes):
     shop.add("auto", tiny_bytes, WHEEL, convert="q8_0")
     assert resolve("auto").name == "auto-q8_0.gguf"
 
 
-def test_progress_counts_tensors(shop: Shop) -> None:
-    """The callback hears of the tensors as llama.cpp works through them."""
+def test_progress_counts_tensors(shop):
     seen: list[tuple[str, int, int]] = []
     convert(shop.entry(), "q8_0", lambda *step: seen.append(step))
     assert ("converting toy to q8_0", 11, 11) in seen
 
 
-def test_types_are_llama_cpps() -> None:
+def test_types_are_llama_cpps():
     theirs = {kind: getattr(lc, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}") for kind in CONVERSIONS}
     assert theirs == CONVERSIONS

@@ -21,29 +21,20 @@ from pyspec.hub.drafts import (
 from pyspec.hub.locate import add
 from pyspec.hub.sources import Family, FamilyDraft, load_manifest
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
-def made(path: Path, **options: object) -> Path:
-    """A tiny model under the name of its file."""
+def made(path, **options):
     tiny.write(path, **options)
     add(path)
     return path
 
 
-def names_of(target: Path) -> list[str]:
-    """What `auto` tries for a target."""
+def names_of(target):
     return [found.name for found in drafts_here(target)]
 
 
-def test_models_with_the_vocabulary_smallest_first(home: Path) -> None:
+def test_models_with_the_vocabulary_smallest_first(home):
     """Same tokens fit, whichever of them ends answers; other tokens, larger models and the target itself do not."""
     target = made(home / "target.gguf", n_layer=8)
     made(home / "half.gguf", n_layer=4)
@@ -57,14 +48,14 @@ def test_models_with_the_vocabulary_smallest_first(home: Path) -> None:
     assert found[0].share == pytest.approx(small.stat().st_size / target.stat().st_size)
 
 
-def test_padding_is_no_other_vocabulary(home: Path) -> None:
+def test_padding_is_no_other_vocabulary(home):
     """Sizes of a family are padded differently."""
     target = made(home / "target.gguf", n_layer=8)
     made(home / "padded.gguf", tokens=[*tiny.TOKENS, *(f"[PAD{i}]" for i in range(9))])
     assert [c.name for c in candidates(target)] == ["padded"]
 
 
-def test_unasked_only_much_smaller_ones(home: Path) -> None:
+def test_unasked_only_much_smaller_ones(home):
     """A draft of half the size costs what it gains."""
     target = made(home / "target.gguf", n_layer=8)
     made(home / "half.gguf", n_layer=4)
@@ -73,11 +64,10 @@ def test_unasked_only_much_smaller_ones(home: Path) -> None:
     assert names_of(target) == ["small"]
 
 
-def test_a_mixture_gets_no_draft_larger_than_what_a_token_reads(home: Path) -> None:
+def test_a_mixture_gets_no_draft_larger_than_what_a_token_reads(home):
     """Two of its 64 experts; a dense model of that size would have both drafts."""
     target = made(home / "mixture.gguf", arch="mixture", n_experts=64, n_layer=8)
     facts = facts_of(target)
-    assert facts is not None
     large, small = made(home / "large.gguf", n_layer=6), made(home / "small.gguf", n_layer=1)
     sizes = [path.stat().st_size for path in (small, large)]
     assert sizes[0] < 0.35 * facts.read < sizes[1] < 0.35 * facts.size
@@ -86,7 +76,7 @@ def test_a_mixture_gets_no_draft_larger_than_what_a_token_reads(home: Path) -> N
     assert shares["large"] == pytest.approx(sizes[1] / facts.read)
 
 
-def test_what_is_no_model_has_no_drafts(home: Path) -> None:
+def test_what_is_no_model_has_no_drafts(home):
     (home / "x.gguf").write_bytes(b"GGUF")
     assert candidates(home / "x.gguf") == []
     assert names_of(home / "x.gguf") == []
@@ -111,10 +101,7 @@ DISTILLED = {
 }
 
 
-def large(
-    architecture: str, n_vocab: int, marks: dict[int, str], before: str = "", name: str = ""
-) -> Facts:
-    """A 7B model's header."""
+def large(architecture, n_vocab, marks, before="", name=""):
     words = VocabularyHash("BPE", n_vocab, -1, -1, 0, before, "", "", tuple(marks.items()))
     return Facts(architecture, "Q4_K_M", name, n_vocab, words, 4_700_000_000)
 
@@ -133,7 +120,7 @@ def large(
         (large("glm4moe", 151552, {}), "GLM-4.5-DRAFT"),
     ],
 )
-def test_families_are_known(facts: Facts, wanted: str) -> None:
+def test_families_are_known(facts, wanted):
     """A 7B model of each family has a draft to fetch, the smallest first, those of unknown size last."""
     found = known_drafts(facts, load_manifest())
     assert any(wanted in candidate.name for candidate in found)
@@ -158,7 +145,7 @@ def test_families_are_known(facts: Facts, wanted: str) -> None:
         pytest.param(large("gemma4", 262144, {}, name="Gemma 4 7B"), id="a size without a head"),
     ],
 )  # fmt: skip
-def test_another_family_has_none_of_theirs(facts: Facts) -> None:
+def test_another_family_has_none_of_theirs(facts):
     """Architecture and size are not enough: llama.cpp's test would refuse the pair once it is here."""
     assert known_drafts(facts, load_manifest()) == []
 
@@ -172,7 +159,7 @@ def test_another_family_has_none_of_theirs(facts: Facts) -> None:
         (large("qwen3moe", 151936, QWEN | THINKING, name="Qwen3 Coder 30B A3B"), "Qwen3-Coder"),
     ],
 )
-def test_what_was_made_for_a_model_goes_first(facts: Facts, wanted: str) -> None:
+def test_what_was_made_for_a_model_goes_first(facts, wanted):
     assert wanted in known_drafts(facts, load_manifest())[0].name
 
 
@@ -184,19 +171,17 @@ def test_what_was_made_for_a_model_goes_first(facts: Facts, wanted: str) -> None
         ("gemma-4-E4B-it", ["mtp-gemma-4-E4B"]),
     ],
 )
-def test_heads_are_for_one_size(name: str, wanted: list[str]) -> None:
+def test_heads_are_for_one_size(name, wanted):
     architecture = "gpt-oss" if name.startswith("gpt") else "gemma4"
     found = known_drafts(large(architecture, 262144, {}, name=name), load_manifest())
     assert len(found) == len(wanted)
     assert all(any(text in c.name for c in found) for text in wanted)
 
 
-def test_a_fetched_head_is_taken(home: Path) -> None:
+def test_a_fetched_head_is_taken(home):
     """Wherever it lies: it was made for this model, whatever its vocabulary says."""
     target = made(home / "target.gguf", n_layer=40)
     facts = facts_of(target)
-    assert facts is not None
-    assert facts.vocabulary is not None
     tiny_eagle.write(home / "elsewhere.gguf")
     add(home / "elsewhere.gguf")
     draft = FamilyDraft("elsewhere", 0, "MIT")
@@ -212,18 +197,18 @@ FAMILIES = "gpt-oss Gemma_4 Gemma_3n Qwen3-Next GLM-4 Phi-4 Llama_4 Granite_4 Sm
 
 
 @pytest.mark.parametrize("name", [text.replace("_", " ") for text in FAMILIES.split()])
-def test_every_family_is_listed(name: str) -> None:
+def test_every_family_is_listed(name):
     assert any(family.name.startswith(name) for family in load_manifest().family)
 
 
-def test_every_draft_has_its_source() -> None:
+def test_every_draft_has_its_source():
     """The page or thread that names it; and its memory is more than its file's size."""
     drafts = [draft for family in load_manifest().family for draft in family.drafts]
     assert all(draft.source.startswith("https://") for draft in drafts)
     assert all(not draft.memory or draft.memory > draft.size > 0 for draft in drafts)
 
 
-def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_without_drafts_says_so(home, monkeypatch):
     target = made(home / "target.gguf", n_layer=8)
     family = Family("Tiny", ("llama",), (), (), note="it is small")
     manifest = msgspec.structs.replace(load_manifest(), family=(family,))
@@ -234,23 +219,20 @@ def test_a_family_without_drafts_says_so(home: Path, monkeypatch: pytest.MonkeyP
     assert without_drafts(target) == wanted
 
 
-def test_what_is_known_runs_as_it_is() -> None:
+def test_what_is_known_runs_as_it_is():
     """A checkpoint that has to be converted first is no draft to fetch; each has a licence."""
     drafts = [draft for family in load_manifest().family for draft in family.drafts]
     assert all("gguf" in draft.model.lower() for draft in drafts)
     assert all(draft.licence for draft in drafts)
 
 
-def test_known_targets_are_of_their_family(smollm2: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_targets_are_of_their_family(smollm2, monkeypatch):
     """The default target is known by the numbers of its own header."""
     facts = facts_of(Path(smollm2))
-    assert facts is not None
     assert [f.name for f in load_manifest().family if is_of(facts, f)] == ["SmolLM2"]
 
 
-def test_a_start_does_not_wait_for_every_header(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_does_not_wait_for_every_header(home, monkeypatch):
     """With many files that were never looked into, the smallest are looked into and the rest is left for later."""
     target = made(home / "target.gguf", n_layer=8)
     for n in range(4):
@@ -264,7 +246,7 @@ def test_a_start_does_not_wait_for_every_header(
     assert names_of(target) == ["fits"]
 
 
-def test_equal_tokens_are_known_by_their_hash(home: Path) -> None:
+def test_equal_tokens_are_known_by_their_hash(home):
     """Files of one vocabulary, also of a few tokens more; none of another text or beginning; what is no model is not known."""
     target = made(home / "target.gguf", n_layer=2)
     others = {

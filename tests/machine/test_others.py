@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-from pathlib import Path
 
 import pytest
 from helpers.make_gguf import tiny_llama
@@ -19,25 +18,13 @@ from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import models_dir
 from pyspec.machine.others import found_elsewhere, name_of, owners_name, quant_of
 
-VARIABLES = (
-    "OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME",
-)  # fmt: skip
 TINY = tiny_llama().build()
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home without anybody's environment."""
-    for variable in VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "pyspec-cache"))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
-def ollama(
-    root: Path, name: str, raw: bytes = TINY, where: str = "registry.ollama.ai/library"
-) -> Path:
+def ollama(root, name, raw=TINY, where="registry.ollama.ai/library"):
     """What `ollama pull NAME:TAG` leaves: a manifest and blobs."""
     digest = hashlib.sha256(raw).hexdigest()
     blob = root / "blobs" / f"sha256-{digest}"
@@ -54,7 +41,7 @@ def ollama(
     return blob
 
 
-def lm_studio(root: Path, repo: str = "maker/toy-GGUF", file: str = "toy-Q4_K_M.gguf") -> Path:
+def lm_studio(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):
     """What LM Studio leaves: PUBLISHER/REPOSITORY/FILE."""
     path = root / repo / file
     path.parent.mkdir(parents=True)
@@ -63,7 +50,7 @@ def lm_studio(root: Path, repo: str = "maker/toy-GGUF", file: str = "toy-Q4_K_M.
     return path
 
 
-def hugging_face(root: Path, repo: str = "maker/toy-GGUF", file: str = "toy-Q4_K_M.gguf") -> Path:
+def hugging_face(root, repo="maker/toy-GGUF", file="toy-Q4_K_M.gguf"):
     """What the hub's client leaves: a blob, and a snapshot that links to it."""
     folder = root / f"models--{repo.replace('/', '--')}"
     blob = folder / "blobs" / hashlib.sha256(TINY).hexdigest()
@@ -77,7 +64,7 @@ def hugging_face(root: Path, repo: str = "maker/toy-GGUF", file: str = "toy-Q4_K
     return path
 
 
-def llama_cpp(root: Path, *, manifest: bool) -> Path:
+def llama_cpp(root, *, manifest):
     """What `llama-cli -hf` leaves, with the older or the newer record beside it."""
     root.mkdir(parents=True)
     path = root / "maker_toy-GGUF_toy-Q4_K_M.gguf"
@@ -91,25 +78,24 @@ def llama_cpp(root: Path, *, manifest: bool) -> Path:
 
 
 @pytest.mark.parametrize("name", ["toy:135m", "TOY:135m", "registry.ollama.ai/library/toy:135m"])
-def test_ollama_by_the_name_it_has_there(home: Path, name: str) -> None:
-    """NAME:TAG is the blob its manifest names."""
+def test_ollama_by_the_name_it_has_there(home, name):
     blob = ollama(home / ".ollama/models", "toy:135m")
     assert resolve(name) == blob
 
 
-def test_a_file_of_ollamas_is_known_by_its_name(home: Path) -> None:
+def test_a_file_of_ollamas_is_known_by_its_name(home):
     """Its own is a hash. Wherever the folder lies: the path alone tells."""
     assert name_of(ollama(home / "anywhere", "toy:135m")) == "toy:135m"
 
 
-def test_of_several_names_the_one_that_says_most(home: Path) -> None:
+def test_of_several_names_the_one_that_says_most(home):
     """`latest` may be another one tomorrow."""
     for name in ("toy:latest", "toy:tiny"):
         blob = ollama(home / ".ollama/models", name)
     assert name_of(blob) == "toy:tiny"
 
 
-def test_a_blob_that_nothing_names_keeps_its_own(home: Path) -> None:
+def test_a_blob_that_nothing_names_keeps_its_own(home):
     """Its manifest was removed: there is nothing else to call it by."""
     blob = ollama(home / "ollama", "toy:135m")
     (home / "ollama/manifests/registry.ollama.ai/library/toy/135m").unlink()
@@ -125,29 +111,29 @@ def test_a_blob_that_nothing_names_keeps_its_own(home: Path) -> None:
         ("toy-00001-of-00003.gguf", "toy"),
     ],
 )  # fmt: skip
-def test_a_file_of_our_cache_is_known_by_its_name(home: Path, file: str, name: str) -> None:
+def test_a_file_of_our_cache_is_known_by_its_name(home, file, name):
     """One of the hub's by OWNER/REPO:TYPE, as it was asked for; others by their own."""
-    assert name_of(home / "pyspec-cache/models" / file) == name
+    assert name_of(home / "cache/models" / file) == name
 
 
-def test_a_file_of_the_hubs_cache_is_known_by_its_name(home: Path) -> None:
+def test_a_file_of_the_hubs_cache_is_known_by_its_name(home):
     """As `pyspec models` lists it."""
     assert name_of(hugging_face(home / "hub")) == "maker/toy-GGUF:Q4_K_M"
 
 
-def test_dashes_elsewhere_mean_nothing(home: Path) -> None:
+def test_dashes_elsewhere_mean_nothing(home):
     """A user's own file keeps its name, whatever that looks like."""
     assert name_of(home / "a--b--c--d.gguf") == "a--b--c--d"
 
 
-def test_a_refusal_names_a_file_of_ollamas(home: Path) -> None:
+def test_a_refusal_names_a_file_of_ollamas(home):
     """Nobody finds a hash among their models."""
     blob = ollama(home / "ollama", "toy:135m")
     with pytest.raises(ModelInvalid, match=r"toy:135m.: this is not a LoRA adapter"):
         check_adapter(blob)
 
 
-def test_no_module_calls_a_target_by_its_file() -> None:
+def test_no_module_calls_a_target_by_its_file():
     """One of ollama's is called sha256-...: `name_of` is asked everywhere."""
     assert [
         p.name
@@ -156,12 +142,12 @@ def test_no_module_calls_a_target_by_its_file() -> None:
     ] == []
 
 
-def test_latest_needs_no_tag(home: Path) -> None:
+def test_latest_needs_no_tag(home):
     blob = ollama(home / ".ollama/models", "toy:latest")
     assert resolve("toy") == resolve("toy:latest") == blob
 
 
-def test_models_of_users_and_of_the_hub_in_ollama(home: Path) -> None:
+def test_models_of_users_and_of_the_hub_in_ollama(home):
     """Those names have a slash; they are found before the hub is asked."""
     root = home / ".ollama/models"
     mine = ollama(root, "toy:1b", where="registry.ollama.ai/somebody")
@@ -170,7 +156,7 @@ def test_models_of_users_and_of_the_hub_in_ollama(home: Path) -> None:
     assert resolve("hf.co/maker/toy-GGUF:Q4_K_M") == resolve("maker/toy-GGUF:Q4_K_M") == hubs
 
 
-def test_ollamas_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ollamas_variable(home, monkeypatch):
     """OLLAMA_MODELS moves the folder; the usual one is then not looked at."""
     ollama(home / ".ollama/models", "old:1b")
     monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere"))
@@ -182,16 +168,14 @@ def test_ollamas_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"layers": 3}', '{"layers": [1, {"mediaType": 2}]}', "[" * 100000]
 )
-def test_a_manifest_that_is_none(home: Path, text: str) -> None:
-    """It names no model, and others are found all the same."""
+def test_a_manifest_that_is_none(home, text):
     root = home / ".ollama/models"
     ollama(root, "toy:1b")
     (root / "manifests/registry.ollama.ai/library/toy/bad").write_text(text)
     assert [found.name for found in found_elsewhere()] == ["toy:1b"]
 
 
-def test_a_digest_is_no_path(home: Path) -> None:
-    """A manifest cannot point outside the blobs."""
+def test_a_digest_is_no_path(home):
     root = home / ".ollama/models"
     ollama(root, "toy:1b")
     manifest = root / "manifests/registry.ollama.ai/library/toy/1b"
@@ -204,7 +188,7 @@ def test_a_digest_is_no_path(home: Path) -> None:
                                   "hf:maker/toy-GGUF/toy-Q4_K_M.gguf",
                                   "https://huggingface.co/maker/toy-GGUF/blob/main/toy-Q4_K_M.gguf"])  # fmt: skip
 @pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "llama.cpp, older"])
-def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> None:
+def test_files_by_stem_and_repository(home, program, name):
     made = {
         "LM Studio": lambda: lm_studio(home / ".lmstudio/models"),
         "Hugging Face": lambda: hugging_face(home / ".cache/huggingface/hub"),
@@ -217,9 +201,7 @@ def test_files_by_stem_and_repository(home: Path, program: str, name: str) -> No
 
 @pytest.mark.parametrize("program", ["LM Studio", "Hugging Face", "llama.cpp", "pyspec"])
 @pytest.mark.parametrize("missing", [0, 1, 2, None])
-def test_a_split_model_without_a_part_is_not_listed(
-    home: Path, program: str, missing: int | None
-) -> None:
+def test_a_split_model_without_a_part_is_not_listed(home, program, missing):
     folder, name = {
         "LM Studio": (home / ".lmstudio/models/maker/big-GGUF", "big"),
         "Hugging Face": (
@@ -239,7 +221,7 @@ def test_a_split_model_without_a_part_is_not_listed(
     assert found == ([program] if missing is None else [])
 
 
-def test_lm_studio_may_have_moved(home: Path) -> None:
+def test_lm_studio_may_have_moved(home):
     (home / ".lmstudio-home-pointer").write_text(str(home / "studio"))
     (home / "studio").mkdir()
     (home / "studio/settings.json").write_text(json.dumps({"downloadsFolder": str(home / "big")}))
@@ -256,22 +238,19 @@ def test_lm_studio_may_have_moved(home: Path) -> None:
         ("XDG_CACHE_HOME", "huggingface/hub"),
     ],
 )
-def test_the_hubs_variables(
-    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str
-) -> None:
-    """Each moves the cache as the hub's client has it."""
+def test_the_hubs_variables(home, monkeypatch, variable, below):
     monkeypatch.setenv(variable, str(home / "moved"))
     made = hugging_face(home / "moved" / below)
     assert resolve("toy") == made
 
 
-def test_llama_cpps_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_cpps_variable(home, monkeypatch):
     monkeypatch.setenv("LLAMA_CACHE", str(home / "moved"))
     made = llama_cpp(home / "moved", manifest=True)
     assert resolve("toy") == made
 
 
-def test_a_repository_of_several_types(home: Path) -> None:
+def test_a_repository_of_several_types(home):
     root = home / ".lmstudio/models"
     for kind in ("Q8_0", "Q4_K_M", "F16"):
         lm_studio(root / kind, "maker/toy-GGUF", f"toy-{kind}.gguf")
@@ -292,11 +271,11 @@ def test_a_repository_of_several_types(home: Path) -> None:
         ("model.gguf", ""), ("Qwen3-0.6B.gguf", ""),
     ],
 )  # fmt: skip
-def test_types_in_file_names(file: str, wanted: str) -> None:
+def test_types_in_file_names(file, wanted):
     assert quant_of(file) == wanted
 
 
-def test_a_folder_that_cannot_be_read(home: Path) -> None:
+def test_a_folder_that_cannot_be_read(home):
     """It has no models; the others do."""
     root = home / ".lmstudio/models"
     path = lm_studio(root)
@@ -305,8 +284,7 @@ def test_a_folder_that_cannot_be_read(home: Path) -> None:
     assert resolve("toy-Q4_K_M") == path
 
 
-def test_added_files_have_names(home: Path) -> None:
-    """`add` names a file, `rm` forgets the name and leaves the file."""
+def test_added_files_have_names(home):
     path = home / "my.gguf"
     path.write_bytes(TINY)
     assert add(path).name == "my"
@@ -320,7 +298,7 @@ def test_added_files_have_names(home: Path) -> None:
         resolve("other")
 
 
-def test_a_name_whose_file_is_gone_says_so(home: Path) -> None:
+def test_a_name_whose_file_is_gone_says_so(home):
     """It is no unknown name: it can be removed."""
     path = home / "my.gguf"
     path.write_bytes(TINY)
@@ -330,8 +308,7 @@ def test_a_name_whose_file_is_gone_says_so(home: Path) -> None:
         resolve("my")
 
 
-def test_what_cannot_be_added(home: Path) -> None:
-    """No model, no name, or a name that is taken."""
+def test_what_cannot_be_added(home):
     ollama(home / ".ollama/models", "toy:1b")
     path = home / "my.gguf"
     path.write_bytes(b"GGUF")
@@ -343,14 +320,14 @@ def test_what_cannot_be_added(home: Path) -> None:
             add(path, name or " ")
 
 
-def test_a_path_that_is_not_utf8_cannot_be_added(home: Path) -> None:
+def test_a_path_that_is_not_utf8_cannot_be_added(home):
     path = home / os.fsdecode(b"a\xff.gguf")
     path.write_bytes(TINY)
     with pytest.raises(OptionError, match="not UTF-8"):
         add(path, "odd")
 
 
-def test_other_programs_models_are_left_to_them(home: Path) -> None:
+def test_other_programs_models_are_left_to_them(home):
     """`rm` names the program that removes them."""
     blob = ollama(home / ".ollama/models", "toy:1b")
     with pytest.raises(OptionError, match="ollama rm toy:1b"):
@@ -362,18 +339,15 @@ def test_other_programs_models_are_left_to_them(home: Path) -> None:
         remove("nothing")
 
 
-def test_lists_say_what_a_file_is(home: Path) -> None:
-    """Origin, architecture, type and size come from folder and header."""
+def test_lists_say_what_a_file_is(home):
     ollama(home / ".ollama/models", "toy:1b")
     found = next(each for each, _, _ in found_here(load_manifest()) if each.name == "toy:1b")
     assert found.origin == "ollama"
     facts = facts_of(found.path)
-    assert facts is not None
     assert (facts.architecture, facts.type, facts.size) == ("llama", "F32", len(TINY))
 
 
-def test_facts_are_found_out_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second look reads no header, until the file changes."""
+def test_facts_are_found_out_once(home, monkeypatch):
     path = home / "my.gguf"
     path.write_bytes(TINY)
     first = facts_of(path)

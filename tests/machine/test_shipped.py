@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.shop import SHIPPED, Shop
+from helpers.shop import SHIPPED
 
 from pyspec.errors import FetchError, OptionError
 from pyspec.gguf.check import ships
@@ -27,21 +27,21 @@ BOTH = '{ kind = "shipped", wheel = { package = "drafts", version = "1", member 
 
 
 @pytest.fixture
-def head(shop: Shop, tiny_bytes: bytes) -> Shop:
+def head(shop, tiny_bytes):
     """A shop whose target has a draft that ships, which is not beside the manifest but in the wheel drafts==1."""
     shop.pip.wheels["drafts==1"] = {"d/m.gguf": tiny_bytes + b"\0" * 32}
     shop.add("head", tiny_bytes + b"\0" * 32, BOTH, role="draft", for_target=["toy"])
     return shop
 
 
-def test_a_target_that_is_fetched_brings_its_draft(head: Shop, own_cache: Path) -> None:
+def test_a_target_that_is_fetched_brings_its_draft(head, own_cache):
     """Both come by one `resolve`, and the draft is then here for everybody who asks."""
     resolve()
     assert head.pip.calls == ["toy==1", "drafts==1"]
     assert cached(head.entry("head")) == own_cache / "models" / "head.gguf"
 
 
-def test_a_target_is_fetched_where_its_draft_cannot_be(head: Shop) -> None:
+def test_a_target_is_fetched_where_its_draft_cannot_be(head):
     """Nothing fails, nobody asks again at the next start, and one sentence has the command."""
     head.pip.wheels["drafts==1"] = {}
     target = resolve()
@@ -53,9 +53,7 @@ def test_a_target_is_fetched_where_its_draft_cannot_be(head: Shop) -> None:
         fetch(head.entry("head"))
 
 
-def test_what_is_missing_is_suggested(
-    head: Shop, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_suggested(head, tiny, monkeypatch):
     """A copy of a known target that somebody else fetched."""
     monkeypatch.setattr("pyspec.hub.drafts.LARGEST", 2.0)
     monkeypatch.setattr("pyspec.hub.drafts.LARGE", 0)
@@ -63,7 +61,7 @@ def test_what_is_missing_is_suggested(
     assert head.pip.calls == []
 
 
-def test_a_file_beside_the_manifest_goes_first(head: Shop, tiny_bytes: bytes) -> None:
+def test_a_file_beside_the_manifest_goes_first(head, tiny_bytes):
     """As in a clone: nothing is fetched, and it cannot be removed."""
     beside = head.folder / "head.gguf"
     beside.write_bytes(tiny_bytes + b"\0" * 32)
@@ -74,21 +72,18 @@ def test_a_file_beside_the_manifest_goes_first(head: Shop, tiny_bytes: bytes) ->
         remove("head")
 
 
-def test_a_damaged_file_beside_the_manifest_hides_no_good_one(head: Shop, own_cache: Path) -> None:
-    """It is fetched as if it were not there."""
+def test_a_damaged_file_beside_the_manifest_hides_no_good_one(head, own_cache):
     (head.folder / "head.gguf").write_bytes(b"GGUF")
     assert fetch(head.entry("head")) == own_cache / "models" / "head.gguf"
 
 
-def test_a_fetched_one_can_be_removed(head: Shop) -> None:
+def test_a_fetched_one_can_be_removed(head):
     path = fetch(head.entry("head"))
     assert remove("head").startswith("removed head")
     assert not path.exists()
 
 
-def test_the_package_of_its_own_is_found(
-    head: Shop, tiny_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_package_of_its_own_is_found(head, tiny_bytes, tmp_path, monkeypatch):
     """Installed by its name, its models ship with pyspec: they are in place, and not tried."""
     folder = tmp_path / "site" / "pyspec_llama_drafts"
     (tmp_path / "site" / "pyspec_llama_drafts-1.0.0.dist-info").mkdir(parents=True)
@@ -108,18 +103,18 @@ def test_the_package_of_its_own_is_found(
 
 
 @pytest.mark.usefixtures("shop")
-def test_what_came_with_others_drafts_is_beside_them(tmp_path: Path) -> None:
+def test_what_came_with_others_drafts_is_beside_them(tmp_path):
     """A file of the same name elsewhere is somebody else's."""
     assert came_with(tmp_path / "head.gguf", ".prior.json") == tmp_path / "head.prior.json"
 
 
-def test_one_that_is_of_no_wheel_is_not_fetched(shop: Shop, tiny_bytes: bytes) -> None:
+def test_one_that_is_of_no_wheel_is_not_fetched(shop, tiny_bytes):
     shop.add("head", tiny_bytes, SHIPPED, role="draft", for_target=["toy"])
     resolve()
     assert shop.pip.calls == ["toy==1"]
 
 
-def test_the_package_holds_what_the_manifest_says() -> None:
+def test_the_package_holds_what_the_manifest_says():
     """Its name, its version and its files are those of the manifest, of the extra, and of the code."""
     own = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text())
     code = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -131,7 +126,6 @@ def test_the_package_holds_what_the_manifest_says() -> None:
     assert len(shipped) == 2
     for entry in shipped:
         assert isinstance(entry.source, ShippedFile)
-        assert entry.source.wheel is not None
         wheel = entry.source.wheel
         assert (wheel.package, wheel.version) == (name, version)
         assert held[entry.file] == wheel.member == f"{re.sub('-', '_', name)}/{entry.file}"
