@@ -37,8 +37,6 @@ MAX_STATE = 1 << 26
 _CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _POSITIONS = "position_embd.weight"
 _UP = re.compile(r"\.\.[/\\]")
-_RWKV_BYTE = re.compile(rb"\\x(..)|\\([^x])|([^\\])", re.DOTALL)
-"""One byte as an RWKV vocabulary spells it."""
 
 
 def read_header(path: str | os.PathLike[str], *, weights: bool = True) -> Header:
@@ -59,11 +57,8 @@ def check_adapter(path: str | os.PathLike[str]) -> None:
     header = parse_header(Path(path))
     kind = header.metadata.get("general.type"), header.metadata.get("adapter.type")
     if kind != ("adapter", "lora"):
-        raise _bad(
-            header,
-            "this is not a LoRA adapter",
-            "make one with llama.cpp's convert_lora_to_gguf.py",
-        )
+        hint = "make one with llama.cpp's convert_lora_to_gguf.py"
+        raise _bad(header, "this is not a LoRA adapter", hint)
 
 
 def _bad(header: Header, what: str, hint: str = "") -> ModelInvalid:
@@ -132,8 +127,6 @@ def _check_vocabulary(header: Header) -> None:
         if other is not None and not (isinstance(other, Array) and other.count >= tokens.count):
             raise _bad(header, f"{key} is shorter than the {tokens.count} tokens")
     _check_unique(header)
-    if header.metadata.get("tokenizer.ggml.model") == "rwkv":
-        _check_first_bytes(header)
 
 
 def _check_charsmap(header: Header) -> None:
@@ -145,32 +138,6 @@ def _check_charsmap(header: Header) -> None:
         fault = fault_of(table.tobytes()) if not isinstance(table, list) else "is a list of texts"
         if fault:
             raise _bad(header, f"{_CHARSMAP} {fault}")
-
-
-def _check_first_bytes(header: Header) -> None:
-    """Check that each first byte is a token: else llama.cpp's trie returns to the text's beginning and loops forever."""
-    alone, first = set(), set()
-    for word in words_of(header):
-        if match := _RWKV_BYTE.match(word):
-            byte = _byte(*match.groups())
-            first.add(byte)
-            if match.end() == len(word):
-                alone.add(byte)
-    if missing := first - alone:
-        byte = min(missing)
-        raise _bad(
-            header, f"its RWKV tokens begin with {show(byte)}, which is not a token by itself"
-        )
-
-
-def _byte(digits: bytes | None, escaped: bytes | None, plain: bytes | None) -> bytes:
-    """Read a byte as llama.cpp does: two supposed hexadecimal digits, an escaped letter, or the byte itself."""
-    if digits is not None:
-        high, low = (c - 87 if 97 <= c < 128 else c - 48 for c in digits)
-        return bytes([(16 * high + low) % 256])
-    if escaped is not None:
-        return {b"t": b"\t", b"n": b"\n", b"r": b"\r"}.get(escaped, escaped)
-    return plain or b""
 
 
 def _check_unique(header: Header) -> None:
@@ -366,7 +333,7 @@ def _kind(header: Header) -> str:
         return "lora"
     if kind == "mmproj" or header.architecture == "clip":
         return "mmproj"
-    if header.architecture == "dflash" and _MARKOV in names:
+    if header.architecture == "dflash" and MARKOV in names:
         return "dspark"
     if header.architecture in _OWN_KIND:
         return header.architecture
@@ -379,7 +346,7 @@ def _kind(header: Header) -> str:
     )
 
 
-_MARKOV = "markov_w1.weight"
+MARKOV = "markov_w1.weight"
 """A tensor that DSpark drafts have and DFlash drafts lack; llama.cpp distinguishes them in the same way."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspec.errors import DraftMismatch, ModelInvalid, UnsupportedModel
-from pyspec.gguf.header import facts_of, header_of_parts
+from pyspec.gguf.header import MARKOV, facts_of, header_of_parts
 from pyspec.gguf.reader import Array, Header, parse_header
 from pyspec.machine.others import file_name_of
 
@@ -70,8 +70,6 @@ _BLOCK = 16
 """Rows of a DFlash block if the file does not say."""
 
 _MAX_ROWS = 64
-_SELECTOR, _CONFIDENCE = "selector_hidden.weight", "conf_proj.weight"
-
 _MAX_LAYERS = 16
 
 _WINDOW = {EAGLE3: 64, MTP: 64, ASSISTANT: 1, DFLASH: 256, DSPARK: 256}
@@ -166,15 +164,11 @@ def unused_heads(model: Path) -> str:
     facts = facts_of(model)
     if facts is None or not facts.heads or n_heads(model) or facts.architecture in NO_STATES:
         return ""
-    one = facts.heads == 1
-    heads = "head (MTP) stays" if one else "heads (MTP) stay"
-    why = (
-        f"this llama.cpp has no graph for {'it' if one else 'them'} in {facts.architecture} models"
-    )
+    of = f"{facts.architecture} models"
+    heads, it = ("head (MTP) stays", "it") if facts.heads == 1 else ("heads (MTP) stay", "them")
+    why = f"this llama.cpp has no graph for {it} in {of}"
     if facts.architecture in STREAMS:
-        why = (
-            f"{facts.architecture} models have states of several streams, which it cannot be given"
-        )
+        why = f"{of} have states of several streams, which it cannot be given"
     return f"its next-token {heads} unused: {why}"
 
 
@@ -195,31 +189,29 @@ def kind_of_draft(draft: Path) -> str:
 
 
 def read_states(draft: Path, target: TargetShape) -> States | None:
-    """Return how a draft file reads its target's states; None if it reads none. Raises as `read_eagle3` does."""
-    kind = kind_of_draft(draft)
-    if kind in (DFLASH, DSPARK):
-        return _read_block(draft, target, kind)
-    read = {EAGLE3: read_eagle3, MTP: _read_mtp, ASSISTANT: _read_assistant}.get(kind)
-    return read(draft, target) if read is not None else None
+    """Return how a draft file reads its target's states; None if it reads none.
+
+    Raises ModelInvalid for a contradictory file, DraftMismatch for one made for another target, UnsupportedModel if llama.cpp
+    cannot run it, or cannot return the states that it reads.
+    """
+    if not (kind := kind_of_draft(draft)):
+        return None
+    readers = {EAGLE3: _read_eagle3, MTP: _read_mtp, ASSISTANT: _read_assistant}
+    return readers.get(kind, _read_block)(header_of_parts(draft), target)
 
 
-def _read_assistant(draft: Path, target: TargetShape) -> States:
-    header = header_of_parts(draft)
+def _read_assistant(header: Header, target: TargetShape) -> States:
     if target.architecture != "gemma4":
         raise _mismatch(header, f"it reads Gemma 4's memory, the target is {target.architecture}")
     width = _states_width(header, "embedding_length_out", target)
     return States(ASSISTANT, width, width)
 
 
-def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
+def _read_block(header: Header, target: TargetShape) -> States:
     """Read DFlash (arXiv 2602.06036) or DSpark, which has a Markov head and may predict its acceptance."""
-    header = header_of_parts(draft)
     names = {tensor.name for tensor in header.tensors}
-    if _SELECTOR in names:
-        raise UnsupportedModel(
-            f"{file_name_of(header.path)} is a DFlash 2 draft, whose selector does not run here",
-            "use another draft",
-        )
+    if "selector_hidden.weight" in names:
+        raise _unsupported(header, "is a DFlash 2 draft, whose selector does not run here")
     layers = _layers(header, target)
     width = _states_width(header, "embedding_length", target)
     _check_ends(header, width, target)
@@ -227,42 +219,27 @@ def _read_block(draft: Path, target: TargetShape, kind: str) -> States:
     if type(mask) is not int or not 0 <= mask < min(header.vocab_size, target.n_vocab):
         raise _damaged(header, "does not say which token stands for one to be drafted")
     rows = _whole(header, "block_size") if header.of_arch("block_size") is not None else _BLOCK
+    kind = DSPARK if MARKOV in names else DFLASH
     anchored = kind == DSPARK and header.of_arch("sample_from_anchor") is not False
-    block = BlockShape(
-        min(rows, _MAX_ROWS),
-        mask,
-        0 if anchored else 1,
-        _CONFIDENCE in names,
-        header.of_arch("attention.causal") is True,
-    )
+    sure, causal = "conf_proj.weight" in names, header.of_arch("attention.causal") is True
+    block = BlockShape(min(rows, _MAX_ROWS), mask, 0 if anchored else 1, sure, causal)
     if block.rows <= block.first:
         raise _damaged(header, "proposes no token")
     return States(kind, len(layers) * width, width, layers, block=block)
 
 
-def _read_mtp(draft: Path, target: TargetShape) -> States:
-    header = header_of_parts(draft)
+def _read_mtp(header: Header, target: TargetShape) -> States:
     if header.architecture != target.architecture:
-        raise _mismatch(
-            header, f"it is of {header.architecture}, the target of {target.architecture}"
-        )
-    heads = n_heads(draft)
+        what = f"it is of {header.architecture}, the target of {target.architecture}"
+        raise _mismatch(header, what)
+    heads = n_heads(header.path)
     if not heads:
-        raise UnsupportedModel(
-            f"{file_name_of(header.path)} has next-token heads of a kind that llama.cpp does not run",
-            "use another draft",
-        )
+        raise _unsupported(header, "has next-token heads of a kind that llama.cpp does not run")
     width = _states_width(header, "embedding_length", target)
     return States(MTP, width, width, heads=heads)
 
 
-def read_eagle3(draft: Path, target: TargetShape) -> States:
-    """Return how an EAGLE-3 file reads its target's states.
-
-    Raises ModelInvalid for a contradictory file, DraftMismatch for one made for another target, UnsupportedModel if llama.cpp
-    cannot return the target's layer inputs.
-    """
-    header = header_of_parts(draft)
+def _read_eagle3(header: Header, target: TargetShape) -> States:
     layers = _layers(header, target)
     hidden = _states_width(header, "target_hidden_size", target)
     width = _whole(header, "embedding_length")
@@ -300,6 +277,10 @@ def _mismatch(header: Header, what: str) -> DraftMismatch:
     return DraftMismatch(f"{file_name_of(header.path)}: {what}", "it was made for another target")
 
 
+def _unsupported(header: Header, what: str) -> UnsupportedModel:
+    return UnsupportedModel(f"{file_name_of(header.path)} {what}", "use another draft")
+
+
 def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
     import numpy as np  # noqa: PLC0415 - only few files are read this far
 
@@ -315,10 +296,8 @@ def _layers(header: Header, target: TargetShape) -> tuple[int, ...]:
         raise _mismatch(header, f"it reads layers {layers}, the target has {target.n_layer}")
     shows = SHOWS_LAST if target.n_layer in layers else SHOWS_LAYERS
     if target.architecture not in shows:
-        raise UnsupportedModel(
-            f"llama.cpp does not expose the layers of {target.architecture} models, which {file_name_of(header.path)} reads",
-            "use another draft",
-        )
+        what = f"reads layers of {target.architecture} models, which llama.cpp does not expose"
+        raise _unsupported(header, what)
     return tuple(-1 if layer == target.n_layer else layer for layer in layers)
 
 
@@ -335,9 +314,8 @@ def _check_ends(header: Header, width: int, target: TargetShape) -> None:
     if len(embeddings) != 2:
         raise _damaged(header, "has embeddings that are no matrix")
     if embeddings[1] < target.n_vocab:
-        raise _mismatch(
-            header, f"it embeds {embeddings[1]} tokens, the target has {target.n_vocab}"
-        )
+        what = f"it embeds {embeddings[1]} tokens, the target has {target.n_vocab}"
+        raise _mismatch(header, what)
     if "d2t" in shapes:
         _check_ids(header, min(n_vocab, target.n_vocab))
 

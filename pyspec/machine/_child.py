@@ -219,11 +219,16 @@ def tokenize(lc: ModuleType, vocab: Any) -> None:
     kind = lc.llama_vocab_type(vocab)
     if kind == lc.LLAMA_VOCAB_TYPE_NONE:
         return
-    spells = kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab)
+    texts = [b""]
+    if (
+        kind == lc.LLAMA_VOCAB_TYPE_RWKV
+    ):  # its trie never leaves a byte that begins tokens and is none
+        texts += [bytes([byte]) for byte in range(256)]
+    elif kind != lc.LLAMA_VOCAB_TYPE_SPM or has_bytes(lc, vocab):
+        texts.append(TEXT)  # `GuardedTokenizer` refuses text that cannot be spelled
     room = (lc.llama_token * 256)()
     with at_most(MAX_SECONDS):
-        # `GuardedTokenizer` refuses text that cannot be spelled
-        for text in (b"", TEXT if spells else b""):
+        for text in texts:
             for special in (False, True):
                 lc.llama_tokenize(vocab, text, len(text), room, len(room), True, special)
 
@@ -336,10 +341,7 @@ def quantize(source: str, out: str, ftype: str, threads: str) -> None:
     say(json.dumps({"ok": status == 0, "error": error}))
 
 
-TASKS: Mapping[str, Callable[..., None]] = {
-    "trial": run_trial,
-    "quantize": quantize,
-}
+TASKS: Mapping[str, Callable[..., None]] = {"trial": run_trial, "quantize": quantize}
 
 if __name__ == "__main__":
     TASKS[sys.argv[1]](*sys.argv[2:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import pytest
 from fuzz import bases
@@ -19,18 +18,18 @@ SOUND = bytes(bases.sound("charsmap").kv["tokenizer.ggml.precompiled_charsmap"][
 ROOT = 256
 
 
-def table(nodes: dict[int, int], texts: bytes = b"x\0", size: int = 1024) -> bytes:
+def table(nodes, texts=b"x\0", size=1024):
     found = [nodes.get(i, 0) for i in range(size)]
     return struct.pack("<I", 4 * size) + struct.pack(f"<{size}I", *found) + texts
 
 
-def step(at: int, byte: int, to: int, *, ends: bool = False) -> dict[int, int]:
+def step(at, byte, to, *, ends=False):
     """The node that a byte leads to, with the place of its own children."""
     node = at ^ byte
     return {node: byte | (node ^ to) << 10 | (256 if ends else 0)}
 
 
-def test_a_sound_table() -> None:
+def test_a_sound_table():
     """As SentencePiece makes them."""
     assert fault_of(SOUND) == ""
     assert fault_of(table({0: ROOT << 10})) == ""
@@ -53,14 +52,14 @@ def test_a_sound_table() -> None:
         (bytes(2 << 20), "larger"),
     ],
 )
-def test_tables_that_llama_cpp_ends_the_process_for(bad: bytes, named: str) -> None:
+def test_tables_that_llama_cpp_ends_the_process_for(bad, named):
     assert named in fault_of(bad) if named else fault_of(bad) == ""
 
 
-def _walk(nodes: list[int], texts: bytes, text: bytes) -> None:
+def _walk(nodes, texts, text):
     """As llama.cpp does from one place of a text; IndexError where it throws."""
 
-    def base(node: int) -> int:
+    def base(node):
         return nodes[node] >> 10 << ((nodes[node] & 1 << 9) >> 6)
 
     at = base(0)
@@ -84,7 +83,7 @@ def _walk(nodes: list[int], texts: bytes, text: bytes) -> None:
     ),
     st.lists(st.binary(max_size=6) | st.text("abcd", max_size=6).map(str.encode), max_size=8),
 )
-def test_what_is_let_through_can_be_walked(nodes: dict[int, int], found: list[bytes]) -> None:
+def test_what_is_let_through_can_be_walked(nodes, found):
     made = table({0: ROOT << 10, **nodes}, size=512)
     if not fault_of(made):
         for text in found:
@@ -92,7 +91,7 @@ def test_what_is_let_through_can_be_walked(nodes: dict[int, int], found: list[by
 
 
 @pytest.mark.parametrize("entry", [(U8, list(SOUND[:-5])), (STR, ["x"])])
-def test_a_file_with_such_a_table_is_refused(entry: object, tmp_path: Path) -> None:
+def test_a_file_with_such_a_table_is_refused(entry, tmp_path):
     """By its header, whatever tokenizer it names."""
     made = bases.sound("charsmap")
     made.kv["tokenizer.ggml.precompiled_charsmap"] = (ARR, entry)

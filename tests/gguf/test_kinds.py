@@ -29,7 +29,7 @@ from pyspec.llama.speculative import SpeculativeLlama
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def write(path: Path, arch: str, *tensors: str, kind: str = "", heads: int = 0) -> Path:
+def write(path, arch, *tensors, kind="", heads=0):
     """A file of an architecture with tensors of these names, which is all that tells kinds apart."""
     writer = gguf.GGUFWriter(path, arch)
     writer.add_block_count(3)
@@ -55,16 +55,15 @@ KINDS = {
 }
 
 
-def test_all_kinds_are_tried() -> None:
+def test_all_kinds_are_tried():
     assert set(KINDS) == set(PURPOSES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_known_and_refused(tmp_path: Path, kind: str) -> None:
+def test_it_is_known_and_refused(tmp_path, kind):
     arch, tensors, options = KINDS[kind]
     path = write(tmp_path / "file.gguf", arch, *tensors, **options)
     facts = facts_of(path)
-    assert facts is not None
     assert facts.kind == kind
     with pytest.raises(UnsupportedModel, match=r"file\.gguf") as caught:
         refuse_other_kinds(path)
@@ -72,28 +71,27 @@ def test_it_is_known_and_refused(tmp_path: Path, kind: str) -> None:
     assert caught.value.hint
 
 
-def test_a_model_with_its_head_inside_is_a_model(tmp_path: Path) -> None:
+def test_a_model_with_its_head_inside_is_a_model(tmp_path):
     path = tiny.write(tmp_path / "whole.gguf", arch="qwen35", n_heads=1)
     facts = facts_of(path)
-    assert facts is not None
     assert (facts.kind, facts.heads) == ("model", 1)
 
 
 @pytest.mark.parametrize("arch", sorted(NO_GRAPH))
-def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path: Path, arch: str) -> None:
+def test_heads_that_llama_cpp_cannot_run_are_said(tmp_path, arch):
     path = write(tmp_path / "m.gguf", arch, "blk.0.attn_q.weight", HEAD, heads=1)
     assert not has_head(path)
     assert unused_heads(path).endswith(f"no graph for it in {arch} models")
 
 
-def test_a_head_of_several_streams_is_said(tmp_path: Path) -> None:
+def test_a_head_of_several_streams_is_said(tmp_path):
     """DeepSeek V4's states are wider than what the head is given."""
     path = write(tmp_path / "m.gguf", "deepseek4", "blk.0.attn_q.weight", HEAD, heads=1)
     assert not has_head(path)
     assert "states of several streams" in unused_heads(path)
 
 
-def test_several_heads_where_one_is_known_are_said(tmp_path: Path) -> None:
+def test_several_heads_where_one_is_known_are_said(tmp_path):
     """llama.cpp would end the process."""
     both = "blk.1.nextn.eh_proj.weight", HEAD
     path = write(tmp_path / "m.gguf", "glm4moe", "blk.0.attn_q.weight", *both, heads=2)
@@ -101,7 +99,7 @@ def test_several_heads_where_one_is_known_are_said(tmp_path: Path) -> None:
     assert "heads (MTP) stay unused" in unused_heads(path)
 
 
-def test_a_head_beside_a_memory_that_stays_is_not_loaded(tmp_path: Path) -> None:
+def test_a_head_beside_a_memory_that_stays_is_not_loaded(tmp_path):
     """Qwen3-Next: llama.cpp has a graph for its head, and keeps no states to go back to."""
     path = write(tmp_path / "m.gguf", "qwen3next", "blk.0.attn_q.weight", HEAD, heads=1)
     assert not has_head(path)
@@ -110,7 +108,7 @@ def test_a_head_beside_a_memory_that_stays_is_not_loaded(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["mtp", "gemma4-assistant", "mmproj", "lora"])
-def test_auto_does_not_take_it(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_does_not_take_it(tmp_path, kind, monkeypatch):
     """Whatever its name says; asked for, it is refused by name."""
     monkeypatch.setenv("HOME", str(tmp_path))
     target = tiny.write(tmp_path / "target.gguf", n_layer=8)
@@ -121,9 +119,7 @@ def test_auto_does_not_take_it(tmp_path: Path, kind: str, monkeypatch: pytest.Mo
         SpeculativeLlama(str(target), draft=str(path), n_ctx=64, verbose=False, trust=True)
 
 
-def test_a_draft_beside_the_model_is_taken_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_beside_the_model_is_taken_first(tmp_path, monkeypatch):
     """A file of its folder whose name says so, before smaller ones elsewhere; others of the folder are left alone."""
     monkeypatch.setenv("HOME", str(tmp_path))
     target = tiny.write(tmp_path / "target-8b.gguf", n_layer=12)
@@ -147,14 +143,14 @@ SAYS = {
 """What the page says of each architecture with next-token heads."""
 
 
-def test_the_page_has_every_architecture_with_heads() -> None:
+def test_the_page_has_every_architecture_with_heads():
     """With what the engine does about it."""
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert dict(rows) == SAYS
 
 
 @pytest.mark.parametrize("arch", sorted(ONE_HEAD | CHAINED_HEADS))
-def test_what_runs_is_what_the_page_says(arch: str, tmp_path: Path) -> None:
+def test_what_runs_is_what_the_page_says(arch, tmp_path):
     """Nothing is said of heads that run."""
     path = write(tmp_path / "model.gguf", arch, "blk.0.attn_norm.weight", HEAD, heads=1)
     runs = SAYS[arch].startswith("runs")

@@ -25,38 +25,32 @@ from pyspec.gguf.reader import GGML_TYPES, Array, parse_header
 Change = Callable[[Gguf], None]
 
 
-def put(**fields: object) -> Change:
-    """A change that sets fields of the file."""
-
-    def change(g: Gguf) -> None:
+def put(**fields):
+    def change(g):
         for name, content in fields.items():
             setattr(g, name, content)
 
     return change
 
 
-def kv(key: str, kind: int, content: object) -> Change:
-    """A change that sets one metadata entry."""
-
-    def change(g: Gguf) -> None:
+def kv(key, kind, content):
+    def change(g):
         g.kv[key] = (kind, content)
 
     return change
 
 
-def raw_kv(raw: bytes) -> Change:
-    """A change that appends one metadata entry as raw bytes and counts it."""
-
-    def change(g: Gguf) -> None:
+def raw_kv(raw):
+    def change(g):
         g.extra_kv, g.n_kv = raw, len(g.kv) + 1
 
     return change
 
 
-def tensor(**fields: object) -> Change:
+def tensor(**fields):
     """A change that sets fields of the second tensor (output_norm.weight, 32 values)."""
 
-    def change(g: Gguf) -> None:
+    def change(g):
         for name, content in fields.items():
             setattr(g.tensors[1], name, content)
 
@@ -120,7 +114,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
 }
 
 
-def broken(folder: Path, change: Change) -> Path:
+def broken(folder, change):
     made = tiny_llama()
     change(made)
     path = folder / "broken.gguf"
@@ -139,7 +133,7 @@ def broken(folder: Path, change: Change) -> Path:
         (b"ordinary words, nothing else", "begins with b'ordi'"),
     ],
 )  # fmt: skip
-def test_another_file_under_a_models_name_is_named(tmp_path: Path, head: bytes, named: str) -> None:
+def test_another_file_under_a_models_name_is_named(tmp_path, head, named):
     """As a clone without git-lfs or a browser leaves it; what to do is behind it."""
     path = tmp_path / "model.gguf"
     path.write_bytes(head)
@@ -148,8 +142,7 @@ def test_another_file_under_a_models_name_is_named(tmp_path: Path, head: bytes, 
 
 
 @pytest.mark.parametrize(("change", "named"), BROKEN.values(), ids=BROKEN)
-def test_broken_header_is_refused_by_name(change: Change, named: str, tmp_path: Path) -> None:
-    """Each planted fault gives ModelInvalid with the fault and the file in one sentence."""
+def test_broken_header_is_refused_by_name(change, named, tmp_path):
     with pytest.raises(ModelInvalid, match=named) as caught:
         read_header(broken(tmp_path, change))
     assert "broken.gguf" in str(caught.value)
@@ -157,8 +150,7 @@ def test_broken_header_is_refused_by_name(change: Change, named: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", [k for k in BROKEN if "2^" in k])
-def test_huge_claims_cost_no_memory(name: str, tmp_path: Path) -> None:
-    """A claim of 2^40 things is refused before anything is allocated for it."""
+def test_huge_claims_cost_no_memory(name, tmp_path):
     path = broken(tmp_path, BROKEN[name][0])
     tracemalloc.start()
     with pytest.raises(ModelInvalid):
@@ -172,9 +164,7 @@ def test_huge_claims_cost_no_memory(name: str, tmp_path: Path) -> None:
     ("element", "count", "named"),
     [(U64, 2**27, "64 MiB"), (STR, 2**26, "64 MiB"), (STR, 2**21, "64 MiB")],
 )
-def test_header_cap_holds_in_large_sparse_files(
-    element: int, count: int, named: str, tmp_path: Path
-) -> None:
+def test_header_cap_holds_in_large_sparse_files(element, count, named, tmp_path):
     """A file that is truly large may still not have a header above 64 MiB, nor cost its size."""
     path = broken(tmp_path, raw_kv(string("x") + U(ARR) + U(element) + Q(count)))
     if count == 2**21:  # believable: few enough, but each as long as a string may be
@@ -193,8 +183,7 @@ def test_header_cap_holds_in_large_sparse_files(
 
 
 @pytest.mark.parametrize("cut", range(64))
-def test_truncated_file_is_refused(cut: int, tmp_path: Path, tiny_bytes: bytes) -> None:
-    """A file cut at any of 64 points is refused, and past the header the tensor is named."""
+def test_truncated_file_is_refused(cut, tmp_path, tiny_bytes):
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_bytes[: len(tiny_bytes) * cut // 64])
     data = parse_header_of(tiny_bytes, tmp_path).data_offset
@@ -203,14 +192,13 @@ def test_truncated_file_is_refused(cut: int, tmp_path: Path, tiny_bytes: bytes) 
         read_header(path)
 
 
-def parse_header_of(raw: bytes, folder: Path):  # type: ignore[no-untyped-def]
+def parse_header_of(raw, folder):
     whole = folder / "whole.gguf"
     whole.write_bytes(raw)
     return parse_header(whole)
 
 
-def test_last_byte_counts(tmp_path: Path, tiny_bytes: bytes) -> None:
-    """A file that lacks one byte is refused with a hint how to get it again."""
+def test_last_byte_counts(tmp_path, tiny_bytes):
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_bytes[:-1])
     with pytest.raises(ModelInvalid, match=r"file ends before tensor 'blk.0.ffn_norm.*models pull"):
@@ -218,38 +206,32 @@ def test_last_byte_counts(tmp_path: Path, tiny_bytes: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"GGUF", b"\0" * 100, os.urandom(4096)])
-def test_files_that_are_no_gguf(raw: bytes, tmp_path: Path) -> None:
-    """Empty, four bytes, zeros and noise are all called what they are."""
+def test_files_that_are_no_gguf(raw, tmp_path):
     path = tmp_path / "x.gguf"
     path.write_bytes(raw)
     with pytest.raises(ModelInvalid, match="not a GGUF v2/v3 file"):
         read_header(path)
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    """A path that does not exist is ModelNotFound."""
+def test_missing_file(tmp_path):
     with pytest.raises(ModelNotFound, match="absent"):
         read_header(tmp_path / "absent.gguf")
 
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("name", ["a\0b", "tiny.gguf/inside", "x" * 5000])
-def test_impossible_paths(name: str, tmp_path: Path) -> None:
-    """NUL bytes, a file used as folder and endless names are ModelErrors too."""
+def test_impossible_paths(name, tmp_path):
     with pytest.raises(ModelError):
         read_header(tmp_path / name)
 
 
-def test_directory(tmp_path: Path) -> None:
-    """A directory is ModelUnreadable, and is called a folder."""
+def test_directory(tmp_path):
     with pytest.raises(ModelUnreadable, match="is a folder"):
         read_header(tmp_path)
 
 
-def test_unreadable_file(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No permission is ModelUnreadable with the system's reason."""
-
-    def refuse(*_: object) -> int:
+def test_unreadable_file(tiny, monkeypatch):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
@@ -257,13 +239,13 @@ def test_unreadable_file(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_header(tiny)
 
 
-def test_fifo_is_refused_at_once(tmp_path: Path) -> None:
+def test_fifo_is_refused_at_once(tmp_path):
     """A FIFO without a writer is refused, where opening it would wait for ever."""
     path = tmp_path / "fifo.gguf"
     os.mkfifo(path)
     caught: list[BaseException] = []
 
-    def read() -> None:
+    def read():
         try:
             read_header(path)
         except ModelUnreadable as error:
@@ -275,8 +257,7 @@ def test_fifo_is_refused_at_once(tmp_path: Path) -> None:
     assert len(caught) == 1
 
 
-def test_device_and_socket(tmp_path: Path) -> None:
-    """A device that never ends and a socket are refused by their kind."""
+def test_device_and_socket(tmp_path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -285,8 +266,7 @@ def test_device_and_socket(tmp_path: Path) -> None:
                 read_header(special)
 
 
-def test_valid_file_is_read(tiny: Path) -> None:
-    """A good file gives its metadata, tensors and offsets as they were written."""
+def test_valid_file_is_read(tiny):
     header = read_header(tiny)
     assert (header.version, header.architecture, header.vocab_size) == (3, "llama", 263)
     assert header.metadata["llama.block_count"] == 1
@@ -298,27 +278,23 @@ def test_valid_file_is_read(tiny: Path) -> None:
     assert last.offset + last.nbytes == tiny.stat().st_size
 
 
-def test_arrays_are_read_on_demand(tiny: Path) -> None:
-    """`array` gives strings as bytes and numbers as numpy values."""
+def test_arrays_are_read_on_demand(tiny):
     header = read_header(tiny)
     assert isinstance(header.metadata["tokenizer.ggml.tokens"], Array)
     assert list(header.array("tokenizer.ggml.tokens"))[:3] == [b"<unk>", b"<s>", b"</s>"]
     assert list(header.array("tokenizer.ggml.token_type"))[:4] == [2, 3, 3, 6]
 
 
-def test_array_of_a_scalar_is_a_key_error(tiny: Path) -> None:
-    """Asking for an array where there is a number is a KeyError."""
+def test_array_of_a_scalar_is_a_key_error(tiny):
     with pytest.raises(KeyError):
         read_header(tiny).array("llama.block_count")
 
 
-def test_version_2_is_read(tmp_path: Path) -> None:
-    """Version 2 has the same layout and is accepted."""
+def test_version_2_is_read(tmp_path):
     assert read_header(broken(tmp_path, put(version=2))).version == 2
 
 
-def test_alignment_is_honoured(tmp_path: Path) -> None:
-    """Another alignment moves the data and the file is still read whole."""
+def test_alignment_is_honoured(tmp_path):
     made = tiny_llama()
     made.kv["general.alignment"], made.alignment = (U32, 4096), 4096
     path = tmp_path / "aligned.gguf"
@@ -326,8 +302,7 @@ def test_alignment_is_honoured(tmp_path: Path) -> None:
     assert read_header(path).data_offset % 4096 == 0
 
 
-def test_strings_across_the_window_are_read(tmp_path: Path) -> None:
-    """A vocabulary larger than the reader's window comes out string by string as it went in."""
+def test_strings_across_the_window_are_read(tmp_path):
     words = [b"w%d-" % i + b"x" * (i % 700) for i in range(6000)]
     made = tiny_llama()
     made.kv = {"general.architecture": (STR, "t"), "words": (ARR, (STR, words)), "n": (U32, 7)}
@@ -338,16 +313,14 @@ def test_strings_across_the_window_are_read(tmp_path: Path) -> None:
     assert header.metadata["n"] == 7
 
 
-def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
-    """A tensor name with escape codes cannot steer the terminal through the message."""
+def test_control_characters_of_names_are_escaped(tmp_path):
     path = broken(tmp_path, tensor(name="\x1b[2Jx", type=77))
     with pytest.raises(ModelInvalid) as caught:
         read_header(path)
     assert "\x1b" not in str(caught.value)
 
 
-def test_block_sizes_equal_llama_cpps() -> None:
-    """Every type's block is that of the ggml library which is installed."""
+def test_block_sizes_equal_llama_cpps():
     lib = lc._lib
     size, block = lib.ggml_type_size, lib.ggml_blck_size
     size.restype, block.restype = ctypes.c_size_t, ctypes.c_int64
@@ -361,10 +334,7 @@ EDITS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size
 
 @settings(max_examples=300)
 @given(edits=EDITS, cut=st.floats(0, 1))
-def test_fuzzed_header_raises_only_model_errors(
-    edits: list[tuple[float, bytes]], cut: float, tmp_path: Path, tiny_bytes: bytes
-) -> None:
-    """Random edits and cuts of a good file are accepted or refused; nothing else is raised."""
+def test_fuzzed_header_raises_only_model_errors(edits, cut, tmp_path, tiny_bytes):
     raw = bytearray(tiny_bytes)
     head = 9000  # past here is only tensor data
     for where, new in edits:
@@ -379,7 +349,7 @@ def test_fuzzed_header_raises_only_model_errors(
     assert all(t.offset + t.nbytes <= header.file_size for t in header.tensors)
 
 
-def test_zero_size_tensors_are_no_overlap(tmp_path: Path) -> None:
+def test_zero_size_tensors_are_no_overlap(tmp_path):
     """A tensor without elements may share its offset with the next."""
     made = tiny_llama()
     made.tensors.insert(1, Tensor("empty", (0, 4)))
@@ -388,7 +358,7 @@ def test_zero_size_tensors_are_no_overlap(tmp_path: Path) -> None:
     assert read_header(path).tensors[1].nbytes == 0
 
 
-def test_a_quantised_tensor_without_dimensions_is_refused(tmp_path: Path) -> None:
+def test_a_quantised_tensor_without_dimensions_is_refused(tmp_path):
     """One number is no multiple of a block; found by random edits."""
     made = tiny_llama()
     made.tensors.insert(1, Tensor("scalar", (), type=8))  # Q8_0

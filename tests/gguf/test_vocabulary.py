@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -16,12 +15,12 @@ from pyspec.engine.models import check_vocabulary
 from pyspec.errors import DraftMismatch
 from pyspec.gguf.header import facts_of
 from pyspec.gguf.reader import parse_header
-from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE, VocabularyHash, read_vocabulary
+from pyspec.gguf.vocabulary import FIRST_COMPARED, MAX_DIFFERENCE, read_vocabulary
 
 MANY = [*tiny.TOKENS, *(f"<{i}>" for i in range(300))]
 
 
-def changed(at: int) -> list[str]:
+def changed(at):
     return [*MANY[:at], "other", *MANY[at + 1 :]]
 
 
@@ -51,7 +50,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("what", PAIRS)
-def test_pairs(tmp_path: Path, what: str) -> None:
+def test_pairs(tmp_path, what):
     """Files and loaded models are judged alike, whichever of them drafts."""
     *sides, fits = PAIRS[what]
     files = [
@@ -59,10 +58,6 @@ def test_pairs(tmp_path: Path, what: str) -> None:
         for i, side in enumerate(sides)
     ]
     one, two = (facts_of(file) for file in files)
-    assert one is not None
-    assert two is not None
-    assert one.vocabulary is not None
-    assert two.vocabulary is not None
     loaded = [llama_cpp.Llama(str(file), vocab_only=True, verbose=False) for file in files]
     for target, draft in (loaded, loaded[::-1]):
         if fits:
@@ -73,7 +68,7 @@ def test_pairs(tmp_path: Path, what: str) -> None:
     assert one.vocabulary.fits(two.vocabulary) == two.vocabulary.fits(one.vocabulary) == fits
 
 
-def test_what_differs_is_said_as_text(tmp_path: Path) -> None:
+def test_what_differs_is_said_as_text(tmp_path):
     files = [
         tiny.write(tmp_path / f"{i}.gguf", n_layer=1, tokens=tokens)
         for i, tokens in enumerate((MANY, changed(7)))
@@ -84,31 +79,27 @@ def test_what_differs_is_said_as_text(tmp_path: Path) -> None:
     assert f"token 7: {changed(7)[7]!r}, not {MANY[7]!r}" in str(caught.value)
 
 
-def test_another_type_of_tokenizer(tmp_path: Path) -> None:
+def test_another_type_of_tokenizer(tmp_path):
     """Equal texts mean other tokens there."""
     files = [
         tiny.write_vocabulary(tmp_path / f"{model}.gguf", None, [], model=model)
         for model in ("gpt2", "llama")
     ]
     one, two = (read_vocabulary(parse_header(file)) for file in files)
-    assert one is not None
-    assert two is not None
     assert not one.fits(two)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def made(tmp_path_factory):
     """A vocabulary of so many tokens with one of them changed, read from a file of its own."""
     folder = tmp_path_factory.mktemp("vocabularies")
 
-    def read(size: int, odd: int) -> VocabularyHash:
+    def read(size, odd):
         path = folder / f"{size}-{odd}.gguf"
         if not path.exists():
             words = [f"word{i}" if i != odd else "odd" for i in range(size)]
             tiny.write_tokens(path, words)
-        found = read_vocabulary(parse_header(path))
-        assert found is not None
-        return found
+        return read_vocabulary(parse_header(path))
 
     return read
 
@@ -116,16 +107,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @given(
     size=st.integers(100, 700), more=st.integers(-140, 140), odd=st.integers(0, 700),
 )  # fmt: skip
-def test_hashes_say_what_comparing_each_token_says(
-    made: Any, size: int, more: int, odd: int
-) -> None:
+def test_hashes_say_what_comparing_each_token_says(made, size, more, odd):
     other = max(6, size + more)
     equal = odd < FIRST_COMPARED or odd >= min(size, other)
     fits = abs(size - other) <= MAX_DIFFERENCE and equal
     assert made(size, -1).fits(made(other, odd)) == fits
 
 
-def test_more_kinds_than_tokens(tmp_path: Path) -> None:
+def test_more_kinds_than_tokens(tmp_path):
     """What llama.cpp does not read of a list is no token."""
     file = tiny_llama()
     _, (of, kinds) = file.kv["tokenizer.ggml.token_type"]
@@ -133,6 +122,4 @@ def test_more_kinds_than_tokens(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(file.build())
     facts = facts_of(path)
-    assert facts is not None
-    assert facts.vocabulary is not None
     assert [i for i, _ in facts.vocabulary.marks] == [1, 2]
