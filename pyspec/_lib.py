@@ -125,10 +125,7 @@ def _check_layout(library: Any) -> None:
 
 
 _CPP_NAMES = {
-    f"llama_{name}": (
-        f"llama_{name}",
-        f"_Z{len(name) + 6}llama_{name}{itanium}",
-    )
+    f"llama_{name}": (f"llama_{name}", f"_Z{len(name) + 6}llama_{name}{itanium}")
     for name, itanium in (
         ("set_embeddings_layer_inp", "P13llama_contextjb"),
         ("get_embeddings_layer_inp", "P13llama_contextj"),

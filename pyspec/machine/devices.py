@@ -25,7 +25,6 @@ _KINDS = ("CPU", "GPU", "integrated GPU", "accelerator")
 _SPARE, _SPARE_SHARE = 1 << 30, 0.1
 # bytes to leave free on a device for kernels' own buffers and other programs, at most this share of its memory
 
-_LAYERED = ("GPU", "integrated GPU", "RPC")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 
 
@@ -46,7 +45,7 @@ class Device:
     @property
     def takes_layers(self) -> bool:
         """Whether llama.cpp can put layers there; an accelerator only speeds up those on the CPU."""
-        return self.kind in _LAYERED
+        return self.kind in ("GPU", "integrated GPU", "RPC")
 
     def __str__(self) -> str:
         memory = f", {self.free / 1e9:.1f} of {self.total / 1e9:.1f} GB free" if self.total else ""
@@ -64,23 +63,22 @@ def _ggml(name: str, restype: Any, *argtypes: Any) -> Any:
 def devices() -> list[Device]:
     """Return all devices of this build, including the CPU, with their free memory."""
     size, text, pointer = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
-    get = _ggml("ggml_backend_dev_get", pointer, size)
     found = []
     for index in range(_ggml("ggml_backend_dev_count", size)()):
-        device = get(index)
+        device = _ggml("ggml_backend_dev_get", pointer, size)(index)
         free, total = size(), size()
         _ggml("ggml_backend_dev_memory", None, pointer, *[ctypes.POINTER(size)] * 2)(
             device, ctypes.byref(free), ctypes.byref(total)
         )
         registry = _ggml("ggml_backend_dev_backend_reg", pointer, pointer)(device)
-        family = _ggml("ggml_backend_reg_name", text, pointer)(registry)
         number = _ggml("ggml_backend_dev_type", ctypes.c_int, pointer)(device)
         kind = _KINDS[number] if 0 <= number < len(_KINDS) else "other"
+        if _ggml("ggml_backend_reg_name", text, pointer)(registry) == b"RPC":
+            kind = "RPC"
         name, description = (
             _ggml(f"ggml_backend_dev_{what}", text, pointer)(device).decode("utf-8", "replace").strip()
             for what in ("name", "description")
         )  # fmt: skip
-        kind = "RPC" if family == b"RPC" else kind
         found.append(Device(name, description, kind, free.value, total.value, device))
     return found
 
@@ -170,9 +168,6 @@ def missed_card_once() -> str:
     return sentence
 
 
-# -- how many layers ---------------------------------------------------------------------------------------------------
-
-
 def room_on(device: Device) -> int:
     """Return how many bytes may be used; 0 if the device does not say what is free."""
     return int(device.free - min(_SPARE, _SPARE_SHARE * device.total))
@@ -203,9 +198,8 @@ def _reach(server: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OptionError(
-            f"no RPC server answers at {server}: {reason}", "start it first"
-        ) from None
+        what = f"no RPC server answers at {server}: {reason}"
+        raise OptionError(what, "start it first") from None
 
 
 @cache
@@ -215,21 +209,9 @@ def _add_server(server: str) -> None:
     llama_cpp.llama_backend_init()
     found = add_server(llama_cpp, server)
     if found is None:
-        raise OptionError(
-            "this llama-cpp-python has no RPC",
-            f"reinstall it: {reinstall('RPC')}",
-        )
+        raise OptionError("this llama-cpp-python has no RPC", f"reinstall it: {reinstall('RPC')}")
     if not found:
         raise OptionError(f"the RPC server at {server} has no devices", "start it with one")
-    _SERVERS.append(server)
-
-
-_SERVERS: list[str] = []
-
-
-def rpc_servers() -> tuple[str, ...]:
-    """Return the RPC servers added to this process, in llama.cpp's order."""
-    return tuple(_SERVERS)
 
 
 # -- builds of llama-cpp-python ----------------------------------------------------------------------------------------

@@ -33,9 +33,8 @@ def utf8(data: bytes, name: str) -> str:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputEncoding(
-            f"{name} is not UTF-8 at byte {error.start}, line {line}", "convert it first"
-        ) from None
+        what = f"{name} is not UTF-8 at byte {error.start}, line {line}"
+        raise InputEncoding(what, "convert it first") from None
 
 
 def show(text: str | bytes, limit: int = 80) -> str:
@@ -113,10 +112,6 @@ def size_of(path: Path) -> int:
 # -- atomic writes -----------------------------------------------------------------------------------------------------
 
 
-_PREFIX = 32
-"""Characters of a name to repeat in its temporary file's name, which would be too long with all of them."""
-
-
 def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) -> None:
     """Write a temporary file in the same folder, and rename it once it is complete and on the disk.
 
@@ -129,7 +124,8 @@ def write_whole(path: Path, chunks: Iterable[bytes], *, replace: bool = True) ->
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     import tempfile  # noqa: PLC0415 - it and hashlib take 5 ms, and a question to a server needs neither
 
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:_PREFIX]}.", dir=path.parent)
+    prefix = f".{path.name[:32]}."  # all of a long name would be too long with what follows
+    handle, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
             for chunk in chunks:
@@ -192,10 +188,8 @@ def make_dir(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FetchError(
-            f"cannot create the cache folder {path}: {error.strerror}",
-            "set PYSPEC_CACHE to a writable folder",
-        ) from error
+        what = f"cannot create the cache folder {path}: {error.strerror}"
+        raise FetchError(what, "set PYSPEC_CACHE to a writable folder") from error
     return path
 
 
@@ -218,16 +212,13 @@ def file_lock(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator
         except Timeout:
             if on_wait is not None:
                 on_wait()
-            lock.acquire(poll_interval=_POLL_SECONDS)
+            lock.acquire(poll_interval=0.1)
     except OSError as error:
         raise FetchError(f"cannot write to the cache at {path}: {error.strerror}") from error
     try:
         yield
     finally:
         lock.release()
-
-
-_POLL_SECONDS = 0.1
 
 
 # -- JSON of ours ------------------------------------------------------------------------------------------------------
@@ -263,9 +254,6 @@ def tell_damage(path: Path, reason: str) -> None:
 
 
 # -- facts of files ----------------------------------------------------------------------------------------------------
-
-
-_CHUNK = 1 << 20
 
 
 class Stamp(NamedTuple):
@@ -325,7 +313,7 @@ def remember_json(kind: str, of: Stamp, fact: object) -> None:
 
 
 class Record(msgspec.Struct):
-    """A fact as kept. sum: None in records of version 0.2 and earlier."""
+    """A fact as kept. sum: None in records of version 0.1."""
 
     stamp: Stamp
     fact: str
@@ -378,7 +366,7 @@ def _hash(path: Path) -> str:
     digest = hashlib.sha256()
     with open_regular(path) as file:
         try:
-            while chunk := file.read(_CHUNK):
+            while chunk := file.read(1 << 20):
                 digest.update(chunk)
         except OSError as error:
             name = show(str(path), 300)

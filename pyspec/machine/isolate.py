@@ -1,6 +1,6 @@
 """Runs tasks that could crash or hang a process in child processes: one task each, with a time limit, and a reason if it fails.
 
-The child's code is `_child.py`, which limits its own memory. The child of `pyspec.text.render` takes many requests instead.
+The child's code is `_child.py`, which limits its own memory.
 """
 
 from __future__ import annotations
@@ -21,25 +21,21 @@ from typing import IO
 
 _SCRIPT = Path(__file__).with_name("_child.py")
 
-# The child gets the parent's current import path, so that it never imports files of the working directory.
-_START = (
-    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-)
 # The child ends when its stdin closes, even if the parent was killed: a thread watches it, which C code does not block.
-_WATCH = (
+# It gets the parent's current import path, so that it never imports files of the working directory.
+_START = (
     "import os, stat, _thread; stat.S_ISFIFO(os.fstat(0).st_mode) and "
     "_thread.start_new_thread(lambda: (os.read(0, 1), os._exit(1)), ()); "
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 _ENV = {
     "GGML_NO_BACKTRACE": "1",  # else an abort starts a debugger
     "PYTHONFAULTHANDLER": "0",
 }
-_NO_GPU = {  # for work on the CPU, starting a GPU only costs time
-    "CUDA_VISIBLE_DEVICES": "",
-    "HIP_VISIBLE_DEVICES": "",
-    "GGML_VK_VISIBLE_DEVICES": "",
-}
+_NO_GPU = dict.fromkeys(
+    ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"), ""
+)  # for work on the CPU, starting a GPU only costs time
 
 
 @dataclass(frozen=True)
@@ -64,29 +60,10 @@ class ChildExit:
         if self.signal == signal.SIGPROF:
             return "llama.cpp did not finish"
         if self.signal is not None:
-            return f"llama.cpp ended the process with {_signal_name(self.signal)}"
+            names = {int(each): each.name for each in signal.Signals}
+            name = names.get(self.signal, f"signal {self.signal}")
+            return f"llama.cpp ended the process with {name}"
         return self.error
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def command_of(task: str, script: Path | None = None, *, watching: bool = False) -> list[str]:
-    """Return the command for a task of `_child.py`, or of another script, with this process's import path.
-
-    watching: the child ends when its stdin, a pipe, closes; it cannot read from it.
-    """
-    path = json.dumps([p or str(Path.cwd()) for p in sys.path])
-    start = _WATCH + _START if watching else _START
-    return [sys.executable, "-c", start, path, str(script or _SCRIPT), task]
-
-
-def environment_of(*, gpu: bool) -> dict[str, str]:
-    return {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
 
 
 def run_child(
@@ -104,15 +81,12 @@ def run_child(
     is interrupted; it sees no GPU unless `gpu`.
     """
     deadline = None if timeout is None else monotonic() + timeout
+    path = json.dumps([p or str(Path.cwd()) for p in sys.path])
+    command = [sys.executable, "-c", _START, path, str(script or _SCRIPT), task, *arguments]
+    pipe, env = subprocess.PIPE, {**os.environ, **_ENV, **({} if gpu else _NO_GPU)}
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [*command_of(task, script, watching=True), *arguments],
-            stdin=subprocess.PIPE,  # the child ends with it, even if this process is killed
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment_of(gpu=gpu),
-        ) as child,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, env=env) as child,
     ):
         try:
             last = _read_lines(child.stdout, deadline, on_line)

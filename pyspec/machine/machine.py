@@ -29,7 +29,6 @@ from pyspec.machine.files import Stamp, recall, remember
 
 log = logging.getLogger("pyspec")
 
-_KIND = "extra buffers"
 _session: dict[str, bool] = {}  # avoids a second try if the cache is read-only
 
 
@@ -83,7 +82,7 @@ def extra_buffers_known(option: str) -> bool | None:
     if option != "auto":
         return option == "on"
     here = this_machine()
-    if here.realpath not in _session and (fact := recall(_KIND, here)) in ("on", "off"):
+    if here.realpath not in _session and (fact := recall("extra buffers", here)) in ("on", "off"):
         _session[here.realpath] = fact == "on"
     return _session.get(here.realpath)
 
@@ -92,7 +91,7 @@ def remember_extra_buffers(works: bool) -> None:
     """Remember for all files whether extra buffers work with this build on this machine."""
     here = this_machine()
     _session[here.realpath] = works
-    remember(_KIND, here, "on" if works else "off")
+    remember("extra buffers", here, "on" if works else "off")
     if not works:
         log.warning(
             "llama.cpp crashes on this processor with extra weight buffers (AMX, repacking), so models are loaded "
@@ -203,7 +202,7 @@ _TICK_S = 0.01
 
 
 class Watch:
-    """Measures the CPU time of other programs since its creation. processors: how many are watched.
+    """Measures how much CPU time other programs have used since its creation. processors: how many are watched.
 
     near: watch only the processors this process may use, measure since the last call, and count its children as others.
     """
@@ -243,14 +242,9 @@ def is_quiet() -> bool:
 
 def _all_s(only: frozenset[int]) -> float:
     """Return the seconds that all processors have worked, or only these."""
-    each = psutil.cpu_times(percpu=True)
-    return sum(_worked_s(times) for i, times in enumerate(each) if i in only or not only)
-
-
-def _worked_s(times: object) -> float:
-    """Return the seconds that a processor has worked; not every system distinguishes all kinds of work."""
-    kinds = ("user", "nice", "system", "irq", "softirq")
-    return sum(getattr(times, kind, 0.0) for kind in kinds)
+    kinds = ("user", "nice", "system", "irq", "softirq")  # not every system tells all of them
+    each = [t for i, t in enumerate(psutil.cpu_times(percpu=True)) if i in only or not only]
+    return sum(getattr(times, kind, 0.0) for times in each for kind in kinds)
 
 
 def _own_s() -> float:

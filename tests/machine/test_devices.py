@@ -26,34 +26,45 @@ from pyspec.machine.devices import (
 from pyspec.machine.machine import machine_memory
 
 
-def device(name: str, kind: str) -> Device:
-    """One with 8 GB."""
+def device(name, kind):
     return Device(name, "a card", kind, 8 << 30, 8 << 30, 0)
 
 
-def test_lists_of_names() -> None:
+@pytest.fixture
+def has(monkeypatch):
+    """Sets which devices llama.cpp has, by name and kind, and which makers' cards the machine has."""
+
+    def set_(*devices, cards=()):
+        found = [device(name, kind) for name, kind in devices]
+        monkeypatch.setattr(module, "devices", lambda: found)
+        monkeypatch.setattr(module, "cards", lambda: list(cards))
+
+    return set_
+
+
+CPU = "CPU", "CPU"
+
+
+def test_lists_of_names():
     assert parse_devices("CUDA0, CUDA1") == parse_devices(["CUDA0", "CUDA1"]) == ("CUDA0", "CUDA1")
     assert parse_devices(None) == parse_devices("") == ()
 
 
-def test_layers_without_a_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_without_a_device_are_refused(has):
     """The sentence says what to install; an accelerator takes no layers."""
-    monkeypatch.setattr(
-        module, "devices", lambda: [device("CPU", "CPU"), device("BLAS", "accelerator")]
-    )
-    monkeypatch.setattr(module, "cards", list)
+    has(CPU, ("BLAS", "accelerator"))
     said = "\n".join(lacking_devices())
     assert "DGGML_CUDA=on" in said
     built_anew(said)
 
 
-def built_anew(hint: str) -> None:
+def built_anew(hint):
     """The command takes no wheel that pip kept of another build, no other version, and no other package along."""
     words = f"--force-reinstall --no-cache-dir --no-deps llama-cpp-python=={llama_cpp.__version__}"
     assert words in hint
 
 
-def test_a_build_without_rpc_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_rpc_is_built_anew(monkeypatch):
     """Servers need a build that knows them."""
     monkeypatch.setattr(module, "add_server", lambda *_: None)
     with pytest.raises(OptionError, match="DGGML_RPC=on") as refused:
@@ -61,21 +72,17 @@ def test_a_build_without_rpc_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> N
     built_anew(str(refused.value))
 
 
-def test_the_page_has_the_same_version_and_index() -> None:
+def test_the_page_has_the_same_version_and_index():
     page = (Path(__file__).parents[2] / "DEVICES.md").read_text(encoding="utf-8")
     assert set(re.findall(r"llama-cpp-python==([\d.]+\d)", page)) == {llama_cpp.__version__}
     assert f"--extra-index-url {WHEELS}/cu124" in page
 
 
-def test_a_card_that_the_build_cannot_use_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_the_build_cannot_use_is_said_once(has):
     """For this machine and build; where the build has a device for it, never."""
-    monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(module, "cards", lambda: ["NVIDIA"])
-    monkeypatch.setattr(module, "devices", lambda: [device("CUDA0", "GPU")])
+    has(("CUDA0", "GPU"), cards=["NVIDIA"])
     assert module.missed_card_once() == ""
-    monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
+    has(CPU, cards=["NVIDIA"])
     said = module.missed_card_once()
     assert "NVIDIA" in said
     built_anew(said)
@@ -83,7 +90,7 @@ def test_a_card_that_the_build_cannot_use_is_said_once(
     assert module.missed_card() == said
 
 
-def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, capsys) -> None:
+def test_commands_say_it(monkeypatch, tiny_target, capsys):
     """On stderr, where layers were to go to devices."""
     monkeypatch.setattr(opening, "missed_card_once", lambda: "a card is here")
     for layers, says in ((0, ""), ("auto", "a card is here\n")):
@@ -91,7 +98,7 @@ def test_commands_say_it(monkeypatch: pytest.MonkeyPatch, tiny_target: Path, cap
         assert capsys.readouterr() == ("", says)
 
 
-def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_says_it_each_time(monkeypatch):
     monkeypatch.setattr(module, "layer_devices", list)
     monkeypatch.setattr(module, "missed_card", lambda: "a card is here")
     for _ in range(2):
@@ -101,8 +108,7 @@ def test_info_says_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "Intel", "Apple"])
-def test_each_command_to_install_is_a_line(maker: str) -> None:
-    """It can be copied as it is; what is said around it is short, and the index stands in the command."""
+def test_each_command_to_install_is_a_line(maker):
     said = module.advice(maker).splitlines()
     words, commands = said[::2], said[1::2]
     assert all(
@@ -112,30 +118,25 @@ def test_each_command_to_install_is_a_line(maker: str) -> None:
     assert ("--index-url" in commands[-1]) == (len(commands) == 2)
 
 
-def test_other_devices_have_their_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_devices_have_their_flag(has):
     """Whose machine has none that was found is told each maker's command, in a line of its own."""
-    monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
-    monkeypatch.setattr(module, "cards", list)
+    has(CPU)
     _, *commands = lacking_devices()
     wanted = [f"{module.reinstall(maker)}  # {maker}" for maker in ("NVIDIA", "AMD", "Intel")]
     assert commands == wanted
-
-
-def test_a_card_that_was_found_is_told_its_command_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "devices", lambda: [device("CPU", "CPU")])
-    monkeypatch.setattr(module, "cards", lambda: ["AMD"])
+    has(CPU, cards=["AMD"])
     said, *commands = lacking_devices()
     assert said.endswith("To build for your card:")
     assert commands == [f"{module.reinstall('AMD')}  # AMD"]
 
 
-def folder(root: Path, *names: str) -> Path:
+def folder(root, *names):
     for name in names:
         (root / name).mkdir(parents=True)
     return root
 
 
-def pci(root: Path, slot: str, vendor: str) -> Path:
+def pci(root, slot, vendor):
     """A root whose first display device is this one."""
     card, place = root / "sys/class/drm/card0", root / "sys/devices" / slot
     for each in (card, place):
@@ -162,40 +163,38 @@ def pci(root: Path, slot: str, vendor: str) -> Path:
         (lambda root: folder(root, "sys/class/drm/card0/device"), []),
     ],
 )
-def test_cards_are_found_in_files_alone(tmp_path: Path, make, found: list[str]) -> None:
+def test_cards_are_found_in_files_alone(tmp_path, make, found):
     """By their drivers' files or by who made them; graphics of Intel's processors are no card."""
     assert cards(make(tmp_path), "linux") == found
 
 
-def test_other_systems_have_no_such_files(tmp_path: Path) -> None:
+def test_other_systems_have_no_such_files(tmp_path):
     """Apple's own processors have Metal."""
     assert cards(tmp_path, "darwin", "arm64") == ["Apple"]
     assert cards(tmp_path, "darwin", "x86_64") == []
 
 
-def test_an_unknown_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "devices", lambda: [device("CUDA0", "GPU")])
+def test_an_unknown_device_is_named(has):
+    has(("CUDA0", "GPU"))
     assert [each.name for each in layer_devices(["cuda0"])] == ["CUDA0"]
     with pytest.raises(OptionError, match=r"no device CUDA1.*CUDA0"):
         layer_devices(["CUDA1"])
 
 
-def test_order_is_llama_cpps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_is_llama_cpps(has):
     """Others' machines first; an integrated card only where there is no other."""
-    found = [device("CUDA0", "GPU"), device("iGPU", "integrated GPU"), device("RPC0", "RPC")]
-    monkeypatch.setattr(module, "devices", lambda: found)
-    assert [each.name for each in layer_devices()] == ["RPC0", "CUDA0"]
-    monkeypatch.setattr(module, "devices", lambda: found[1:])
-    assert [each.name for each in layer_devices()] == ["RPC0", "iGPU"]
+    found = [("CUDA0", "GPU"), ("iGPU", "integrated GPU"), ("RPC0", "RPC")]
+    for missing, names in ((0, ["RPC0", "CUDA0"]), (1, ["RPC0", "iGPU"])):
+        has(*found[missing:])
+        assert [each.name for each in layer_devices()] == names
 
 
 @pytest.mark.parametrize("server", ["somewhere", "127.0.0.1:1", "host:999999", "http://host:1"])
-def test_servers_that_cannot_be_reached(server: str) -> None:
+def test_servers_that_cannot_be_reached(server):
     """An error, where llama.cpp would end the process."""
     with pytest.raises(OptionError):
         add_rpc_servers(server)
 
 
-def test_memory_is_known() -> None:
-    """At least half a gigabyte, wherever tests run."""
+def test_memory_is_known():
     assert machine_memory() > 1 << 29

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,65 +12,54 @@ from pyspec.errors import InputEncoding, ModelNotFound
 from pyspec.machine import files
 from pyspec.machine.files import file_sha256, parts_of, recall, remember, stamp, utf8, write_whole
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    return tmp_path / "f"
 
 
-def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
-    """The hash equals hashlib's over the whole file, also for files longer than one chunk."""
-    path = tmp_path / "f"
+@pytest.fixture
+def record(path, own_cache):
+    """The file that keeps a fact: the colour of `path` is red."""
+    remember("colour", stamp(path), "red")
+    (record,) = (own_cache / "facts").iterdir()
+    return record
+
+
+def test_sha256_is_that_of_the_bytes(path):
     path.write_bytes(b"abc" * 700_000)
     assert file_sha256(path) == hashlib.sha256(b"abc" * 700_000).hexdigest()
 
 
-def test_second_hash_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
+def test_second_hash_reads_nothing(path, monkeypatch):
     first = file_sha256(path)
-
-    def refuse(_: Path) -> str:
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(files, "_hash", refuse)
+    monkeypatch.setattr(files, "_hash", lambda _: pytest.fail("read again"))
     assert file_sha256(path) == first
 
 
-def test_same_size_and_new_bytes_are_noticed(tmp_path: Path) -> None:
-    """A rewritten file of the same size has another modification time and is hashed again."""
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
+def test_same_size_and_new_bytes_are_noticed(path):
     old = file_sha256(path)
     path.write_bytes(b"abd")
     os.utime(path, ns=(1, 1))
     assert file_sha256(path) != old
 
 
-def test_fact_belongs_to_one_kind(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    remember("colour", stamp(path), "red")
+@pytest.mark.usefixtures("record")
+def test_fact_belongs_to_one_kind(path):
     assert (recall("colour", stamp(path)), recall("taste", stamp(path))) == ("red", None)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stamp": 1}', "null", "[" * 100_000])
-def test_damaged_record_is_forgotten(content: str, tmp_path: Path, own_cache: Path) -> None:
-    """A torn or foreign record counts as none."""
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    remember("colour", stamp(path), "red")
-    (record,) = (own_cache / "facts").iterdir()
+def test_damaged_record_is_forgotten(content, path, record):
     record.write_text(content)
     assert recall("colour", stamp(path)) is None
 
 
 @pytest.mark.parametrize("there", [b"{", b"\xff", rb'"\ud800"', b"[" * 100_000, b"5", None])
-def test_damage_is_said_once_and_written_anew(
-    there: bytes | None, tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_said_once_and_written_anew(there, path, record, caplog):
     """Also a FIFO in place of the file, which is not waited for but stays."""
-    at = stamp(_written(tmp_path / "f"))
-    remember("colour", at, "red")
-    (record,) = (own_cache / "facts").iterdir()
+    at = stamp(path)
     record.unlink()
     os.mkfifo(record) if there is None else record.write_bytes(there)
     assert [recall("colour", at) for _ in range(2)] == [None, None]
@@ -81,47 +69,29 @@ def test_damage_is_said_once_and_written_anew(
     assert recall("colour", at) == (None if there is None else "blue")
 
 
-def test_a_changed_byte_is_damage_wherever_it_is(tmp_path: Path, own_cache: Path) -> None:
+def test_a_changed_byte_is_damage_wherever_it_is(path, record):
     """A fact that still parses would be believed."""
-    at = stamp(_written(tmp_path / "f"))
-    remember("colour", at, "red")
-    (record,) = (own_cache / "facts").iterdir()
     record.write_bytes(record.read_bytes().replace(b"red", b"rad"))
-    assert recall("colour", at) is None
+    assert recall("colour", stamp(path)) is None
 
 
-def test_records_of_earlier_versions_are_read(tmp_path: Path, own_cache: Path) -> None:
-    """They have no sum."""
-    at = stamp(_written(tmp_path / "f"))
-    remember("colour", at, "red")
-    (record,) = (own_cache / "facts").iterdir()
-    record.write_text(json.dumps({"stamp": list(at), "fact": "red"}))
-    assert recall("colour", at) == "red"
+def test_records_of_earlier_versions_are_read(path, record):
+    record.write_text(json.dumps({"stamp": list(stamp(path)), "fact": "red"}))
+    assert recall("colour", stamp(path)) == "red"
 
 
-def test_facts_of_paths_that_are_no_utf8(tmp_path: Path) -> None:
-    at = stamp(_written(tmp_path / os.fsdecode(b"\xff")))
+def test_facts_of_paths_that_are_no_utf8(path):
+    at = stamp(path.rename(path.with_name(os.fsdecode(b"\xff"))))
     remember("colour", at, "red")
     assert recall("colour", at) == "red"
 
 
-def _written(path: Path) -> Path:
-    path.write_bytes(b"abc")
-    return path
-
-
-def test_cache_that_cannot_be_written_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a usable cache folder the hash is found all the same."""
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
+def test_cache_that_cannot_be_written_is_no_error(path, monkeypatch):
     monkeypatch.setenv("PYSPEC_CACHE", str(path / "below-a-file"))
     assert file_sha256(path) == hashlib.sha256(b"abc").hexdigest()
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    """A file that is not there is ModelNotFound."""
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(ModelNotFound, match="absent"):
         file_sha256(tmp_path / "absent")
 
@@ -171,7 +141,7 @@ def test_a_pipe_keeps_its_name(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_a_name_of_very_many_parts_is_a_name(tmp_path: Path) -> None:
+def test_a_name_of_very_many_parts_is_a_name(tmp_path):
     """Looking for a hundred thousand files would take as long as somebody likes."""
     few, many = tmp_path / "m-00001-of-00003.gguf", tmp_path / "m-00001-of-99999.gguf"
     assert [len(parts_of(few)), parts_of(many)] == [3, [many]]

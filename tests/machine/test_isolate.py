@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pyspec.machine.isolate import run_child
 
 
-def test_too_little_address_space_is_a_report(tiny_target: Path) -> None:
-    """The limit on address space is in force in the child, which fails and takes nobody along."""
+def test_too_little_address_space_is_a_report(tiny_target):
     outcome = run_child("trial", [str(tiny_target), str(64 << 20)], timeout=60)
     assert not outcome.ok
 
 
-def test_child_that_says_nothing_is_a_failure() -> None:
-    """A child that ends without its report gives the last line of its stderr as the reason."""
+def test_child_that_says_nothing_is_a_failure():
     assert "TypeError" in run_child("trial", [], timeout=60).reason
 
 
-def test_child_that_takes_too_long_is_killed(tiny_target: Path) -> None:
+def test_child_that_takes_too_long_is_killed(tiny_target):
     outcome = run_child("trial", [str(tiny_target), str(64 << 20)], timeout=0.0)
     assert (outcome.ok, outcome.reason) == (False, "it did not finish in time")

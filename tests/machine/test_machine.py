@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +23,7 @@ from pyspec.machine.machine import _cpu_share
         ("4:memory:/", {"cpu.max": "100000 100000"}, math.inf),
     ],
 )  # fmt: skip
-def test_share_of_the_processors(
-    group: str, files: dict[str, str], cpus: float, tmp_path: Path
-) -> None:
+def test_share_of_the_processors(group, files, cpus, tmp_path):
     """The least of the group and those above it, one at least; infinity without a limit."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"{group}\n")
@@ -41,13 +38,7 @@ def test_share_of_the_processors(
     ("smt", "physical", "cores"),
     [("1", 24, 4), ("0", 24, 8), (None, 4, 4), (None, 24, 8), (None, None, 8)],
 )
-def test_hyper_threads_are_no_cores(
-    smt: str | None,
-    physical: int | None,
-    cores: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hyper_threads_are_no_cores(smt, physical, cores, tmp_path, monkeypatch):
     """By the system's word on them where there is one, else by psutil's count of the machine's cores, never more than allowed."""
     monkeypatch.setattr(module.psutil, "cpu_count", lambda **_: physical)
     if smt is not None:

@@ -28,7 +28,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_pipe_is_refused(reader: str, tmp_path: Path) -> None:
+def test_a_pipe_is_refused(reader, tmp_path):
     """It would be waited for without end."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PyspecError, match="regular file"):
@@ -36,27 +36,27 @@ def test_a_pipe_is_refused(reader: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_device_is_refused(reader: str) -> None:
+def test_a_device_is_refused(reader):
     with pytest.raises(PyspecError, match="regular file"):
         READERS[reader](Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("reader", ["chat template", "grammar", "keys", "questions"])
-def test_a_huge_file_is_refused(reader: str, tmp_path: Path) -> None:
+def test_a_huge_file_is_refused(reader, tmp_path):
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 36)
     with pytest.raises(PyspecError, match="larger"):
         READERS[reader](tmp_path / "huge")
 
 
-def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+def test_a_file_of_the_largest_size_is_read(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert read_named(tmp_path / "a", 3) == b"abc"
     with pytest.raises(OSError, match="larger than 2"):
         read_named(tmp_path / "a", 2)
 
 
-def test_rounds_are_read_back(tmp_path: Path) -> None:
+def test_rounds_are_read_back(tmp_path):
     (tmp_path / "r").write_bytes(gzip.compress(b"x"))
     with pytest.raises(PyspecError, match="--rounds"):
         load_rounds(tmp_path / "r")

@@ -27,7 +27,7 @@ print(subprocess.Popen([sys.executable, "-c", {SPIN!r}], stdout=nowhere, stderr=
 """Keeps no pipe open: whoever reads its parent's output would wait for its end."""
 
 
-def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch):
     """With the clock of all processors fed by this process alone, nothing is left for others."""
     monkeypatch.setattr(module, "_all_s", lambda _only: module._own_s())
     watch = Watch()
@@ -37,7 +37,7 @@ def test_ones_own_work_and_ones_childrens_is_not_others(monkeypatch: pytest.Monk
         child.kill()
 
 
-def test_a_strangers_work_is_seen() -> None:
+def test_a_strangers_work_is_seen():
     started = subprocess.run([sys.executable, "-c", ORPHAN], check=True, capture_output=True)
     try:
         watch = Watch()
@@ -58,15 +58,15 @@ def test_a_strangers_work_is_seen() -> None:
     ],
 )
 def test_a_machine_is_busy_where_others_need_our_processors(
-    monkeypatch: pytest.MonkeyPatch, processors: int, threads: int, others: float, busy: bool
-) -> None:
+    monkeypatch, processors, threads, others, busy
+):
     """Work on processors that nobody here uses disturbs nothing."""
     monkeypatch.setattr(module.os, "cpu_count", lambda: processors)
     monkeypatch.setattr(Watch, "others", lambda _self: others)
     assert Watch().busy(threads) is busy
 
 
-def test_a_look_is_at_what_happened_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_is_at_what_happened_since_the_last(monkeypatch):
     """Of three processors that worked for half a second each, this process was on one."""
     clocks = iter([(0.0, 10.0, 1.0), (0.5, 11.5, 1.5), (1.0, 11.5, 1.5)])
     monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
@@ -74,7 +74,7 @@ def test_a_look_is_at_what_happened_since_the_last(monkeypatch: pytest.MonkeyPat
     assert (load.others(), load.others()) == (2.0, 0.0)
 
 
-def test_a_look_too_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_too_soon_says_nothing(monkeypatch):
     """Clocks that tick every 10 ms are too coarse; what was seen counts at the next look."""
     clocks = iter([(0.0, 0.0, 0.0), (0.01, 0.02, 0.0), (0.2, 0.2, 0.0)])
     monkeypatch.setattr(Watch, "_read", lambda _self: next(clocks))
@@ -83,7 +83,7 @@ def test_a_look_too_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity to ask for")
-def test_processors_of_others_alone_do_not_count() -> None:
+def test_processors_of_others_alone_do_not_count():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from pyspec.machine.machine import Watch; print(Watch(near=True).processors)"
@@ -95,14 +95,14 @@ def test_processors_of_others_alone_do_not_count() -> None:
     assert done.stdout.strip() == "1"
 
 
-def test_a_disturbed_answer_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_answer_is_timed_again(monkeypatch):
     """Until it is quiet, four times at most; the quietest one stays."""
     shares = iter([0.5, 0.2, 0.01])
     monkeypatch.setattr(bench.Watch, "others", lambda _self: next(shares))
     made = []
 
     class Runner(bench.Runner):
-        def __post_init__(self) -> None:
+        def __post_init__(self):
             pass
 
         def _record(self, *_arguments):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from helpers.make_target import write_target
 
 
 @pytest.fixture(scope="session")
-def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_target(tmp_path_factory):
     """A GGUF of three random layers with byte tokens and a chat template."""
     return write_target(tmp_path_factory.mktemp("target") / "tiny.gguf")
 
 
 @pytest.fixture(scope="session")
-def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prompt_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     rows = [{"source": f"s{i % 2}", "prompt": f"say hello {i} times"} for i in range(12)]
     path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -24,7 +23,7 @@ def prompt_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def recording(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(tiny_target, tmp_path_factory):
     """A recording of some answers of the tiny target."""
     from models.recipe import write
 

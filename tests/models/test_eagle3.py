@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ SIZES = {"width": 64, "layers": 1, "heads": 4, "kv_heads": 4, "head": 16, "ff": 
 VOCAB, DRAFT_VOCAB = 320, 64
 
 
-def trained(target: Path, recording: Path, out: Path, stops: list[int], steps: int = 6) -> Path:
+def trained(target, recording, out, stops, steps=6):
     """A head after `steps` steps; the run is interrupted at each of `stops` and taken up again."""
     for stop in stops:
         plan = trainer.TrainingPlan(steps=steps, tokens=128, warmup=6, rollout=3)
@@ -41,22 +39,19 @@ def trained(target: Path, recording: Path, out: Path, stops: list[int], steps: i
 
 
 @pytest.fixture(scope="module")
-def checkpoint(
-    tiny_target: Path, recording: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A head after 6 steps."""
+def checkpoint(tiny_target, recording, tmp_path_factory):
     return trained(tiny_target, recording, tmp_path_factory.mktemp("eagle"), [6])
 
 
 @pytest.fixture(scope="module")
-def head(checkpoint: Path, tiny_target: Path) -> Any:
+def head(checkpoint, tiny_target):
     return export.load_eagle3(checkpoint, gguf_io.Source(tiny_target))
 
 
 class Llama:
     """The target and the head in llama.cpp, through the calls that its own server uses."""
 
-    def __init__(self, target: Path, draft: Path) -> None:
+    def __init__(self, target, draft):
         params = lc.llama_model_default_params()
         self.models = [
             lc.llama_model_load_from_file(str(p).encode(), params) for p in (target, draft)
@@ -68,20 +63,20 @@ class Llama:
         self.draft = lc.llama_init_from_model(self.models[1], options)
         ext.llama_set_embeddings_nextn(self.draft, True, True)
 
-    def close(self) -> None:
+    def close(self):
         for context in (self.draft, self.target):
             lc.llama_free(context)
         for model in self.models:
             lc.llama_model_free(model)
 
-    def fuse(self, features: np.ndarray) -> np.ndarray:
+    def fuse(self, features):
         """G [rows, width] of features [rows, layers * width]."""
         batch = batch_of(features)
         assert lc.llama_encode(self.draft, batch) == 0
         found = ext.llama_get_embeddings_nextn(self.draft)
         return np.ctypeslib.as_array(found, shape=(len(features), SIZES["width"])).copy()
 
-    def logits(self, tokens: np.ndarray, g: np.ndarray) -> np.ndarray:
+    def logits(self, tokens, g):
         """Logits [rows, target's vocabulary] of pairs of a token and a state."""
         batch = batch_of(g)
         ids = (lc.llama_token * len(tokens))(*tokens.tolist())
@@ -91,7 +86,7 @@ class Llama:
         return np.ctypeslib.as_array(lc.llama_get_logits(self.draft), shape=shape).copy()
 
 
-def batch_of(vectors: np.ndarray) -> Any:
+def batch_of(vectors):
     """A llama_batch of one sequence of vectors, every row an output."""
     batch = lc.llama_batch_init(len(vectors), vectors.shape[1], 1)
     batch.n_tokens = len(vectors)
@@ -104,13 +99,8 @@ def batch_of(vectors: np.ndarray) -> Any:
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.01), ("q8_0", 0.05), ("q4_0", 0.08)])
 def test_llama_computes_what_torch_does(
-    checkpoint: Path,
-    tiny_target: Path,
-    recording: Path,
-    tmp_path: Path,
-    kind: str,
-    tolerance: float,
-) -> None:
+    checkpoint, tiny_target, recording, tmp_path, kind, tolerance
+):
     """States fuse, and pairs decode, to torch's values; ids outside the draft vocabulary are -inf."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [recording], path, kind, "tiny")
@@ -132,9 +122,7 @@ def test_llama_computes_what_torch_does(
     assert np.isneginf(np.delete(logits, inside, axis=1)).all()
 
 
-def test_f32_file_holds_the_trained_weights(
-    head: Any, checkpoint: Path, tiny_target: Path, tmp_path: Path
-) -> None:
+def test_f32_file_holds_the_trained_weights(head, checkpoint, tiny_target, tmp_path):
     """Nothing is permuted or renamed on the way through the file, and sizes are folded into fc."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [], path, "f32", "tiny")
@@ -145,7 +133,7 @@ def test_f32_file_holds_the_trained_weights(
             assert torch.equal(weight, back.state_dict()[name]), name
 
 
-def test_rollout_is_drafting_step_by_step(head: Any, recording: Path) -> None:
+def test_rollout_is_drafting_step_by_step(head, recording):
     """Step 3 at a position equals true states up to two before it, then twice the head's own output."""
     rows = Recording(recording).sequence(2)
     tokens = torch.from_numpy(rows["token"].astype(np.int64))[None]
@@ -162,9 +150,7 @@ def test_rollout_is_drafting_step_by_step(head: Any, recording: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 0])
-def test_a_head_reads_the_deepest_features_alone(
-    tiny_target: Path, recording: Path, tmp_path: Path, count: int
-) -> None:
+def test_a_head_reads_the_deepest_features_alone(tiny_target, recording, tmp_path, count):
     """What it does not read changes nothing, in training and in the file; what it reads does."""
     wanted = train.StudentOptions(SIZES, draft_vocab=DRAFT_VOCAB, features=count)
     plan = trainer.TrainingPlan(steps=2, tokens=128, rollout=2)
@@ -184,8 +170,7 @@ def test_a_head_reads_the_deepest_features_alone(
         assert changed == [layer >= 3 - count for layer in range(3)]
 
 
-def test_draft_vocabulary_is_what_the_target_says(recording: Path) -> None:
-    """The ids said most often, ascending; where counts agree, the lowest."""
+def test_draft_vocabulary_is_what_the_target_says(recording):
     corpus = Corpus([recording], 448)
     found = eagle3.draft_vocabulary(corpus, DRAFT_VOCAB)
     rows = Recording(recording).rows
@@ -199,9 +184,7 @@ def test_draft_vocabulary_is_what_the_target_says(recording: Path) -> None:
     assert taken == silent[: len(taken)]
 
 
-def test_the_loss_knows_the_whole_distribution(
-    head: Any, tiny_target: Path, recording: Path
-) -> None:
+def test_the_loss_knows_the_whole_distribution(head, tiny_target, recording):
     """Probabilities of the draft vocabulary are those of a softmax over all ids."""
     rows = Recording(recording).sequence(3)
     lesson = eagle3.Eagle3Objective(head, TrainingPlan())
@@ -213,8 +196,7 @@ def test_the_loss_knows_the_whole_distribution(
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=0.02)
 
 
-def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Path) -> None:
-    """Stopped after 3 of 6 steps and run again, what is learned equals that of one run."""
+def test_resume_gives_the_same(tiny_target, recording, tmp_path):
     one, two = (
         torch.load(trained(tiny_target, recording, tmp_path / n, s), weights_only=False)["student"]
         for n, s in (("one", [6]), ("two", [3, 6]))
@@ -224,8 +206,7 @@ def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Pat
         torch.testing.assert_close(weight, two[name], msg=name)
 
 
-def test_training_lowers_the_loss(tiny_target: Path, recording: Path, tmp_path: Path) -> None:
-    """Forty steps by the command bring the loss well below the first one's."""
+def test_training_lowers_the_loss(tiny_target, recording, tmp_path):
     sizes = [part for k, v in SIZES.items() for part in (f"--{k.replace('_', '-')}", str(v))]
     more = [
         "--eagle3",
@@ -247,9 +228,7 @@ def test_training_lowers_the_loss(tiny_target: Path, recording: Path, tmp_path: 
     assert np.mean(losses[-5:]) < 0.8 * losses[0]
 
 
-def test_recordings_without_layers_are_refused(
-    tiny_target: Path, recording: Path, tmp_path: Path
-) -> None:
+def test_recordings_without_layers_are_refused(tiny_target, recording, tmp_path):
     """Text written without --layers cannot teach a head, and the sentence says what to do."""
     corpus = Corpus([recording], 448)
     corpus.recordings[0].meta = type(corpus.meta)("", 64, VOCAB, 16)
@@ -258,9 +237,7 @@ def test_recordings_without_layers_are_refused(
         eagle3.make_head(gguf_io.Source(tiny_target), corpus, shape, np.arange(8), 1)
 
 
-def test_a_window_hides_the_prompts_beginning(
-    checkpoint: Path, tiny_target: Path, recording: Path, tmp_path: Path
-) -> None:
+def test_a_window_hides_the_prompts_beginning(checkpoint, tiny_target, recording, tmp_path):
     """What a head guesses with a window is what it guesses where there is nothing before it."""
     path = tmp_path / "e.gguf"
     export.export(checkpoint, tiny_target, [recording], path, "f32", "tiny")
@@ -269,13 +246,10 @@ def test_a_window_hides_the_prompts_beginning(
     wanted = whole.guess(rows[prompt - 5 :], 5)
     found = windowed.guess(rows, prompt)
     assert found.ids.tolist() == wanted.ids.tolist()
-    assert found.sure is not None
     assert not np.allclose(found.sure, whole.guess(rows, prompt).sure)
 
 
-def test_evaluate_scores_a_head(
-    checkpoint: Path, tiny_target: Path, recording: Path, tmp_path: Path
-) -> None:
+def test_evaluate_scores_a_head(checkpoint, tiny_target, recording, tmp_path):
     """The command records the layers that the head reads and scores it at every draft step."""
     path = tmp_path / "head.gguf"
     export.export(checkpoint, tiny_target, [recording], path, "q4_0", "tiny")
@@ -289,8 +263,6 @@ def test_evaluate_scores_a_head(
     assert Recording(tmp_path / "answers").meta.layers == (0, 1, 2)
     found = json.loads((tmp_path / "scores.json").read_text())
     assert "head" in found["drafters"]
-    assert {name: len(sha) for name, sha in found["files"].items()} == {
-        tiny_target.name: 64,
-        "head.gguf": 64,
-    }
+    lengths = {name: len(sha) for name, sha in found["files"].items()}
+    assert lengths == {tiny_target.name: 64, "head.gguf": 64}
     assert "commit" in found

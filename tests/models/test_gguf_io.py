@@ -8,7 +8,7 @@ import numpy as np
 from models.recipe import gguf_io
 
 
-def correlated_states(count: int, width: int) -> np.ndarray:
+def correlated_states(count, width):
     """States that mostly lie in a quarter of their dimensions, as hidden states do."""
     rng = np.random.default_rng(1)
     mix = rng.standard_normal((width // 4, width))
@@ -16,7 +16,7 @@ def correlated_states(count: int, width: int) -> np.ndarray:
     return (rng.standard_normal((count, width // 4)) @ mix + noise).astype(np.float32)
 
 
-def test_bytes_read_back_as_the_values() -> None:
+def test_bytes_read_back_as_the_values():
     """Ggml's layout: what gguf dequantises is exactly what was rounded."""
     matrix = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
     values, scale = gguf_io.compensated(matrix, np.eye(64))
@@ -25,7 +25,7 @@ def test_bytes_read_back_as_the_values() -> None:
     np.testing.assert_array_equal(back, values)
 
 
-def test_products_are_closer_than_with_plain_rounding() -> None:
+def test_products_are_closer_than_with_plain_rounding():
     """On correlated states the outputs move less than half as far as with ggml's rounding."""
     matrix = np.random.default_rng(0).standard_normal((200, 64)).astype(np.float32)
     states = correlated_states(2000, 64)
@@ -37,8 +37,7 @@ def test_products_are_closer_than_with_plain_rounding() -> None:
     assert error[0] < 0.5 * error[1]
 
 
-def test_a_block_of_zeros_stays_zero() -> None:
-    """A scale of zero divides nothing, and reads back as zeros."""
+def test_a_block_of_zeros_stays_zero():
     values, scale = gguf_io.compensated(np.zeros((3, 32), np.float32), np.eye(32))
     raw = gguf_io.packed(values, scale)
     assert not gguf.dequantize(raw, gguf.GGMLQuantizationType.Q4_0).any()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,12 +13,12 @@ from models.recipe import prompts
 from pyspec.errors import TrainingError
 
 
-def test_the_order_is_fixed(prompt_file: Path) -> None:
+def test_the_order_is_fixed(prompt_file):
     """Two loads with one seed give the same list, so a resumed run goes on where it was."""
     assert prompts.load(prompt_file, None, 3) == prompts.load(prompt_file, None, 3)
 
 
-def test_bench_questions_are_left_out(prompt_file: Path, tmp_path: Path) -> None:
+def test_bench_questions_are_left_out(prompt_file, tmp_path):
     """A prompt that equals a question of the bench but for punctuation is dropped."""
     bench = tmp_path / "bench.jsonl"
     bench.write_text(json.dumps({"turns": ["Say hello, 3 times!"]}))
@@ -28,8 +27,7 @@ def test_bench_questions_are_left_out(prompt_file: Path, tmp_path: Path) -> None
     assert "say hello 3 times" not in texts
 
 
-def test_the_heavier_source_comes_more_often(tmp_path: Path) -> None:
-    """Early in the list, sources appear by their weights."""
+def test_the_heavier_source_comes_more_often(tmp_path):
     path = tmp_path / "p.jsonl"
     rows = [
         {"source": s, "prompt": f"{s} {i}"} for s in ("gsm8k-train", "t0-p3") for i in range(99)
@@ -39,15 +37,14 @@ def test_the_heavier_source_comes_more_often(tmp_path: Path) -> None:
     assert first.count("gsm8k-train") == pytest.approx(2 * first.count("t0-p3"), abs=2)
 
 
-def test_a_bad_line_is_one_sentence(tmp_path: Path) -> None:
-    """A file of other content says what it should hold."""
+def test_a_bad_line_is_one_sentence(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("not json")
     with pytest.raises(TrainingError, match="is not a prompts file"):
         prompts.load(path, None, 1)
 
 
-def test_kinds_that_came_later_have_the_highest_numbers(tmp_path: Path) -> None:
+def test_kinds_that_came_later_have_the_highest_numbers(tmp_path):
     """What was written before is kept by number, so no number may come to mean another prompt."""
     path = tmp_path / "p.jsonl"
     article = "The bridge " + "was built of stone and carries trains " * 15 + "today."
@@ -63,7 +60,7 @@ def test_kinds_that_came_later_have_the_highest_numbers(tmp_path: Path) -> None:
     assert not any("{" in text for text in later)
 
 
-def test_held_out_prompts_are_questions(prompt_file: Path, tmp_path: Path) -> None:
+def test_held_out_prompts_are_questions(prompt_file, tmp_path):
     """`pyspec profile` reads them, and none has a number that is trained on."""
     out = tmp_path / "held.jsonl"
     words = ["--prompts", str(prompt_file), "--count", "5", "--longest", "200", "--out", str(out)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,27 +39,25 @@ SIZES = [
 ]
 
 
-def run_train(target: Path, data: Path, out: Path, *more: str) -> Any:
+def run_train(target, data, out, *more):
     arguments = ["--target", str(target), "--data", str(data), "--out", str(out)]
     return CliRunner().invoke(train.main, [*arguments, "--tokens", "128", *more])
 
 
 @pytest.fixture(scope="module")
-def plain_run(tiny_target: Path, recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An independent student after 6 steps."""
+def plain_run(tiny_target, recording, tmp_path_factory):
     out = tmp_path_factory.mktemp("plain")
     result = run_train(tiny_target, recording, out, *SIZES, "--steps", "6")
     assert result.exit_code == 0, result.output
     return out
 
 
-def exported(run: Path, target: Path, data: Path, out: Path, kind: str) -> Path:
-    """The run's student as a GGUF of one kind."""
+def exported(run, target, data, out, kind):
     export.export(run / "student.pt", target, [data], out, kind, "tiny")
     return out
 
 
-def llama_logits(path: Path, tokens: list[int], vocab: int) -> Any:
+def llama_logits(path, tokens, vocab):
     """Logits [tokens, vocab] that llama.cpp computes."""
     model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
     assert model
@@ -75,7 +71,7 @@ def llama_logits(path: Path, tokens: list[int], vocab: int) -> Any:
     return found
 
 
-def batch_of(tokens: list[int]) -> Any:
+def batch_of(tokens):
     batch = lc.llama_batch_init(len(tokens), 0, 1)
     batch.n_tokens = len(tokens)
     for i, token in enumerate(tokens):
@@ -86,8 +82,8 @@ def batch_of(tokens: list[int]) -> Any:
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.02), ("q8_0", 0.05), ("q4_0", 0.08)])
 def test_llama_computes_what_torch_does(
-    plain_run: Path, tiny_target: Path, recording: Path, tmp_path: Path, kind: str, tolerance: float
-) -> None:
+    plain_run, tiny_target, recording, tmp_path, kind, tolerance
+):
     """The GGUF read back into torch gives llama.cpp's logits up to its rounding of activations."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", kind)
     tokens = Recording(recording).sequence(1)["token"].tolist()
@@ -99,9 +95,7 @@ def test_llama_computes_what_torch_does(
     assert error < tolerance
 
 
-def test_f32_file_holds_the_trained_weights(
-    plain_run: Path, tiny_target: Path, recording: Path, tmp_path: Path
-) -> None:
+def test_f32_file_holds_the_trained_weights(plain_run, tiny_target, recording, tmp_path):
     """Nothing is permuted or renamed on the way through the file."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     student, _ = export.load_student(plain_run / "student.pt")
@@ -110,14 +104,13 @@ def test_f32_file_holds_the_trained_weights(
         assert torch.equal(weight, back[name]), name
 
 
-def test_mask_of_step_two() -> None:
+def test_mask_of_step_two():
     """At step 2 a row sees true-state keys before it and, of its own step, itself."""
     wanted = [[0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1]]
     assert rollout_mask(3, 2).int().tolist() == wanted
 
 
-def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Path) -> None:
-    """Stopped after 3 of 6 steps and run again, the weights equal those of one run."""
+def test_resume_gives_the_same(tiny_target, recording, tmp_path):
     for name, stops in (("one", [6]), ("two", [3, 6])):
         for stop in stops:
             corpus = Corpus([recording], 448)
@@ -135,8 +128,7 @@ def test_resume_gives_the_same(tiny_target: Path, recording: Path, tmp_path: Pat
         torch.testing.assert_close(weight, two.state_dict()[name], msg=name)
 
 
-def test_training_lowers_the_loss(tiny_target: Path, recording: Path, tmp_path: Path) -> None:
-    """Sixty steps on the tiny recording bring the loss well below the first one's."""
+def test_training_lowers_the_loss(tiny_target, recording, tmp_path):
     more = ["--steps", "60", "--rate", "0.01"]
     assert run_train(tiny_target, recording, tmp_path, *SIZES, *more).exit_code == 0
     lines = (tmp_path / "curve.csv").read_text().splitlines()
@@ -146,9 +138,7 @@ def test_training_lowers_the_loss(tiny_target: Path, recording: Path, tmp_path: 
     assert (tmp_path / "curve.png").stat().st_size > 0
 
 
-def test_nan_keeps_the_checkpoint(plain_run: Path, tiny_target: Path, recording: Path,
-                                  tmp_path: Path) -> None:  # fmt: skip
-    """A loss that is not a number ends with one sentence and leaves the checkpoint as it was."""
+def test_nan_keeps_the_checkpoint(plain_run, tiny_target, recording, tmp_path):
     run = shutil.copytree(plain_run, tmp_path / "run")
     state = torch.load(run / "student.pt", weights_only=False)
     state["student"]["norm.weight"][:] = float("nan")
@@ -160,34 +150,28 @@ def test_nan_keeps_the_checkpoint(plain_run: Path, tiny_target: Path, recording:
     assert (run / "student.pt").read_bytes() == before
 
 
-def test_other_architecture_is_refused(tmp_path: Path) -> None:
+def test_other_architecture_is_refused(tmp_path):
     path = write_target(tmp_path / "other.gguf", "gpt2")
     with pytest.raises(TrainingError, match="has architecture gpt2"):
         gguf_io.Source(path)
 
 
 def test_draft_of_another_vocabulary_is_refused(
-    plain_run: Path, tiny_target: Path, recording: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """Scoring a draft against a target with other tokens ends before any figure."""
+    plain_run, tiny_target, recording, tmp_path, monkeypatch
+):
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "f32")
     real = gguf_io.Source.field
-    monkeypatch.setattr(
-        evaluate.Source,
-        "field",
-        lambda self, name, default=None: (
-            ["other"]
-            if self.path == tiny_target and name.endswith("tokens")
-            else real(self, name, default)
-        ),
-    )
+
+    def field(source, name, default=None):
+        other = source.path == tiny_target and name.endswith("tokens")
+        return ["other"] if other else real(source, name, default)
+
+    monkeypatch.setattr(evaluate.Source, "field", field)
     with pytest.raises(TrainingError, match="has another vocabulary"):
         evaluate.Replay(path, tiny_target, 1)
 
 
-def test_tokenizer_and_template_are_the_targets(
-    plain_run: Path, tiny_target: Path, recording: Path, tmp_path: Path
-) -> None:
+def test_tokenizer_and_template_are_the_targets(plain_run, tiny_target, recording, tmp_path):
     """Every tokenizer field of the target is in the draft's file, unchanged."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "q4_0")
     target, draft = gguf_io.Source(tiny_target), gguf_io.Source(path)
@@ -196,9 +180,7 @@ def test_tokenizer_and_template_are_the_targets(
             assert draft.field(key) == target.field(key), key
 
 
-def test_evaluate_prints_every_drafter(
-    plain_run: Path, tiny_target: Path, recording: Path, tmp_path: Path
-) -> None:
+def test_evaluate_prints_every_drafter(plain_run, tiny_target, recording, tmp_path):
     """The command records answers itself and scores the draft beside both rivals."""
     path = exported(plain_run, tiny_target, recording, tmp_path / "d.gguf", "q8_0")
     bench = tmp_path / "bench.jsonl"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -26,8 +24,7 @@ ANSWERS = st.builds(
 
 @settings(max_examples=30)
 @given(answers=st.lists(ANSWERS, max_size=8))
-def test_a_shard_gives_back_what_was_kept(tmp_path_factory, answers) -> None:
-    """Numbers, ids, temperatures and endings, of any lengths."""
+def test_a_shard_gives_back_what_was_kept(tmp_path_factory, answers):
     path = tmp_path_factory.mktemp("shard") / "t.xz"
     text.save(path, ORIGIN, answers)
     origin, found = text.load(path)
@@ -38,8 +35,7 @@ def test_a_shard_gives_back_what_was_kept(tmp_path_factory, answers) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])
-def test_a_damaged_shard_is_one_sentence(tmp_path: Path, cut: int) -> None:
-    """Bytes that are missing are noticed."""
+def test_a_damaged_shard_is_one_sentence(tmp_path, cut):
     path = tmp_path / "t.xz"
     ids = np.arange(300, dtype=np.uint16)
     text.save(path, ORIGIN, [text.Answer(1, ids, 0.0, True)])
@@ -48,21 +44,18 @@ def test_a_damaged_shard_is_one_sentence(tmp_path: Path, cut: int) -> None:
         text.load(path)
 
 
-def test_large_vocabularies_are_refused(tmp_path: Path) -> None:
-    """Ids above 65,535 would be cut."""
+def test_large_vocabularies_are_refused(tmp_path):
     with pytest.raises(TrainingError, match="do not fit"):
         text.save(tmp_path / "t.xz", text.Origin("", 1, 128_256), [])
 
 
-def keep(recording: Path, prompt_file: Path, out: Path) -> None:
+def keep(recording, prompt_file, out):
     arguments = ["--data", str(recording), "--prompts", str(prompt_file), "--out", str(out)]
     result = CliRunner().invoke(text.main, arguments)
     assert result.exit_code == 0, result.output
 
 
-def test_a_shard_computed_again_is_the_recording(
-    tiny_target: Path, prompt_file: Path, tmp_path: Path
-) -> None:
+def test_a_shard_computed_again_is_the_recording(tiny_target, prompt_file, tmp_path):
     """Prompts come from the file, answers from the shard; tokens and states are those recorded."""
     paths = ["--target", str(tiny_target), "--prompts", str(prompt_file)]
     sizes = ["--slots", "4", "--answer", "12", "--top", "16", "--threads", "1", "--layers", "0,1,2"]
@@ -86,7 +79,7 @@ def test_a_shard_computed_again_is_the_recording(
             assert record[name] == two.sequences[place[int(record["source"])]][name]
 
 
-def test_other_prompts_are_refused(recording: Path, prompt_file: Path, tmp_path: Path) -> None:
+def test_other_prompts_are_refused(recording, prompt_file, tmp_path):
     """A shard's numbers mean nothing with another prompts file."""
     keep(recording, prompt_file, tmp_path / "t.xz")
     other = tmp_path / "other.jsonl"

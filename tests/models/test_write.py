@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -14,7 +12,7 @@ from models.recipe.target import Target, best
 from pyspec.errors import TrainingError
 
 
-def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def alone(path, tokens):
     """(logits, states, features) of one sequence decoded by itself."""
     model = Target(path, 1, 512, threads=1, layers=(0, 1, 2))
     logits, states = model.decode([(t, i, 0) for i, t in enumerate(tokens)])
@@ -23,7 +21,7 @@ def alone(path: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray, np.nda
     return found
 
 
-def test_best_equals_a_full_sort() -> None:
+def test_best_equals_a_full_sort():
     """The shortcut over blocks finds the same ids and values as sorting everything."""
     logits = np.random.default_rng(0).standard_normal((5, 4096)).astype(np.float32)
     ids, logp, lse = best(logits, 8)
@@ -34,9 +32,7 @@ def test_best_equals_a_full_sort() -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 13))
-def test_recorded_rows_are_those_of_the_sequence_alone(
-    recording: Path, tiny_target: Path, number: int
-) -> None:
+def test_recorded_rows_are_those_of_the_sequence_alone(recording, tiny_target, number):
     """Prefix copying, batching and idle slots between live ones change neither states nor choices."""
     data = Recording(recording)
     rows = np.concatenate([data.sequence(0), data.sequence(number)])
@@ -47,7 +43,7 @@ def test_recorded_rows_are_those_of_the_sequence_alone(
     assert (wanted >= logits.max(1) - 0.05).all()
 
 
-def test_prompts_and_answers_are_whole(recording: Path) -> None:
+def test_prompts_and_answers_are_whole(recording):
     """Every prompt is recorded once, and an answer that ended says so with its last token."""
     data = Recording(recording)
     assert sorted(data.sequences["source"]) == [-1, *range(1, 13)]
@@ -57,8 +53,7 @@ def test_prompts_and_answers_are_whole(recording: Path) -> None:
         assert record["ended"] == (rows["next"][-1] == 2)
 
 
-def test_greedy_answers_follow_the_first_choice(recording: Path) -> None:
-    """At temperature 0 every next token of the answer is the best id."""
+def test_greedy_answers_follow_the_first_choice(recording):
     data = Recording(recording)
     cold = [i for i in range(1, 13) if data.sequences[i]["temperature"] == 0]
     for number in cold:
@@ -68,8 +63,7 @@ def test_greedy_answers_follow_the_first_choice(recording: Path) -> None:
     assert len(cold) < 12
 
 
-def test_a_second_run_goes_on(tiny_target: Path, tmp_path: Path) -> None:
-    """Stopped after some sequences and run again, each prompt is answered once."""
+def test_a_second_run_goes_on(tiny_target, tmp_path):
     queue = [(i, f"count to {i}") for i in range(8)]
     options = write.Options(slots=2, answer=6, longest_prompt=64, top=16, warm=0.0)
     write.write(tiny_target, tmp_path / "r", queue, 60, options, threads=1)
@@ -80,23 +74,19 @@ def test_a_second_run_goes_on(tiny_target: Path, tmp_path: Path) -> None:
     assert sorted(found) == list(range(-1, 8))
 
 
-def test_a_full_disk_is_one_sentence(tiny_target: Path, tmp_path: Path) -> None:
-    """More text than the disk has room for is refused before anything is written."""
+def test_a_full_disk_is_one_sentence(tiny_target, tmp_path):
     with pytest.raises(TrainingError, match="GB free and the step needs"):
         write.write(tiny_target, tmp_path / "r", [], 1 << 50, write.Options(slots=1), threads=1)
 
 
-def test_a_llama_without_its_states_is_one_sentence(
-    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_llama_without_its_states_is_one_sentence(tiny_target, monkeypatch):
     """A build that exports no layers' inputs cannot record them, and says so."""
     monkeypatch.setattr(target, "find_function", lambda *_: None)
     with pytest.raises(TrainingError, match="leave --layers out"):
         Target(tiny_target, 1, 512, threads=1, layers=(0,))
 
 
-def test_command_names_a_missing_target(prompt_file: Path, tmp_path: Path) -> None:
-    """The command line ends with a sentence, not a traceback."""
+def test_command_names_a_missing_target(prompt_file, tmp_path):
     arguments = ["--target", str(tmp_path / "no.gguf"), "--prompts", str(prompt_file)]
     result = CliRunner().invoke(write.main, [*arguments, "--out", str(tmp_path / "r")])
     assert result.exit_code == 1
