@@ -5,12 +5,12 @@
 
 A table is between `<!-- rules -->` and `<!-- /rules -->` (METHODS.md); in models/README.md it is drafts. A number in a text is
 written `<!--= default/strict/mean -->1.15<!--/-->`: folder, mode and figure. The figures of compare.py are mean (geometric, over
-categories, times plain), interval (the mean with its own), best, worst, over-strict (times strict verification, over questions),
-rate (tokens a second) and first (ms), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that
+categories, times plain), interval (the mean with its own), worst, over-strict (times strict verification, over questions) and
+rate (tokens a second), and without a mode cost/N (a decode of N rows, in decodes of one) and parted (answers that
 are not plain decoding's); of `bench/batch.py` each contender, times plain one by one; of quality.py nats and distinct over the
-control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy drafts, %); of drafts what
-`python -m models.recipe.evaluate --json` wrote. All other figures are in the tables. Intervals of speeds are 95 %, by Student's t
-of logarithms: over questions if their ratios are known, else over kinds of text.
+control, with intervals, length (tokens a verify), gain (over the control's, %) and drawn (over greedy drafts, %). All other
+figures are in the tables. Intervals of speeds are 95 %, by Student's t of logarithms: over questions if their ratios are
+known, else over kinds of text.
 """
 
 from __future__ import annotations
@@ -172,10 +172,9 @@ def numbers(folder: Path) -> dict[str, str]:
     for name, results in runs(folder).items():
         for s in results.summaries:
             ups = _ups(s)
-            figures = {"mean": s.geomean, "worst": ups[0][0], "best": ups[-1][0]}
-            whole = {"rate": s.speeds[TOTAL].rate, "first": s.first_ms}
+            figures = {"mean": s.geomean, "worst": ups[0][0]}
             out |= {f"{name}/{s.who}/{key}": f"{value:.2f}" for key, value in figures.items()}
-            out |= {f"{name}/{s.who}/{key}": f"{value:.0f}" for key, value in whole.items()}
+            out[f"{name}/{s.who}/rate"] = f"{s.speeds[TOTAL].rate:.0f}"
             out[f"{name}/{s.who}/interval"] = f"{s.geomean:.2f}{_interval(s)}"
         out |= _over_strict(name, results)
         out |= _rows_and_rounding(name, results)
@@ -196,9 +195,6 @@ def numbers(folder: Path) -> dict[str, str]:
     out |= _batches(folder)
     for path in sorted((Path(__file__).parents[1] / "models").glob("*.gguf")):
         out[f"files/{path.name}"] = f"{path.stat().st_size / 1e6:.1f}"
-    for name, one in drafts(folder).items():
-        out |= {f"drafts/{name}/{key}": f"{one[key]:.3f}" for key in ("share", "margin_share")}
-        out[f"drafts/{name}/rows"] = str(one["rows"])
     return out
 
 
@@ -230,14 +226,12 @@ def _rows_and_rounding(name: str, results: Results) -> dict[str, str]:
 
 
 def _batches(folder: Path) -> dict[str, str]:
-    """Speeds, times plain decoding of one text after the other, batching included; and of a pool's threads, times the first."""
+    """Speeds, times plain decoding of one text after the other, batching included."""
     out: dict[str, str] = {}
     for name, found in read(folder, BatchResults, "batch/*.json").items():
         if (alone := found.find("plain:1")) is not None:
             own = {one["name"]: one["rate"] / alone["rate"] for one in found.contenders}
             out |= {f"batch/{name}/{who}": f"{rate:.2f}" for who, rate in own.items()}
-    for name, pools in read(folder, PoolResults, "pool/*.json").items():
-        out |= {f"pool/{name}/{one['name']}": f"{pools.kept(one):.2f}" for one in pools.contenders}
     return out
 
 
@@ -291,10 +285,7 @@ def traced(folder: Path) -> list[list[str]]:
 
 def tables(folder: Path) -> dict[str, list[Path]]:
     """The files that each table of a page is made from."""
-    found = {
-        "rules": [f"{name}/quality.json" for name in RULES],
-        "drafts": ["drafts/drafts.json"],
-    }
+    found = {"rules": [f"{name}/quality.json" for name in RULES], "drafts": ["drafts/drafts.json"]}
     return {mark: [p for f in files if (p := folder / f).exists()] for mark, files in found.items()}
 
 

@@ -8,13 +8,7 @@ from dataclasses import replace
 
 import click
 from compare import QuestionOptions, command_line, engine_words
-from measure.quality import (
-    VARIANTS,
-    QualityResults,
-    conclusion,
-    figures_of,
-    unscored,
-)
+from measure.quality import VARIANTS, QualityResults, conclusion, figures_of, unscored
 from measure.quality_page import save_quality, variant_table
 from measure.variants import SideBySide, Variant, answer_all, parse_variants
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from helpers.running import popen, run_python
@@ -17,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture
-def questions(tmp_path: Path) -> Path:
+def questions(tmp_path):
     """Two short ones, in Spec-Bench's format."""
     path = tmp_path / "questions.jsonl"
     line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
@@ -26,7 +24,7 @@ def questions(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def in_forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_forks(monkeypatch):
     """What scripts start in interpreters of their own runs in forks, which are a fraction of their time."""
     with ExitStack() as ends:
         monkeypatch.setattr(subprocess, "run", run_python)
@@ -37,14 +35,12 @@ def in_forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def script(monkeypatch):
     """Import a script by its name; scripts find each other as they do when started."""
     monkeypatch.syspath_prepend(str(BENCH))
 
-    def load(name: str) -> ModuleType:
+    def load(name):
         spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, module)
         spec.loader.exec_module(module)

@@ -20,7 +20,7 @@ def batch(script):
     return script("batch")
 
 
-def results(batch, title: str = "Batch"):
+def results(batch, title="Batch"):
     """A loop at 50 tokens a second and batches at 100, 50 and 200."""
     seconds = {"loop": 2.0, "plain:1": 1.0, "speculative:1": 2.0, "plain:16": 0.5}
     memory = {"loop": (400.0, 40.0), "plain:16": (500.0, 100.0)}
@@ -36,7 +36,7 @@ def results(batch, title: str = "Batch"):
     )  # fmt: skip
 
 
-def test_speeds_are_medians_over_the_loop_and_over_plain(batch) -> None:
+def test_speeds_are_medians_over_the_loop_and_over_plain(batch):
     """And memory is what is left without the KV cells of both: 500 - 100 - 360 of 400."""
     lines = results(batch).table().splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines}
@@ -44,7 +44,7 @@ def test_speeds_are_medians_over_the_loop_and_over_plain(batch) -> None:
     assert "| 50.0 | 1.00 | 0.50 |" in rows["speculative:1"]
 
 
-def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path: Path) -> None:
+def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path):
     for name in ("b", "a"):
         (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(results(batch, name.upper())))
     script("common").write_page(tmp_path, batch.BatchResults)
@@ -54,9 +54,7 @@ def test_the_page_has_every_result_of_the_folder(script, batch, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_the_script_measures_every_contender_and_writes_the_page(
-    tiny_ascii: Path, tmp_path: Path
-) -> None:
+def test_the_script_measures_every_contender_and_writes_the_page(tiny_ascii, tmp_path):
     """The loop and the batches answer the same records; tokens are counted, speeds are positive."""
     questions = tmp_path / "q.jsonl"
     asked = [{"question_id": i, "category": "qa", "turns": [f"abc {i}"]} for i in range(3)]

@@ -21,7 +21,7 @@ def card(script, monkeypatch):
 
 
 @pytest.fixture
-def asked(tiny_target: Path, tiny_draft: Path, tiny_companion: Path, tmp_path: Path):
+def asked(tiny_target, tiny_draft, tiny_companion, tmp_path):
     """Words for a table of tiny models, which makes `cells.jsonl`."""
     questions = tmp_path / "questions.jsonl"
     line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
@@ -39,7 +39,7 @@ def asked(tiny_target: Path, tiny_draft: Path, tiny_companion: Path, tmp_path: P
     return [str(tiny_target), str(tmp_path / "cells.jsonl"), *options]
 
 
-def test_a_killed_table_goes_on_at_its_next_cell(card, asked, tmp_path: Path) -> None:
+def test_a_killed_table_goes_on_at_its_next_cell(card, asked, tmp_path):
     """The last line was cut off: that cell alone is measured again."""
     cells = tmp_path / "cells.jsonl"
     sequences = card("sequences")
@@ -54,7 +54,7 @@ def test_a_killed_table_goes_on_at_its_next_cell(card, asked, tmp_path: Path) ->
     assert [sequences.key_of(cell) for cell in sequences.measured(cells)] == found
 
 
-def test_a_cell_has_raw_figures(card, asked, tmp_path: Path) -> None:
+def test_a_cell_has_raw_figures(card, asked, tmp_path):
     """Fixed drafts draft what they say; plain none. Tokens of the first two rounds are not counted."""
     sequences = card("sequences")
     sequences.main(asked)
@@ -68,12 +68,12 @@ def test_a_cell_has_raw_figures(card, asked, tmp_path: Path) -> None:
     assert all(0 < cell["seconds"] < cell["whole"] for cell in found.values())
 
 
-def test_no_cell_begins_when_the_time_is_over(card, asked, tmp_path: Path) -> None:
+def test_no_cell_begins_when_the_time_is_over(card, asked, tmp_path):
     card("sequences").main([*asked, f"--until={time.time() - 1}"])
     assert not (tmp_path / "cells.jsonl").exists()
 
 
-def test_a_killed_curve_goes_on(card, tiny_target: Path, tmp_path: Path) -> None:
+def test_a_killed_curve_goes_on(card, tiny_target, tmp_path):
     """One of four cells is missing, and it alone is measured."""
     curves, out = card("curves"), tmp_path / "curves.jsonl"
     few = ["--depths=8,16", "--rows=1,2", "--repeat=1", "--gpu-layers=0", "--threads=1"]
@@ -87,7 +87,7 @@ def test_a_killed_curve_goes_on(card, tiny_target: Path, tmp_path: Path) -> None
     assert [json.loads(line)["depth"] for line in again] == [8, 16, 8, 16]
 
 
-def test_without_results_the_page_has_empty_cells(card, tmp_path: Path) -> None:
+def test_without_results_the_page_has_empty_cells(card, tmp_path):
     """It says why, and has no figure but those that name rows."""
     page = card("page")
     page.write(tmp_path / "card")
@@ -97,7 +97,7 @@ def test_without_results_the_page_has_empty_cells(card, tmp_path: Path) -> None:
     assert "| wide target, T 1 | margin |  |" in text
 
 
-def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path: Path) -> None:
+def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path):
     """With a companion the base is plain decoding beside that companion."""
     page = card("page")
     base = {
@@ -129,7 +129,7 @@ def test_the_page_has_times_plain_of_the_same_batch(card, tmp_path: Path) -> Non
     assert page.NO_CARD not in text
 
 
-def test_the_page_names_failed_tests_and_no_folders(card, tmp_path: Path) -> None:
+def test_the_page_names_failed_tests_and_no_folders(card, tmp_path):
     page, out = card("page"), tmp_path / "out"
     out.mkdir()
     failed = (
@@ -150,7 +150,7 @@ def test_the_page_names_failed_tests_and_no_folders(card, tmp_path: Path) -> Non
     )
 
 
-def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
+def test_a_run_keeps_to_its_budget(tmp_path):
     """Steps that are done are skipped, a failed one does not stop the rest, and without time none begins."""
     (tmp_path / "model.gguf").touch()
     fake = tmp_path / "python"
@@ -160,7 +160,7 @@ def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
     (out / "bench-t0").mkdir(parents=True)
     (out / "bench-t0" / "results.json").touch()
 
-    def lines(budget: int) -> dict[str, str]:
+    def lines(budget):
         own = {
             "BUDGET": str(budget),
             "PYTHON": str(fake),

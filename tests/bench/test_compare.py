@@ -25,7 +25,7 @@ run = partial(running.run, begin=partial(main, command=compare))
 
 
 @pytest.fixture
-def common(tiny_ascii: Path, tmp_path: Path) -> list[object]:
+def common(tiny_ascii, tmp_path):
     """A tiny model, two questions, eight tokens."""
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
@@ -33,7 +33,7 @@ def common(tiny_ascii: Path, tmp_path: Path) -> list[object]:
             "--questions", questions, "--out", tmp_path / "out", "--warm-up", 1]  # fmt: skip
 
 
-def test_table_on_stdout_and_files_in_out(common: list[object], tmp_path: Path) -> None:
+def test_table_on_stdout_and_files_in_out(common, tmp_path):
     """The table has every mode; skipped ones are said on stderr."""
     done = run(*common, "--modes", "plain,strict,model+strict", "--title", "Tiny")
     assert done.returncode == 0, done.stderr
@@ -46,14 +46,14 @@ def test_table_on_stdout_and_files_in_out(common: list[object], tmp_path: Path) 
     assert str(tmp_path) not in page
 
 
-def test_a_folder_has_to_be_named(common: list[object]) -> None:
+def test_a_folder_has_to_be_named(common):
     at = common.index("--out")
     done = run(*common[:at], *common[at + 2 :])
     assert done.returncode == 2
     assert "--out is missing" in done.stderr
 
 
-def test_every_record_stands_for_itself(common: list[object], tmp_path: Path) -> None:
+def test_every_record_stands_for_itself(common, tmp_path):
     """Versions, hashes, machine, threads and seed are in each."""
     assert run(*common, "--modes", "plain", "--repeat", 2, "--seed", 7).returncode == 0
     records = read_run_records(tmp_path / "out" / "runs.jsonl")
@@ -66,14 +66,14 @@ def test_every_record_stands_for_itself(common: list[object], tmp_path: Path) ->
         assert all(turn.text for turn in record.turns)
 
 
-def test_a_second_call_runs_nothing_again(common: list[object], tmp_path: Path) -> None:
+def test_a_second_call_runs_nothing_again(common, tmp_path):
     run(*common, "--modes", "plain,strict")
     journal = (tmp_path / "out" / "runs.jsonl").read_bytes()
     assert run(*common, "--modes", "plain,strict").returncode == 0
     assert (tmp_path / "out" / "runs.jsonl").read_bytes() == journal
 
 
-def test_the_engine_is_part_of_the_setup(common: list[object], tmp_path: Path) -> None:
+def test_the_engine_is_part_of_the_setup(common, tmp_path):
     """Records of other types of cells stand in no table with those; a peer would run without them."""
     done = run(*common, "--modes", "plain", "-ctk", "f32")
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_the_engine_is_part_of_the_setup(common: list[object], tmp_path: Path) -
     assert (peers.returncode, "--peers" in peers.stderr) == (2, True)
 
 
-def test_other_options_in_the_same_folder_are_refused(common: list[object]) -> None:
+def test_other_options_in_the_same_folder_are_refused(common):
     """One sentence, exit code 1, and what differs."""
     run(*common, "--modes", "plain")
     done = run(*common, "--modes", "plain", "--seed", 9)
@@ -102,7 +102,7 @@ def test_other_options_in_the_same_folder_are_refused(common: list[object]) -> N
         (["--category", "z"], "no question has the category 'z'"),
     ],
 )
-def test_wrong_words_are_usage_errors(common: list[object], more: list[str], sentence: str) -> None:
+def test_wrong_words_are_usage_errors(common, more, sentence):
     """Exit code 2 and one sentence."""
     done = run(*common, *more)
     assert done.returncode == 2
@@ -110,7 +110,7 @@ def test_wrong_words_are_usage_errors(common: list[object], more: list[str], sen
     assert "Traceback" not in done.stderr
 
 
-def test_a_page_tells_the_engine_without_folders() -> None:
+def test_a_page_tells_the_engine_without_folders():
     """What was given alone; "" for llama.cpp as it is."""
     assert engine_words(EngineOptions()) == ""
     given = EngineOptions(lora_path=Path("/home/me/a.gguf"), tensor_split=[3.0, 1.0])

@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.fixture
-def params(script, monkeypatch: pytest.MonkeyPatch):
+def params(script, monkeypatch):
     """What the server would be started with, by options; a stand-in for the wheel, which tests do not need."""
     threads = lambda: SimpleNamespace(n_threads=0)  # noqa: E731
     draft = SimpleNamespace(
@@ -26,13 +26,13 @@ def params(script, monkeypatch: pytest.MonkeyPatch):
     return lambda *words: module.params(module.options().parse_args(["-m", "a.gguf", *words]))
 
 
-def test_without_more_it_drafts_nothing(params) -> None:
+def test_without_more_it_drafts_nothing(params):
     found = params("-c", "512", "-np", "4", "-t", "3", "--port", "9")
     assert (found.model.path, found.n_ctx, found.n_parallel, found.port) == ("a.gguf", 512, 4, 9)
     assert (found.cpuparams.n_threads, found.speculative.types) == (3, [0])
 
 
-def test_a_draft_is_sampled_where_asked(params) -> None:
+def test_a_draft_is_sampled_where_asked(params):
     more = ["--spec-type", "draft-eagle3", "-md", "b.gguf", "--spec-draft-n-max", "2"]
     greedy = params(*more).speculative.draft.probabilistic
     found = params(*more, "--spec-draft-sampling", "probabilistic").speculative

@@ -7,10 +7,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pytest
@@ -34,7 +32,7 @@ class ParsedWords(Exception):
     """A script has read its command line."""
 
 
-def targets() -> list[str]:
+def targets():
     """All targets of results and models; a pattern's with a word for what it leaves open."""
     text = (BENCH / "Makefile").read_text(encoding="utf-8")
     rules = re.findall(r"^((?:results|\$\(MODELS\))/[^:=]+):(?! \w+ =)", text, re.MULTILINE)
@@ -42,7 +40,7 @@ def targets() -> list[str]:
     return [name.replace("%", "q8_0").replace("$(MODELS)", "build/models") for name in found]  # fmt: skip
 
 
-def expanded(*goals: str) -> list[str]:
+def expanded(*goals):
     """The commands that make would run, one a line."""
     make = [shutil.which("make") or "make", "-n", "-B", "-C", str(BENCH), *GIVEN, *goals]
     said = subprocess.run(make, capture_output=True, text=True, check=True).stdout
@@ -50,7 +48,7 @@ def expanded(*goals: str) -> list[str]:
     return [line for line in dict.fromkeys(lines) if not line.startswith("make: ")]
 
 
-def commands(line: str) -> Iterator[list[str]]:
+def commands(line):
     """The commands of a line of the shell, those inside others first."""
     for found in INSIDE.findall(line):
         yield from commands("".join(found))
@@ -66,7 +64,7 @@ def commands(line: str) -> Iterator[list[str]]:
             words.append("0" if word.startswith("$") else word)
 
 
-def read_script(module: ModuleType, words: list[str]) -> None:
+def read_script(module, words):
     """Have a script's parser read words. Raises what the parser raises."""
     own = getattr(module, module.__name__.rpartition(".")[2], module.main)
     if isinstance(own, click.Command):
@@ -82,7 +80,7 @@ def read_script(module: ModuleType, words: list[str]) -> None:
             raise click.UsageError(f"no {name} are {unknown}")
 
 
-def read_module(name: str, words: list[str]) -> None:
+def read_module(name, words):
     """Have the parser of a module of this project read words, where what the module imports is installed."""
     if name.startswith("models."):
         try:
@@ -92,7 +90,7 @@ def read_module(name: str, words: list[str]) -> None:
                 raise
 
 
-def read_own(words: list[str], command: click.Command = cli) -> None:
+def read_own(words, command=cli):
     """Have the parsers of a command, `pyspec` by default, read words: its options, modes, variants and peers."""
     _, given = read_command(words, command)
     if modes := given.get("modes"):
@@ -104,16 +102,16 @@ def read_own(words: list[str], command: click.Command = cli) -> None:
 
 
 @pytest.fixture
-def read(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch):
+def read(script, monkeypatch):
     """Have a command's own program read it, without running it."""
     parse = argparse.ArgumentParser.parse_args
 
-    def stop(parser: argparse.ArgumentParser, words: list[str] | None = None) -> None:
+    def stop(parser, words=None):
         raise ParsedWords(parse(parser, words))
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
 
-    def run(program: str, *words: str) -> None:
+    def run(program, *words):
         if program == "pyspec":
             read_own(list(words))
         elif program == "python" and words[0] == "-m":
@@ -129,7 +127,7 @@ def read(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_each_command_is_accepted_by_its_program(read) -> None:
+def test_each_command_is_accepted_by_its_program(read):
     """Options, modes, variants, peers and contenders: one that was removed fails here, not in an hour's run."""
     refused, seen = [], 0
     for line in expanded("results", "card-results", "peers", "source", *targets()):
@@ -154,6 +152,6 @@ def test_each_command_is_accepted_by_its_program(read) -> None:
         "gcc x.c",
     ],
 )
-def test_what_a_program_does_not_know_is_refused(read, line: str) -> None:
+def test_what_a_program_does_not_know_is_refused(read, line):
     with pytest.raises((click.ClickException, PyspecError, SystemExit)):
         [read(*words) for words in commands(line)]

@@ -21,7 +21,7 @@ def pages(script):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Results of one run: strict at twice plain's speed on qa and at half on code, a rival at a third."""
     seconds = {"plain": (1.0, 1.0), "strict": (0.5, 2.0), "server-draft:2": (3.0, 3.0)}
     records = [
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path) -> None:
+def test_an_interval_is_over_questions_where_they_are_known(pages, folder):
     """Older results have the kinds alone, and the table says which."""
     found = pages.runs(folder)["default"]
     strict = next(s for s in found.summaries if s.who == "strict")
@@ -46,7 +46,7 @@ def test_an_interval_is_over_questions_where_they_are_known(pages, folder: Path)
 
 
 @pytest.mark.parametrize("page", ["default", "default-t08"])
-def test_the_next_run_has_a_rival_without_drafts(page: str) -> None:
+def test_the_next_run_has_a_rival_without_drafts(page):
     text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
     line = next(
         line for line in text.splitlines() if f"results/{page}/results.json" in line and ":" in line
@@ -55,7 +55,7 @@ def test_the_next_run_has_a_rival_without_drafts(page: str) -> None:
     assert "--peers server,server-eagle3" in rule
 
 
-def test_a_row_says_where_a_figure_was_not_measured(pages) -> None:
+def test_a_row_says_where_a_figure_was_not_measured(pages):
     """A page without ROUGE-L cannot be worse in it."""
     rows = pages.rules_table(ROOT / "bench" / "results").splitlines()[2:]
     found = pages.rules(ROOT / "bench" / "results")
@@ -65,13 +65,13 @@ def test_a_row_says_where_a_figure_was_not_measured(pages) -> None:
         assert ("ROUGE-L not measured" in row) is ("ROUGE-L" not in margin.measures)
 
 
-def test_a_batch_stands_beside_batching_alone(pages) -> None:
+def test_a_batch_stands_beside_batching_alone(pages):
     """Each contender can be quoted, plain decoding of as many at once among them."""
     known = pages.numbers(ROOT / "bench" / "results")
     assert {"batch/bf16/plain:16", "batch/bf16/speculative:16"} <= known.keys()
 
 
-def test_drawn_drafts_are_set_against_greedy_ones(pages) -> None:
+def test_drawn_drafts_are_set_against_greedy_ones(pages):
     """By tokens a verify, of as many answers; a variant without its twin tells nothing."""
     found = pages.rules(ROOT / "bench" / "results")["quality-good"]
     strict, *others = found.figures
@@ -84,7 +84,7 @@ def test_drawn_drafts_are_set_against_greedy_ones(pages) -> None:
     assert pages._drawn("q", found) == {}
 
 
-def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
+def test_numbers_in_the_text_are_filled_in(pages, folder):
     """By folder, mode and figure; what is around them stays, and doing it again changes nothing."""
     text = "It is <!--= default/strict/worst -->9<!--/--> times.\n"
     new = pages.filled(text, folder)
@@ -102,15 +102,13 @@ def test_numbers_in_the_text_are_filled_in(pages, folder: Path) -> None:
         ),
     ],
 )
-def test_a_readme_that_cannot_be_filled_is_refused(
-    pages, folder: Path, text: str, words: str
-) -> None:
+def test_a_readme_that_cannot_be_filled_is_refused(pages, folder, text, words):
     """Nothing is appended somewhere, and no number is left standing that nobody measured."""
     with pytest.raises(InputError, match=words):
         pages.filled(text, folder)
 
 
-def test_redrawing_gives_the_same_files(pages, folder: Path) -> None:
+def test_redrawing_gives_the_same_files(pages, folder):
     """The page, the results and every picture, byte by byte."""
     pages.redraw(folder)
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -120,7 +118,7 @@ def test_redrawing_gives_the_same_files(pages, folder: Path) -> None:
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_the_pages_show_the_results_of_this_repository(pages) -> None:
+def test_the_pages_show_the_results_of_this_repository(pages):
     texts = {
         page: (ROOT / page).read_text(encoding="utf-8") for page in (*pages.PAGES, *pages.CARDS)
     }
@@ -128,7 +126,7 @@ def test_the_pages_show_the_results_of_this_repository(pages) -> None:
     assert [page for page, text in texts.items() if pages.filled(text, folder) != text] == []
 
 
-def test_one_command_makes_every_result() -> None:
+def test_one_command_makes_every_result():
     """What stands in bench/results is a target of bench/Makefile."""
     text = (ROOT / "bench" / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^(results/[^:=]+):(?! \w+ =)", text, re.MULTILINE)
@@ -138,7 +136,7 @@ def test_one_command_makes_every_result() -> None:
     assert [name for name in names if not any(fnmatch(name, each) for each in patterns)] == []
 
 
-def test_the_pages_are_those_of_the_results(pages) -> None:
+def test_the_pages_are_those_of_the_results(pages):
     """No page was written by hand, pictures aside."""
     folder = ROOT / "bench" / "results"
     for name, results in pages.runs(folder).items():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 from click.testing import CliRunner
 
 from pyspec.engine.profiles import read_prior
 
 
-def test_a_pair_is_recorded_and_given_a_prior(script, tiny_ascii: Path, tmp_path) -> None:
+def test_a_pair_is_recorded_and_given_a_prior(script, tiny_ascii, tmp_path):
     draft, rounds = tmp_path / "draft.gguf", tmp_path / "rounds.gz"
     shutil.copy(tiny_ascii, draft)
     words = [

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 from helpers import running
-from helpers.running import Done
 from measure.quality import NATS, VARIETY, QualityResults
 from measure.variants import SideBySide
 from quality import quality
@@ -24,7 +22,7 @@ QUESTIONS = """\
 """
 
 
-def call(model: Path, tmp_path: Path, *more: str) -> Done:
+def call(model, tmp_path, *more):
     """Run the command on two questions."""
     questions = tmp_path / "q.jsonl"
     questions.write_text(QUESTIONS)
@@ -34,7 +32,7 @@ def call(model: Path, tmp_path: Path, *more: str) -> Done:
     )  # fmt: skip
 
 
-def test_variants_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path: Path) -> None:
+def test_variants_are_judged_and_the_page_is_written(tiny_ascii, tmp_path):
     """Every variant of the default list, with nats, checks and a verdict."""
     done = call(tiny_ascii, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -51,9 +49,7 @@ def test_variants_are_judged_and_the_page_is_written(tiny_ascii: Path, tmp_path:
     assert results.verdict in (out / "README.md").read_text()
 
 
-def test_seeds_are_joined_by_question_where_tokens_are_drawn(
-    tiny_ascii: Path, tmp_path: Path
-) -> None:
+def test_seeds_are_joined_by_question_where_tokens_are_drawn(tiny_ascii, tmp_path):
     """Strict says what plain says with each seed; the page says how tokens were drawn, and compares the seeds."""
     wanted = (
         "--temp",
@@ -77,7 +73,7 @@ def test_seeds_are_joined_by_question_where_tokens_are_drawn(
     assert strict.measures[VARIETY].questions == 2
 
 
-def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_path: Path) -> None:
+def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii, tmp_path):
     """One sentence, status 2, and nothing is loaded."""
     done = call(tiny_ascii, tmp_path, "--variants", "margin")
     assert done.returncode == 2
@@ -85,16 +81,14 @@ def test_a_variant_that_means_nothing_is_a_usage_error(tiny_ascii: Path, tmp_pat
     assert "Traceback" not in done.stderr
 
 
-def test_the_draft_goes_where_it_was_asked_to(
-    tiny_ascii: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_draft_goes_where_it_was_asked_to(tiny_ascii, tmp_path, monkeypatch):
     """Its own layers, devices and cells, and llama.cpp's options for all; what lies where is one line."""
     made = []
 
     class Watched(SideBySide):
         placed = "3 of 3 layers on CARD0"
 
-        def __init__(self, *words: object, **options: object) -> None:
+        def __init__(self, *words, **options):
             made.append(options)
             super().__init__(*words, **options)
 

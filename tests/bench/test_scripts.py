@@ -12,17 +12,17 @@ TESTED = {
     "pair",
     "attention", "batch", "common", "companion", "compare",
     "everyday", "grid", "llama_server", "long",
-    "pages", "pool", "quality", "replay",
+    "pages", "pool", "quality",
     "returning", "serve", "stretch",
 }  # fmt: skip
 
 
-def test_no_script_is_without_a_test() -> None:
+def test_no_script_is_without_a_test():
     found = {path.stem for path in BENCH.glob("*.py")}
     assert found == TESTED
 
 
-def test_attention_is_timed_in_turns(script, tiny_ascii: Path, tmp_path, capsys) -> None:
+def test_attention_is_timed_in_turns(script, tiny_ascii, tmp_path, capsys):
     """A line for each length, with the share of the better setting; the page has it too."""
     few = ["--lengths", "16,40", "--repeat", "1", "--threads", "1", "--out", str(tmp_path)]
     script("attention").main([str(tiny_ascii), *few])
@@ -35,7 +35,7 @@ def test_attention_is_timed_in_turns(script, tiny_ascii: Path, tmp_path, capsys)
     assert page.strip() == (tmp_path / "README.md").read_text().strip()
 
 
-def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys) -> None:
+def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys):
     """With drafts and without at the same seed, taking turns; a line for each prompt, and the mean."""
     everyday, asked = script("everyday"), []
 
@@ -44,30 +44,14 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
         plain = "none" in words
         rate, total = (10.0, 1250.0) if plain else (15.0, 1000.0)
         times = {"tokens_per_second": rate, "prefill_ms": 250.0, "total_ms": total}
-        return {
-            "text": "x",
-            "timings": times,
-            "speculation": {"mean_length": 1.0 if plain else 1.8},
-        }
+        length = {"mean_length": 1.0 if plain else 1.8}
+        return {"text": "x", "timings": times, "speculation": length}
 
     monkeypatch.setattr(everyday, "answer", answer)
     (tmp_path / "two.txt").write_text("one\ntwo\n")
     folder = ["--out", str(tmp_path / "everyday")]
-    everyday.main(
-        [
-            str(tmp_path / "two.txt"),
-            "--kept",
-            "cold",
-            "--temp",
-            "0.8",
-            "--repeat",
-            "2",
-            *folder,
-            "--",
-            "-t",
-            "1",
-        ]
-    )
+    how = ["--kept", "cold", "--temp", "0.8", "--repeat", "2"]
+    everyday.main([str(tmp_path / "two.txt"), *how, *folder, "--", "-t", "1"])
     rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()[2:]]
     # 10 tokens in 1250 ms, the prompt's 250 included, against 11.25 in 1000
     assert [row[:4] for row in rows[:2]] == [["0.8", n, "1.500", "1.406"] for n in ("1", "2")]
@@ -80,7 +64,7 @@ def test_everyday_prompts_are_run_in_pairs(script, monkeypatch, tmp_path, capsys
 
 
 @pytest.mark.parametrize("contender", ["llama_cpp", "pyspec:none", "pyspec"])
-def test_each_way_to_answer_has_a_speed(script, tiny_ascii: Path, contender: str) -> None:
+def test_each_way_to_answer_has_a_speed(script, tiny_ascii, contender):
     pool = script("pool")
     llm = pool.opened(contender, SimpleNamespace(model=str(tiny_ascii), threads=1))
     figures = pool.measure(llm, 4)
@@ -89,13 +73,13 @@ def test_each_way_to_answer_has_a_speed(script, tiny_ascii: Path, contender: str
     assert all(speed > 0.0 for speed in figures.values())
 
 
-def test_what_a_pool_keeps_is_its_speed_over_the_first_threads(script) -> None:
+def test_what_a_pool_keeps_is_its_speed_over_the_first_threads(script):
     one = {"name": "pyspec", "first": 80.0, "pool": 40.0, "stream": 20.0}
     assert script("pool").PoolResults.kept(one) == 0.5
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_a_long_prompt_is_timed_beside_its_peer(script, tiny_ascii: Path, capsys) -> None:
+def test_a_long_prompt_is_timed_beside_its_peer(script, tiny_ascii, capsys):
     """A row a contender; "auto" says which attention it chose."""
     words = ["--contenders", "pyspec,llama_cpp", "--prompt", "40", "--tokens", "9", "--repeat", "1"]
     script("long").main([str(tiny_ascii), *words])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 from measure.questions import Question
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
+def test_the_server_is_loaded(script, tiny_ascii, tmp_path, capsys):
     """Two clients, twelve requests: a row with a speed, and no errors."""
     questions = tmp_path / "questions.jsonl"
     line = '{"question_id": %d, "category": "qa", "turns": ["%s", "more"]}\n'
@@ -28,7 +27,7 @@ def test_the_server_is_loaded(script, tiny_ascii: Path, tmp_path: Path, capsys) 
     assert str(tmp_path) not in page
 
 
-def test_few_requests_are_of_all_kinds(script) -> None:
+def test_few_requests_are_of_all_kinds(script):
     """A file has its questions by kind: the first twelve would all be of two."""
     kinds = ["qa", "qa", "qa", "rag", "rag", "math"]
     questions = [Question(i, kind, [f"{kind}{i}"]) for i, kind in enumerate(kinds)]
@@ -36,9 +35,7 @@ def test_few_requests_are_of_all_kinds(script) -> None:
     assert texts == ["qa0", "rag3", "math5", "qa1", "rag4", "qa2"]
 
 
-def test_the_other_server_drafts_as_many_tokens_as_its_name_says(
-    script, tiny_draft, tiny_eagle3
-) -> None:
+def test_the_other_server_drafts_as_many_tokens_as_its_name_says(script, tiny_draft, tiny_eagle3):
     """With the model or the head that was given; by its bare name with none."""
     serve = script("serve")
     numbers = {"clients": 1, "ctx": 512, "threads": 1, "server": "llama-server", "model": "m.gguf"}
@@ -50,7 +47,7 @@ def test_the_other_server_drafts_as_many_tokens_as_its_name_says(
         assert serve.command(options, "pyspec:none")[-2:] == ["--draft", "none"]
 
 
-def test_a_p95_is_no_longer_than_the_longest(script) -> None:
+def test_a_p95_is_no_longer_than_the_longest(script):
     """Eleven short waits and a long one, beyond which the default of `quantiles` goes."""
     p95 = script("serve").p95
     assert 0.001 < p95([0.001] * 11 + [0.006]) < 0.006
@@ -58,7 +55,7 @@ def test_a_p95_is_no_longer_than_the_longest(script) -> None:
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_conversations_come_back(script, tiny_ascii: Path, tmp_path: Path, capsys) -> None:
+def test_conversations_come_back(script, tiny_ascii, tmp_path, capsys):
     """Two over one slot: how long their second turns waited."""
     questions = tmp_path / "questions.jsonl"
     line = '{"question_id": %d, "category": "qa", "turns": ["%s"]}\n'
@@ -82,7 +79,7 @@ def test_conversations_come_back(script, tiny_ascii: Path, tmp_path: Path, capsy
     )[-2:] == ["--cache-ram", "0"]
 
 
-def test_errors_of_all_runs_are_told(script) -> None:
+def test_errors_of_all_runs_are_told(script):
     """A median of them would hide a run that failed."""
     runs = [{"rate": rate, "errors": n} for rate, n in ((1.0, 0.0), (2.0, 5.0), (9.0, 0.0))]
     assert script("common").medians(runs) == {"rate": 2.0, "errors": 5.0}

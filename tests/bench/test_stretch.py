@@ -8,7 +8,7 @@ import pytest
 PROMPT = b"the quick brown fox jumps"
 
 
-def greedy(llm, n: int = 48) -> list[int]:
+def greedy(llm, n=48):
     tokens = llm.tokenize(PROMPT)
     out = []
     for token in llm.generate(tokens, temp=0.0):
