@@ -23,26 +23,17 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("-m", required=True, metavar="MODEL")
     parser.add_argument("--host", default="127.0.0.1")
     numbers = {
-        "--port": 8080,
-        "-c": 4096,
-        "-t": 2,
-        "-tb": 2,
-        "-ngl": 0,
-        "--cache-ram": 8192,
-        "-b": 2048,
-        "-ub": 512,
-    }
+        "--port": 8080, "-c": 4096, "-t": 2, "-tb": 2, "-ngl": 0, "--cache-ram": 8192, "-b": 2048, "-ub": 512,
+        "-td": 2, "--spec-draft-n-max": 3,
+    }  # fmt: skip
     for name, default in numbers.items():
         parser.add_argument(name, type=int, default=default)
     parser.add_argument("-np", "--parallel", type=int, default=1)
     parser.add_argument("--no-ui", action="store_true")
     parser.add_argument("--spec-type", default="none")
     parser.add_argument("-md", metavar="DRAFT")
-    parser.add_argument("-td", type=int, default=2)
-    parser.add_argument("--spec-draft-n-max", type=int, default=3)
-    parser.add_argument(
-        "--spec-draft-sampling", choices=("greedy", "probabilistic"), default="greedy"
-    )
+    kinds = ("greedy", "probabilistic")
+    parser.add_argument("--spec-draft-sampling", choices=kinds, default=kinds[0])
     return parser
 
 

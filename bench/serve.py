@@ -34,15 +34,13 @@ OPTIONS = {
     "repeat": 1, "draft": None, "title": "", "out": None,
 }  # fmt: skip
 HEAD = ("contender", "tokens/s", "of llama-server", "first p50", "first p95", "whole p50", "errors",
-        "MB then", "MB at the end")  # fmt: skip
-GAPS = {"gap p95": "gap", "gap max": "longest"}
-"""Columns for the longest wait within each answer; older results do not have it."""
+        "MB then", "MB at the end", "gap p95", "gap max")  # fmt: skip
 
 
 class ServeResults(Comparison, kw_only=True):
     """Results for one target. For each contender: rate (tokens a second); first, late, whole (seconds); errors; then, end (MB).
 
-    Where answers were streamed, gap and longest: of the longest wait for more in each answer, p95 and the most, seconds.
+    gap and longest: of the longest wait for more in each answer, p95 and the most, seconds.
     """
 
     heading = "Servers under load"
@@ -62,7 +60,6 @@ class ServeResults(Comparison, kw_only=True):
     def table(self) -> str:
         """A row for each contender, with speeds relative to llama-server's if it was measured."""
         base = self.find(PEER)
-        gaps = GAPS if all("gap" in one for one in self.contenders) else {}
         rows = [
             [
                 one["name"],
@@ -70,11 +67,11 @@ class ServeResults(Comparison, kw_only=True):
                 f"{one['rate'] / base['rate']:.2f}" if base else "-",
                 *(f"{one[key]:.2f}" for key in ("first", "late", "whole")),
                 *(f"{one[key]:.0f}" for key in ("errors", "then", "end")),
-                *(f"{one[key]:.2f}" for key in gaps.values()),
+                *(f"{one[key]:.2f}" for key in ("gap", "longest")),
             ]
             for one in self.contenders
         ]
-        return table((*HEAD, *gaps), rows)
+        return table(HEAD, rows)
 
 
 def main(words: Sequence[str] | None = None) -> None:

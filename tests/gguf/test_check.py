@@ -19,6 +19,12 @@ from pyspec.gguf.reader import parse_header
 from pyspec.machine.isolate import ChildExit
 
 
+def written(folder, made):
+    path = folder / "m.gguf"
+    path.write_bytes(made.build())
+    return path
+
+
 def forbid_children(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a child was started")
@@ -64,8 +70,7 @@ def test_a_vocabulary_without_weights_is_tried_as_one(tmp_path):
     """Files such as llama.cpp's own vocabularies hold no tensors: fine where only the vocabulary is wanted."""
     made = tiny_llama()
     made.tensors = []
-    path = tmp_path / "vocabulary.gguf"
-    path.write_bytes(made.build())
+    path = written(tmp_path, made)
     check_model(path, loading=Loading(vocab_only=True))
     with pytest.raises(ModelInvalid, match="no tensors"):
         check_model(path)
@@ -77,8 +82,7 @@ def test_weights_that_are_not_finite_are_rejected(value, tmp_path):
     made = tiny_llama()
     weight = made.tensor("blk.0.ffn_up.weight")
     weight.data = struct.pack("<f", value) + weight.data[4:]
-    path = tmp_path / "bad.gguf"
-    path.write_bytes(made.build())
+    path = written(tmp_path, made)
     with pytest.raises(ModelRejected, match=r"cannot load it.*blk\.0\.ffn_up") as caught:
         check_model(path)
     assert caught.value.signal is None
@@ -100,8 +104,7 @@ def test_abort_of_llama_cpp_stays_in_the_child(tmp_path, monkeypatch):
     made = tiny_llama()
     _, (_, words) = made.kv["tokenizer.ggml.tokens"]
     made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, [*words[:-1], "a"]))
-    path = tmp_path / "twins.gguf"
-    path.write_bytes(made.build())
+    path = written(tmp_path, made)
     monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))
     with pytest.raises(ModelRejected, match="SIGABRT") as caught:
         check_model(path)
@@ -132,8 +135,7 @@ def test_the_trial_does_not_meet_what_only_some_texts_do(tmp_path, monkeypatch):
     charsmap = bases.sound("charsmap")
     raw = struct.pack("<1025I", 4096, *nodes) + b"x\0"
     charsmap.kv["tokenizer.ggml.precompiled_charsmap"] = (ARR, (U8, list(raw)))
-    path = tmp_path / "m.gguf"
-    path.write_bytes(charsmap.build())
+    path = written(tmp_path, charsmap)
     with pytest.raises(ModelInvalid, match="precompiled_charsmap leads"):
         check_model(path)
     monkeypatch.setattr(module, "read_header", lambda p, **_: parse_header(Path(p)))

@@ -115,8 +115,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
 
 
 def broken(folder, change):
-    made = tiny_llama()
-    change(made)
+    """A file, whole or changed."""
+    made = change if isinstance(change, Gguf) else tiny_llama()
+    if made is not change:
+        change(made)
     path = folder / "broken.gguf"
     path.write_bytes(made.build())
     return path
@@ -297,8 +299,7 @@ def test_version_2_is_read(tmp_path):
 def test_alignment_is_honoured(tmp_path):
     made = tiny_llama()
     made.kv["general.alignment"], made.alignment = (U32, 4096), 4096
-    path = tmp_path / "aligned.gguf"
-    path.write_bytes(made.build())
+    path = broken(tmp_path, made)
     assert read_header(path).data_offset % 4096 == 0
 
 
@@ -306,8 +307,7 @@ def test_strings_across_the_window_are_read(tmp_path):
     words = [b"w%d-" % i + b"x" * (i % 700) for i in range(6000)]
     made = tiny_llama()
     made.kv = {"general.architecture": (STR, "t"), "words": (ARR, (STR, words)), "n": (U32, 7)}
-    path = tmp_path / "wide.gguf"
-    path.write_bytes(made.build())
+    path = broken(tmp_path, made)
     header = parse_header(path)
     assert header.array("words") == words
     assert header.metadata["n"] == 7
@@ -353,8 +353,7 @@ def test_zero_size_tensors_are_no_overlap(tmp_path):
     """A tensor without elements may share its offset with the next."""
     made = tiny_llama()
     made.tensors.insert(1, Tensor("empty", (0, 4)))
-    path = tmp_path / "zero.gguf"
-    path.write_bytes(made.build())
+    path = broken(tmp_path, made)
     assert read_header(path).tensors[1].nbytes == 0
 
 
@@ -362,7 +361,6 @@ def test_a_quantised_tensor_without_dimensions_is_refused(tmp_path):
     """One number is no multiple of a block; found by random edits."""
     made = tiny_llama()
     made.tensors.insert(1, Tensor("scalar", (), type=8))  # Q8_0
-    path = tmp_path / "scalar.gguf"
-    path.write_bytes(made.build())
+    path = broken(tmp_path, made)
     with pytest.raises(ModelError, match="rows of 1"):
         read_header(path)
