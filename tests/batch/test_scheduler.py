@@ -89,22 +89,6 @@ def test_seeds_belong_to_records(open_batch):
     assert answers(open_batch(parallel=1, **other), records) != one
 
 
-def test_records_bring_their_own_settings(open_batch):
-    """max_tokens, stop, temperature and seed of a record stand before the batch's."""
-    asked = {"id": "x", "prompt": "hello", "temperature": 1.5}
-    records = [
-        Record(id="a", prompt="hello", max_tokens=3),
-        Record(id="b", prompt="hello", max_tokens=0),
-        Record(id="c", prompt="hello", stop=["f"]),
-        Record(**asked, seed=1),
-        Record(**{**asked, "id": "y"}, seed=1),
-    ]
-    found = sorted(open_batch(parallel=4).run(records), key=lambda result: result.index)
-    assert [r.usage.completion_tokens for r in found[:2]] == [3, 0]
-    assert (found[2].finish_reason, "f" in found[2].text) == ("stop", False)
-    assert found[3].text == found[4].text != found[0].text
-
-
 def test_record_too_long_fails_alone(open_batch):
     """A prompt over the context is that record's ContextOverflow, with both sizes."""
     results = {r.index: r for r in open_batch(n_ctx=64).run(["abc", "x" * 300, "def"])}

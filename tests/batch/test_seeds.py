@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from helpers import tiny
@@ -19,19 +18,6 @@ __all__ = ["go"]
 
 WARM = Sampling(temperature=1.5)
 MIROSTAT = Sampling(temperature=1.5, seed=5, mirostat_mode=2)
-
-
-def test_the_class_tells_its_seed(open_llama, tiny_target):
-    """Also one of chance; nothing at temperature 0."""
-    llm = open_llama(tiny_target)
-    prompt = [tiny.A, tiny.A + 1]
-    first = ask(llm, prompt, 20, WARM)
-    told = llm.last_speculation
-    assert told["sampling"] == "coupled"
-    again = ask(llm, prompt, 20, Sampling(temperature=1.5, seed=told["seed"]))
-    assert again.ids == first.ids
-    ask(llm, prompt, 20)
-    assert not {"sampling", "seed"} & llm.last_speculation.keys()
 
 
 def test_mirostat_says_that_llama_cpp_draws(open_llama, open_batch, tiny_target):
@@ -56,11 +42,6 @@ def test_a_line_of_output_has_the_seed(open_batch, form):
     for result, block in zip(results, blocks, strict=True):
         (again,) = batch.run([Record(id="z", prompt="ab", seed=block["seed"])])
         assert again.text == result.text
-
-
-def test_greedy_lines_have_no_seed(open_batch):
-    (result,) = open_batch().run(["ab"])
-    assert "seed" not in json.loads(output_line(result, "run"))["speculation"]
 
 
 # -- going on ------------------------------------------------------------------------------------------------------------
@@ -103,14 +84,3 @@ def test_an_interrupted_batch_ends_with_the_same_texts(go, open_batch, tiny_asci
     )
     assert again == whole
     assert len(set(whole)) == 12
-
-
-@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
-def test_a_record_names_its_noise(open_batch, noise):
-    """Whatever the batch has; at a seed either says the same again."""
-    other = {"coupled": "llama.cpp", "llama.cpp": "coupled"}[noise]
-    batch = open_batch(settings=Settings(replace(WARM, noise=other), max_tokens=16, raw=True))
-    asked = [Record(id=name, prompt="ab", seed=4, sampling=noise) for name in "xy"]
-    first, second = batch.run(asked)
-    assert first.speculation["sampling"] == noise
-    assert first.text == second.text

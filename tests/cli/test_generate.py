@@ -141,12 +141,6 @@ def test_prompt_from_stdin_and_file_agree(smollm2: str, tmp_path: Path) -> None:
     assert by_file == by_stdin != ""
 
 
-def test_no_tokens_at_all(smollm2: str) -> None:
-    """-n 0 answers with nothing and succeeds."""
-    done = run("Hi.", "-m", smollm2, "-t", "1", "-n", "0", "--json")
-    assert json.loads(done.stdout)["text"] == ""
-
-
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [

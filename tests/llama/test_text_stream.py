@@ -22,16 +22,6 @@ def test_pieces_join_to_the_answer(open_llama: Callable[..., Any], tiny_target: 
     assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + ["length"]
 
 
-def test_stop_string_ends_the_answer(open_llama: Callable[..., Any], tiny_target: Path) -> None:
-    llm = open_llama(tiny_target)
-    prompt = llm.tokenize(b"abc", add_bos=False)
-    whole = "".join(p.text for p in stream_text(llm, prompt, GREEDY, max_tokens=12))
-    stop = whole[4:6]
-    pieces = list(stream_text(llm, prompt, GREEDY, max_tokens=12, stop=[stop]))
-    assert "".join(p.text for p in pieces) == whole[: whole.index(stop)]
-    assert pieces[-1].finish_reason == "stop"
-
-
 def test_a_cancel_ends_with_what_there_is(
     open_llama: Callable[..., Any], tiny_target: Path
 ) -> None:

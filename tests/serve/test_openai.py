@@ -6,7 +6,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers import tiny
 from helpers.asking import ask, chat
 
 from pyspec.batch.maker import Settings
@@ -92,14 +91,6 @@ def test_prompts_of_a_list_differ_by_seed(client):
         assert again.choices[0].text == text
 
 
-def test_a_seed_of_chance_is_told(client):
-    """By it the answer comes again; at temperature 0 there is none."""
-    first = chat(client, temperature=1.5)
-    again = chat(client, temperature=1.5, seed=first.speculation["seed"])
-    assert again.choices[0].message.content == first.choices[0].message.content
-    assert "seed" not in chat(client).speculation
-
-
 def test_streamed_choices_come_side_by_side(client):
     """Each chunk says whose it is; each choice ends once."""
     chunks = list(chat(client, n=2, temperature=1.5, seed=7, stream=True))
@@ -143,13 +134,6 @@ def test_no_draft_makes_an_answer_longer_than_it_may_be(client, n):
     """Lookup finds much in such a prompt."""
     answer = chat(client, "abcabcabcabcabcabc", max_tokens=n)
     assert answer.usage.completion_tokens == n
-
-
-def test_a_banned_token_does_not_come(client):
-    """Though the model would have begun with it."""
-    first = chat(client, logprobs=True, max_tokens=1).choices[0].message.content
-    banned = {str(tiny.ASCII.index(first)): -100}
-    assert first not in chat(client, logit_bias=banned, max_tokens=24).choices[0].message.content
 
 
 def test_a_seed_gives_one_text_whether_its_prompt_is_read_or_kept(client):
