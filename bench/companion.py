@@ -19,13 +19,12 @@ from common import arguments
 from grid import costs_of, informed_speed
 from measure.records import commit
 from measure.report import code_of, table
-from measure.simulate import Answer, Costs, Player, Times, load_rounds
+from measure.simulate import Answer, Costs, Times, load_rounds
 from msgspec.structs import replace
+from replay import ROUNDS, Always, play
 
-from pyspec.draft.acceptance import Acceptance
 from pyspec.draft.goodput import GoodputPolicy
 
-ROUNDS = Path(__file__).parent / "rounds"
 FILES = ("bf16", "q4_k_m", "head")
 CURVES = ("BF16", "Q4_K_M", "GPU", "7B on CPU")
 SEQUENCES = (1, 8, 32)
@@ -91,23 +90,6 @@ def costs_for(curve: str, sequences: int, companion: float) -> Costs:
     return Costs(
         *(Times({k: max(1e-9, time(k * sequences)) for k in range(1, 65)}) for time in alone[:3])
     )
-
-
-class Always(GoodputPolicy):
-    """A policy whose companion scores every draft."""
-
-    def _score(self, places: object) -> bool:
-        return True
-
-
-def play(
-    answers: Sequence[Answer], costs: Costs, kind: type[GoodputPolicy] = GoodputPolicy, *, companion: bool = False
-) -> float:  # fmt: skip
-    """Tokens per ms in the second half of the answers, after the first has taught the policy."""
-    greedy = Acceptance().under("greedy", relaxing=False)
-    policy, half = kind(costs.curve(), greedy, companion=companion), len(answers) // 2
-    Player(policy, costs).play(answers[:half])
-    return Player(policy, costs, 1).play(answers[half:]).speed
 
 
 def speeds(name: str, answers: Sequence[Answer]) -> list[list[str]]:

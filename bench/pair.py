@@ -41,7 +41,7 @@ class PairOptions:
     seconds: float = option("Recording", "--seconds", type=click.FloatRange(min=1.0), default=50.0, help="Time for it, roughly.")
     prior: bool = option("Output", "--prior", is_flag=True,
         help="Write what was learned next to the draft, as a starting point for other machines.")
-    rounds: Path | None = option("Output", "--rounds", type=FILE, help="Save the recorded rounds, for bench/companion.py.")
+    rounds: Path | None = option("Output", "--rounds", type=FILE, help="Save the recorded rounds, for bench/replay.py.")
     # fmt: on
 
 

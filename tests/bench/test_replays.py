@@ -70,6 +70,22 @@ def test_who_knows_chances_is_between_the_best_length_and_the_oracle(script):
     assert max(fixed) < informed < oracle
 
 
+def test_committed_rounds_are_replayed(script, capsys):
+    """A line for each curve, with a number in every column."""
+    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "q4_k_m.gz")])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert rows[2][:2] == ["| q4_k_m", "GPU"]
+    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in rows[2][2:])
+
+
+def test_rounds_without_a_companion_are_replayed(script, capsys):
+    """What a companion would bring is not known then; the rest is."""
+    script("replay").main(["--curve", "GPU", str(script("replay").ROUNDS / "eagle3.gz")])
+    (cells,) = (line.split(" | ") for line in capsys.readouterr().out.strip().splitlines()[2:])
+    assert cells[5:7] == ["-"] * 2
+    assert all(0.5 < float(cell.strip(" |")) < 20.0 for cell in cells[2:5] + cells[7:])
+
+
 def test_what_a_companion_is_worth_has_a_line_for_each_way(script, monkeypatch, tmp_path):
     """On one curve, for one text and for several: asked where it may be and where it has to be; more is known with it."""
     companion = script("companion")

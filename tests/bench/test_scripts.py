@@ -12,7 +12,7 @@ TESTED = {
     "pair",
     "attention", "batch", "common", "companion", "compare",
     "everyday", "grid", "llama_server", "long",
-    "pages", "pool", "quality",
+    "pages", "pool", "quality", "replay",
     "returning", "serve", "stretch",
 }  # fmt: skip
 
