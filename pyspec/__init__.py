@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pyspec.draft.lookup import Drafter, Proposal
     from pyspec.errors import PyspecError
     from pyspec.llama.generation import stream_text
-    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama, install, uninstall
+    from pyspec.llama.install import install, uninstall
+    from pyspec.llama.speculative import OFF, Speculation, SpeculativeLlama
     from pyspec.sampling.chain import Sampling
     from pyspec.sampling.verification import Margin, Strict
     from pyspec.text.messages import Message
@@ -54,9 +55,9 @@ _HOMES = {
     "Strict": "sampling.verification",
     "Token": "text.parts",
     "__version__": "_version",
-    "install": "llama.speculative",
+    "install": "llama.install",
     "stream_text": "llama.generation",
-    "uninstall": "llama.speculative",
+    "uninstall": "llama.install",
 }
 
 __all__ = [

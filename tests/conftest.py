@@ -218,6 +218,8 @@ def open_llama() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def open_plain() -> Iterator[Callable[..., Any]]:
     """Makes a `llama_cpp.Llama` of a path, the reference of many tests; closed after the test."""
+    from helpers import plain_chat
+
     # a llama_cpp.Llama that knows which processors die of extra buffers
     from pyspec.engine.target import TargetLlama
 
@@ -227,6 +229,7 @@ def open_plain() -> Iterator[Callable[..., Any]]:
         settings = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
         settings |= {"flash_attn": True, **options}  # as ours, or rounding would differ
         opened.append(TargetLlama(str(path), trust=True, **settings))
+        opened[-1].chat_handler = plain_chat.handler
         return opened[-1]
 
     yield open_

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from pyspec._lib import release_workers
 from pyspec.errors import EngineBusy, EngineError
 
 _Item = TypeVar("_Item")
+_Made_co = TypeVar("_Made_co", covariant=True)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 OWN_WAIT_S = 5.0
@@ -23,6 +24,13 @@ _FIRST_LOOK_S = 0.05
 """How long another answer may pause before the garbage collector checks whether anybody can still read it."""
 
 _HINT = "finish or close the answer in flight, call cancel(), or use one object per thread"
+
+
+class _Work(Protocol[_Made_co]):
+    """Makes items until it ends or is closed."""
+
+    def __next__(self) -> _Made_co: ...
+    def close(self) -> None: ...
 
 
 class _Here(threading.local):
@@ -56,7 +64,7 @@ class AnswerLock:
         self._here = _Here()
         self._process = None if forks else os.getpid()
 
-    def held(self, work: Generator[_Item, None, None]) -> Generator[_Item, None, None]:
+    def held(self, work: _Work[_Item]) -> Generator[_Item, None, None]:
         """Yield what `work` yields, holding the lock until it ends. Raises EngineBusy."""
         with self.taken() as me, self.ending(me, work.close):
             while True:

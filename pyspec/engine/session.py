@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -36,7 +36,7 @@ class Session:
         held: int = -1,
         progress: Callable[[int, int], None] | None = None,
         least: int = 0,
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Answer the prompt in `run.tokens`, one step per round; `statistics` then holds what was done.
 
         held, least: see `Loop.begin`. progress(done, total) is called after each chunk of the prompt. A cancel ends the answer

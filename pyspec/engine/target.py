@@ -6,11 +6,10 @@ import contextlib
 import ctypes
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from threading import local
 from typing import Any
 
 import llama_cpp
@@ -38,7 +37,6 @@ from pyspec.machine.machine import address_space_left, default_threads
 from pyspec.machine.others import file_name_of
 from pyspec.sampling.limits import check_cache_type, check_overrides, check_ranges, is_quantised
 from pyspec.text.answer import Speech
-from pyspec.text.completions import ChatHandler
 from pyspec.text.render import DEFAULT, KEY, Renderer, brings_template, templates_of
 from pyspec.text.template import ChatTemplate
 from pyspec.vocab.tokenizer import GuardedTokenizer, forget_vocabulary
@@ -50,12 +48,6 @@ _BESIDE_WEIGHTS = 512 << 20
 
 SNAPSHOTS = 8
 """States that a hybrid model keeps of its last decode, which limits its drafts; each takes as much memory as the state."""
-
-
-class _InChat(local):
-    """What applies to the chat that this thread begins."""
-
-    args: Mapping[str, Any] | None = None
 
 
 class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untyped
@@ -132,7 +124,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         else:
             self._may_use_extra = check_model(model_path, trust, self.loading)
         self._overrides = self.places.array()
-        self.in_chat = _InChat()
         self._hidden: dict[str, str] | None = {}
         renderer = self._load_and_render(model_path, kwargs)
         # garbage collection finalises in any order: keep model and context alive until this object has closed itself
@@ -311,15 +302,6 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         """How the model writes reasoning and tool calls."""
         return Speech.of(self)
 
-    @contextlib.contextmanager
-    def templating(self, args: Mapping[str, Any] | None) -> Iterator[None]:
-        """Set template variables for chats of this thread that begin inside."""
-        outer, self.in_chat.args = self.in_chat.args, args
-        try:
-            yield
-        finally:
-            self.in_chat.args = outer
-
     @property
     def _lora_adapter(self) -> Any:
         """The adapter, or None; `llama_cpp.Llama` sets it, and would go on with a null pointer."""
@@ -352,9 +334,9 @@ class TargetLlama(llama_cpp.Llama):  # type: ignore[misc]  # llama_cpp is untype
         self._stack.callback(self.template.close)
         self._stack.callback(forget_vocabulary, self._model.vocab)
         end = self.token_eos()
-        handler = ChatHandler(self.template, self._model.token_get_text(end) if end >= 0 else "")
+        self.end_text = [self._model.token_get_text(end)] if end >= 0 else []
         for name in {DEFAULT: "", **templates_of(self._metadata)}:
-            self._chat_handlers[f"chat_template.{name}"] = handler
+            self._chat_handlers[f"chat_template.{name}"] = self.template
         if not (kwargs.get("chat_format") or kwargs.get("chat_handler")):
             self.chat_format = f"chat_template.{DEFAULT}"
 

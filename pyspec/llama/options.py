@@ -1,15 +1,17 @@
-"""What llama-cpp-python's calls add to the options of an answer."""
+"""The arguments of llama-cpp-python's calls, and what they add to the options of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from inspect import isfunction, signature
+from inspect import Parameter, isfunction, signature
 from threading import local
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from weakref import ref
+
+import llama_cpp
 
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.sampling.options import Sampling
@@ -21,6 +23,36 @@ MORE_SAMPLERS = tuple(
     each.name for each in fields(Sampling) if each.name.startswith(("dry_", "xtc_", "dynatemp_"))
 )
 """Names of the `Sampling` fields that llama-cpp-python has no arguments for."""
+
+
+class Method:
+    """How a method of `llama_cpp.Llama` is called here: as there, then with `ours` and the samplers that it lacks, by keyword."""
+
+    def __init__(self, name: str, **ours: str) -> None:
+        theirs = signature(getattr(llama_cpp.Llama, name))
+        more: list[tuple[str, Any, Any]] = [(name, None, kind) for name, kind in ours.items()]
+        more += [
+            (f.name, getattr(Sampling, f.name), f.type)
+            for f in fields(Sampling)
+            if f.name in MORE_SAMPLERS
+        ]
+        made = [Parameter(n, Parameter.KEYWORD_ONLY, default=d, annotation=k) for n, d, k in more]
+        self.name, self._ours = name, tuple(ours)
+        self.signature = theirs.replace(parameters=[*theirs.parameters.values(), *made])
+
+    def read(self, *args: Any, **options: Any) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+        """A call's arguments for llama-cpp-python, the samplers that it lacks and that are in use, and ours. Raises TypeError."""
+        try:
+            bound = self.signature.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        del given["self"]
+        samplers = {name: given.pop(name) for name in MORE_SAMPLERS}
+        used = {name: each for name, each in samplers.items() if each != getattr(Sampling, name)}
+        return given, used, [given.pop(name) for name in self._ours]
+
 
 _RETIRED = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """Arguments of earlier llama-cpp-pythons, which libraries still pass; they are ignored, as llama-cpp-python does."""
@@ -43,16 +75,16 @@ def _parameters(kind: type) -> Iterable[str]:
 
 @dataclass
 class Completion:
-    """What a llama-cpp-python completion needs beyond what its loop passes to `generate`.
+    """What a llama-cpp-python completion needs beyond what its loop passes to `generate`: it is that loop's stopping criterion.
 
     If a generator ends before that loop asked for the end, the loop throws its text away, unless a stopping criterion stops
-    there. So this object stands in for the call's own `criteria`, and stops where the answer ended by itself. on_token: gets each
-    token, and returns whether the answer ends with it.
+    there. So this object stands in for the call's own `criteria`, and stops where the answer ended by itself.
     """
 
     options: AnswerOptions
+    sampling: Mapping[str, Any]
+    """Fields of `Sampling` that are not among the arguments of `generate`."""
     criteria: Any
-    on_token: Callable[[int], bool] | None = None
     reason: str | None = None
     """Why the answer ended; None if llama-cpp-python knows."""
     answer: ref[IdStream] | None = None
@@ -63,23 +95,17 @@ class Completion:
         if self.answer is not None and (answer := self.answer()) is not None:
             answer.close()
 
-    def ends(self, token: int, ids: Any, logits: Any) -> bool:
-        """Whether the answer ends with this token, which follows the tokens `ids`."""
-        if self.on_token is not None and self.on_token(token):
-            self.reason = "stop"
-            return True
-        return self.criteria is not None and bool(self.criteria(ids, logits))
+    def ends(self, ids: Any, logits: Any) -> bool:
+        """Whether the call's own criteria end the answer after these tokens."""
+        return bool(self.criteria is not None and self.criteria(ids, logits))
 
     def __call__(self, ids: Any, logits: Any) -> bool:
         """Whether to stop here."""
-        wanted = self.criteria is not None and self.criteria(ids, logits)
-        return bool(wanted) or self.reason is not None
+        return self.ends(ids, logits) or self.reason is not None
 
 
-class ThreadOptions(local):
-    """What applies to the call that this thread is in."""
+class HandlersOptions(local):
+    """What applies to the completions that a foreign chat handler asks for in this thread: it passes arguments of its own."""
 
     speculation = Speculation()
     samplers: Mapping[str, Any] = MappingProxyType({})  # the requested ones of `MORE_SAMPLERS`
-    on_token: Callable[[int], bool] | None = None
-    completion: Completion | None = None  # the one whose loop runs

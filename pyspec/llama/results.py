@@ -116,17 +116,13 @@ class TextAnswer(TypedDict):
     speculation: NotRequired[SpeculationBlock]
 
 
-class SharedOptions(TypedDict, total=False):
-    """Options of completions and chats; `Sampling` explains those of samplers."""
+class SamplerOptions(TypedDict, total=False):
+    """Options of everything that generates; `Sampling` explains them."""
 
-    temperature: float
     top_p: float
     top_k: int
     min_p: float
     typical_p: float
-    stop: str | list[str] | None
-    seed: int | None
-    max_tokens: int | None
     presence_penalty: float
     frequency_penalty: float
     repeat_penalty: float
@@ -134,11 +130,8 @@ class SharedOptions(TypedDict, total=False):
     mirostat_mode: int
     mirostat_tau: float
     mirostat_eta: float
-    model: str | None
     logits_processor: Any
     grammar: Any
-    logit_bias: dict[int, float] | None
-    speculation: Speculation | None
     dry_multiplier: float
     dry_base: float
     dry_allowed_length: int
@@ -148,6 +141,27 @@ class SharedOptions(TypedDict, total=False):
     xtc_threshold: float
     dynatemp_range: float
     dynatemp_exponent: float
+
+
+class IdOptions(SamplerOptions, total=False):
+    """Options of `generate`."""
+
+    temp: float
+    reset: bool
+    penalize_nl: bool
+    stopping_criteria: Any
+
+
+class SharedOptions(SamplerOptions, total=False):
+    """Options of completions and chats."""
+
+    temperature: float
+    stop: str | list[str] | None
+    seed: int | None
+    max_tokens: int | None
+    model: str | None
+    logit_bias: dict[int, float] | None
+    speculation: Speculation | None
 
 
 class ChatOptions(SharedOptions, total=False):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import wraps
-from inspect import signature
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, overload
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, overload
+from weakref import ref
 
 import llama_cpp
 from llama_cpp.llama_chat_format import LlamaChatCompletionHandler
@@ -16,45 +19,72 @@ from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 from typing_extensions import Unpack
 
 from pyspec.engine.offload import placed
-from pyspec.engine.options import OFF, Speculation
+from pyspec.engine.options import OFF, AnswerOptions, Speculation
 from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import EngineError, OptionError
-from pyspec.llama.generation import Generation
-from pyspec.llama.options import MORE_SAMPLERS, refuse_unknown
-from pyspec.llama.results import ChatAnswer, ChatChunk, ChatOptions, TextAnswer, TextOptions
+from pyspec.llama.generation import (
+    Answering,
+    chat_steps,
+    chunks_of,
+    completion_of,
+    ids_of,
+    marked,
+    sampling_of,
+)
+from pyspec.llama.mirror import ClosedHandle, Mirror, closed_error
+from pyspec.llama.options import Completion, HandlersOptions, IdStream, Method, refuse_unknown
+from pyspec.llama.results import (
+    ChatAnswer,
+    ChatChunk,
+    ChatOptions,
+    IdOptions,
+    TextAnswer,
+    TextOptions,
+)
 from pyspec.machine import AUTO
 from pyspec.machine.others import name_of
-from pyspec.sampling.chain import MIN_TOP_P, Sampling, refuse
-from pyspec.sampling.options import Noise
-from pyspec.sampling.verification import Strict, Verification
+from pyspec.sampling.chain import refuse
+from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.options import ANY_SEED, Noise, Sampling, check_noise
+from pyspec.sampling.verification import Strict, Verification, check_rule
 from pyspec.screen.notebook import SpeculationBlock, model_line, shown_as
 from pyspec.screen.progress import busy, file_of
+from pyspec.text.parts import Step
+from pyspec.vocab.tokenizer import piece_reader
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-_NOT_ITS = {"self", "speculation", "chat_template_kwargs", "__class__", *MORE_SAMPLERS}
-
-
-def arguments_for_llama(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a method by name, from its locals(): they go to llama-cpp-python under the same names."""
-    return {k: v for k, v in arguments.items() if k not in _NOT_ITS}
-
-
-def more_samplers(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampler arguments that llama-cpp-python lacks and that differ from their defaults."""
-    values = {name: arguments[name] for name in MORE_SAMPLERS}
-    return {name: each for name, each in values.items() if each != getattr(Sampling, name)}
-
-
-def signed_like(method: _Method) -> Callable[[Callable[..., Any]], _Method]:
-    """Give a function the signature of `method`, for editors, type checkers and `inspect`."""
-    like: Any = wraps(method, assigned=(), updated=())
-    return cast("Callable[[Callable[..., Any]], _Method]", like)
-
+if TYPE_CHECKING:
+    from pyspec.draft.costs import CostCurve
+    from pyspec.draft.policies import Policies
+    from pyspec.draft.simple import LengthPolicy
+    from pyspec.engine.assembly import Assembly
+    from pyspec.engine.profiles import PairMemory
+    from pyspec.engine.session import Session
 
 __all__ = ["OFF", "Speculation", "SpeculativeLlama"]
 
+log = logging.getLogger("pyspec")
 
-class SpeculativeLlama(Generation):
+_GREEDY = Sampling(temperature=0.0)
+_TEXT = Method("create_completion", speculation="Speculation | None")
+_CHAT = Method(
+    "create_chat_completion",
+    speculation="Speculation | None",
+    chat_template_kwargs="Mapping[str, Any] | None",
+)
+_IDS = Method("generate")
+
+
+_OF_DRAFTS = (
+    "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
+    "draft_devices", "draft_n_cpu_moe", "draft_override_tensor", "memory",
+)  # fmt: skip
+_OWN_ARGUMENTS = (
+    *_OF_DRAFTS, "devices", "n_cpu_moe", "override_tensor", "wait", "trust", "extra_buffers", "chat_template", "template_args",
+)  # fmt: skip
+"""What `llama_cpp.Llama` does not have."""
+
+
+class SpeculativeLlama(Mirror):
     """A `llama_cpp.Llama` that drafts and verifies.
 
     All other arguments are llama-cpp-python's. Each result has a `speculation` block; `last_speculation` is that of the last
@@ -100,6 +130,9 @@ class SpeculativeLlama(Generation):
         DraftMismatch: The draft has another vocabulary. Raised before anything is generated.
         OptionError: An argument is outside its range; TypeError for one that does not exist.
     """
+
+    policies: Policies
+    curve: CostCurve
 
     def __init__(
         self,
@@ -171,22 +204,105 @@ class SpeculativeLlama(Generation):
         template_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        given = arguments_for_llama(locals())
+        given = dict(locals())
         given |= given.pop("kwargs")
+        del given["self"], given["model_path"]
         if type(self) is SpeculativeLlama:  # libraries pass what they like to an `InstalledLlama`
             refuse_unknown(SpeculativeLlama, kwargs)
         if (foreign := given.pop("draft_model")) is not None and draft == "auto":
-            given["draft"] = foreign
+            given["draft"] = draft = foreign
         self._ours = {name: given[name] for name in _OWN_ARGUMENTS}
         file = file_of(model_path)
         with busy(f"loading {name_of(Path(file))}", after_s=1.0):
-            super().__init__(**given | {"model_path": file})
+            self._open(file, given)
+
+    def _open(self, file: str, given: dict[str, Any]) -> None:
+        from pyspec.llama.loading import Drafts  # noqa: PLC0415 - who only names the class loads no engine
+
+        start, own = perf_counter(), {name: given.pop(name) for name in _OF_DRAFTS}
+        check_ranges({"wait": given["wait"]})
+        drafts = Drafts(own)
+        self.verification, self.noise = own["verification"], own["sampling"]
+        check_rule(self.verification)
+        check_noise(self.noise)
+        self.has_seed = given["seed"] not in (None, ANY_SEED, -1)
+        self._bound = HandlersOptions()
+        self._session: Session | None = None
+        self.pair_memory: PairMemory | None = None
+        self._noted: set[str] = set()
+        super().__init__(file, **drafts.for_target | given)
+        self.piece = piece_reader(self._model.vocab)
+        self.last_speculation = SpeculationBlock({})
+        self.last_timings: dict[str, float] = {}
+        if not self.is_plain:
+            try:
+                drafts.join(self)
+            except BaseException:
+                self.close()  # the exception's traceback keeps this object, and with it the target's memory
+                raise
+        self.load_ms = 1e3 * (perf_counter() - start)
+
+    @property
+    def session(self) -> Session:
+        """The session that holds the context's tokens. Raises EngineError once this is closed."""
+        if self._session is None:
+            raise closed_error()
+        return self._session
+
+    @property
+    def assembly(self) -> Assembly:
+        """The loaded models and their engine. Raises EngineError once this is closed."""
+        return self.session.assembly
 
     @property
     def placed(self) -> str:
         """What lies on which devices, in one line; empty if everything is on the CPU."""
         sides = self.assembly.placed if self._session is not None else []
         return placed(self, sides)
+
+    def note(self, note: str) -> None:
+        """Log a note once."""
+        if note and note not in self._noted:
+            self._noted.add(note)
+            log.warning("%s", note)
+
+    def cancel(self) -> None:
+        """Stop the answer in flight, even while it reads the prompt; safe from any thread and from a signal handler."""
+        session = self._session  # another thread may close this object meanwhile
+        if session is not None:
+            session.cancel()
+            self.answer_lock.drop()
+
+    def close(self) -> None:
+        """Free the models; may be called twice. Raises EngineBusy inside an answer of its own."""
+        session = getattr(self, "_session", None)
+        lock = nullcontext() if session is None else self.answer_lock.freeing(session.engine.cancel)
+        with lock:
+            self._session = None
+            if session is not None:
+                if self.pair_memory is not None:
+                    self.pair_memory.keep()
+                session.close()
+            if hasattr(self, "_stack"):
+                super().close()
+                # llama-cpp-python would go on using the freed model
+                self._model = self._ctx = self._batch = self.tokenizer_ = ClosedHandle()
+
+    def __enter__(self) -> SpeculativeLlama:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return model_line(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        layers = {"n_gpu_layers": AUTO} if self.fits_itself else {}
+        return {**state, **layers, **self._ours}
+
+    # -- completions ---------------------------------------------------------------------------------------------------
 
     @overload
     def create_completion(
@@ -205,45 +321,7 @@ class SpeculativeLlama(Generation):
         **options: Unpack[TextOptions],
     ) -> TextAnswer: ...
 
-    def create_completion(
-        self,
-        prompt: str | list[int],
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        logprobs: int | None = None,
-        echo: bool = False,
-        stop: str | list[str] | None = [],  # noqa: B006 - llama-cpp-python's own, never changed
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
-        top_k: int = 40,
-        stream: bool = False,
-        seed: int | None = None,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        model: str | None = None,
-        stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
-        logits_processor: llama_cpp.LogitsProcessorList | None = None,
-        grammar: llama_cpp.LlamaGrammar | None = None,
-        logit_bias: dict[int, float] | None = None,
-        *,
-        speculation: Speculation | None = None,
-        dry_multiplier: float = Sampling.dry_multiplier,
-        dry_base: float = Sampling.dry_base,
-        dry_allowed_length: int = Sampling.dry_allowed_length,
-        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
-        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
-        xtc_probability: float = Sampling.xtc_probability,
-        xtc_threshold: float = Sampling.xtc_threshold,
-        dynatemp_range: float = Sampling.dynatemp_range,
-        dynatemp_exponent: float = Sampling.dynatemp_exponent,
-    ) -> Any:
+    def create_completion(self, *args: Any, **options: Any) -> Any:
         """llama-cpp-python's `create_completion`. Arguments not listed are its own or fields of `Sampling`.
 
         Args:
@@ -255,15 +333,37 @@ class SpeculativeLlama(Generation):
             OpenAI's completion, or an iterator of its chunks with `stream`. It has a `speculation` block, and its finish_reason
             is "cancelled" after `cancel()`.
         """
-        given, more = arguments_for_llama(locals()), more_samplers(locals())
-        with self.binding(speculation, more):
-            chunks = self._create_completion(**given)
-            return chunks if stream else shown_as(next(chunks))
+        given, samplers, (speculation,) = _TEXT.read(self, *args, **options)
+        bound, lent = self._bound, self.answer_lock.lent
+        speculation, samplers = self._speculation(speculation), {**bound.samplers, **samplers}
+        if (criteria := given.pop("stopping_criteria")) is not None:
+            criteria = lent(criteria)
+        if self.is_plain:
+            refuse(samplers)
+            if (processors := given["logits_processor"]) is not None:
+                given["logits_processor"] = llama_cpp.LogitsProcessorList(map(lent, processors))
+            made = super()._create_completion(**given, stopping_criteria=criteria)
+            chunks = chunks_of(self, None, made)
+        else:
+            completion = completion_of(self, given, samplers, speculation, criteria)
+            made = super()._create_completion(**given, stopping_criteria=completion)
+            chunks = chunks_of(self, completion, made)
+        return chunks if given["stream"] else shown_as(next(chunks))
 
-    @signed_like(create_completion)
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as `create_completion`."""
-        return self.create_completion(*args, **kwargs)
+    __call__ = create_completion
+
+    def _speculation(self, speculation: Speculation | None) -> Speculation:
+        if speculation is not None and not isinstance(speculation, Speculation):
+            raise OptionError(f"speculation is {speculation!r}", "give Speculation(...) or OFF")
+        return speculation or self._bound.speculation
+
+    def set_seed(self, seed: int) -> None:
+        """Set the seed of later answers, as in llama-cpp-python. Raises OptionError."""
+        check_ranges({"seed": seed})
+        self.has_seed |= not self.answer_lock.holds  # llama-cpp-python sets one inside
+        super().set_seed(seed)
+
+    # -- chats ---------------------------------------------------------------------------------------------------------
 
     @overload
     def create_chat_completion(
@@ -278,49 +378,7 @@ class SpeculativeLlama(Generation):
         self, messages: list[Any], *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
     ) -> ChatAnswer: ...
 
-    def create_chat_completion(
-        self,
-        messages: list[Any],
-        functions: list[Any] | None = None,
-        function_call: Any = None,
-        tools: list[Any] | None = None,
-        tool_choice: Any = None,
-        temperature: float = 0.2,
-        top_p: float = 0.95,
-        top_k: int = 40,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        stream: bool = False,
-        stop: str | list[str] | None = [],  # noqa: B006 - as above
-        seed: int | None = None,
-        response_format: Any = None,
-        max_tokens: int | None = None,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        model: str | None = None,
-        logits_processor: llama_cpp.LogitsProcessorList | None = None,
-        grammar: llama_cpp.LlamaGrammar | None = None,
-        logit_bias: dict[int, float] | None = None,
-        logprobs: bool | None = None,
-        top_logprobs: int | None = None,
-        *,
-        speculation: Speculation | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        dry_multiplier: float = Sampling.dry_multiplier,
-        dry_base: float = Sampling.dry_base,
-        dry_allowed_length: int = Sampling.dry_allowed_length,
-        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
-        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
-        xtc_probability: float = Sampling.xtc_probability,
-        xtc_threshold: float = Sampling.xtc_threshold,
-        dynatemp_range: float = Sampling.dynatemp_range,
-        dynatemp_exponent: float = Sampling.dynatemp_exponent,
-    ) -> Any:
+    def create_chat_completion(self, *args: Any, **options: Any) -> Any:
         """llama-cpp-python's `create_chat_completion`. Arguments not listed are its own or fields of `Sampling`.
 
         Args:
@@ -331,44 +389,35 @@ class SpeculativeLlama(Generation):
         Returns:
             OpenAI's chat completion, or an iterator of its chunks with `stream`; it has a `speculation` block.
         """
-        given, more = arguments_for_llama(locals()), more_samplers(locals())
-        with self.binding(speculation, more), self.templating(chat_template_kwargs):
-            result = super().create_chat_completion(**given)
-        if isinstance(result, dict):
-            return shown_as({**result, "speculation": self.last_speculation})
-        return (self._marked(chunk) for chunk in result)
+        given, samplers, (speculation, variables) = _CHAT.read(self, *args, **options)
+        speculation = self._speculation(speculation)
+        handler = self.chat_handler or self._chat_handlers.get(self.chat_format)
+        if handler is not self.template:
+            with self.binding(speculation, samplers):
+                result = super().create_chat_completion(**given)
+            if isinstance(result, dict):
+                return shown_as({**result, "speculation": self.last_speculation})
+            return (marked(self, chunk) for chunk in result)
+        from pyspec.text.completions import ChatCompletion  # noqa: PLC0415 - for chats alone
 
-    def generate(
-        self,
-        tokens: Sequence[int],
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        temp: float = 0.80,
-        repeat_penalty: float = 1.0,
-        reset: bool = True,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        penalize_nl: bool = True,
-        logits_processor: llama_cpp.LogitsProcessorList | None = None,
-        stopping_criteria: llama_cpp.StoppingCriteriaList | None = None,
-        grammar: llama_cpp.LlamaGrammar | None = None,
-        *,
-        dry_multiplier: float = Sampling.dry_multiplier,
-        dry_base: float = Sampling.dry_base,
-        dry_allowed_length: int = Sampling.dry_allowed_length,
-        dry_penalty_last_n: int = Sampling.dry_penalty_last_n,
-        dry_sequence_breakers: Sequence[str] = Sampling.dry_sequence_breakers,
-        xtc_probability: float = Sampling.xtc_probability,
-        xtc_threshold: float = Sampling.xtc_threshold,
-        dynatemp_range: float = Sampling.dynatemp_range,
-        dynatemp_exponent: float = Sampling.dynatemp_exponent,
-    ) -> Generator[int, Sequence[int] | None, None]:
+        chat = ChatCompletion(self, given, variables)
+        steps = chat_steps(self, chat, given, samplers, speculation)
+        return chat.chunks(steps) if given["stream"] else shown_as(chat.whole(steps))
+
+    @contextmanager
+    def binding(self, speculation: Speculation, samplers: Mapping[str, Any]) -> Iterator[None]:
+        """Apply a chat's options to the completions that a foreign handler asks for inside, with arguments of its own."""
+        bound = self._bound
+        outer = bound.speculation, bound.samplers
+        bound.speculation, bound.samplers = speculation, samplers
+        try:
+            yield
+        finally:
+            bound.speculation, bound.samplers = outer
+
+    # -- tokens --------------------------------------------------------------------------------------------------------
+
+    def generate(self, tokens: Sequence[int], *args: Any, **options: Unpack[IdOptions]) -> IdStream:
         """llama-cpp-python's `generate`. Arguments not listed are its own or fields of `Sampling`.
 
         Args:
@@ -379,80 +428,65 @@ class SpeculativeLlama(Generation):
         Yields:
             Token ids, up to an end-of-generation token (the last one), or to the end of the context.
         """
-        given, more = arguments_for_llama(locals()), more_samplers(locals())
+        given, samplers, _ = _IDS.read(self, tokens, *args, **options)
         if self.model_params.vocab_only:
             raise EngineError("the model was loaded with vocab_only", "load it with its weights")
-        if self._plain:
-            refuse(more)
-            self._note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
+        if self.is_plain:
+            refuse(samplers)
+            self.note("logits_all or embedding: decoding plainly, as llama-cpp-python does")
             self.last_speculation = SpeculationBlock({})
-            plain: Generator[int, Sequence[int] | None, None] = super().generate(**given)
+            plain: IdStream = super().generate(**given)
             return plain
-        sampling = Sampling(
-            temperature=temp, top_k=top_k, top_p=min(max(top_p, MIN_TOP_P), 1.0), min_p=min(max(min_p, 0.0), 1.0),
-            typical_p=typical_p, repeat_penalty=repeat_penalty, frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty, mirostat_mode=mirostat_mode, mirostat_tau=mirostat_tau,
-            mirostat_eta=mirostat_eta, seed=self._seed, **more,
-        )  # fmt: skip
-        return self._generate(
-            tokens, sampling, reset, stopping_criteria,
-            grammar=grammar, logits_processor=logits_processor,
-        )  # fmt: skip
+        call = given["stopping_criteria"]
+        its = isinstance(call, Completion) and call.answer is None
+        if not its:  # a caller's own, or a drafter's inside an answer
+            own = None if call is None else self.answer_lock.lent(call)
+            speculation = self._bound.speculation
+            noise = speculation.sampling or self.noise
+            options_ = AnswerOptions(speculation=speculation, goes_on=True)
+            call = Completion(options_, {"noise": noise, **samplers}, own)
+        given["temperature"] = given["temp"]
+        answer_options = replace(
+            call.options,
+            sampling=sampling_of(given, self._seed, call.sampling),
+            grammar=given["grammar"],
+            logits_processor=given["logits_processor"],
+        )
+        ids = ids_of(self, tokens, answer_options, given["reset"], call, is_its=its)
+        call.answer = ref(ids)
+        return ids
 
-    def __repr__(self) -> str:
-        return model_line(self)
+    def steps(
+        self, tokens: Sequence[int], options: Sampling | AnswerOptions | None = None, **more: Any
+    ) -> Generator[Step, None, None]:
+        """Answer a prompt round by round; the layer below all others. The generator may be closed early.
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        layers = {"n_gpu_layers": AUTO} if self.fits_itself else {}
-        return {**state, **layers, **self._ours}
+        Args:
+            tokens: Ids of the prompt, at least one.
+            options: How the target chooses tokens, or all options.
+            more: Fields of `AnswerOptions`, such as max_tokens and speculation.
 
+        Raises:
+            InputError: The prompt is empty, or the grammar cannot be used.
+            ContextOverflow: The prompt is longer than the context.
+            EngineError: llama.cpp failed, or a logit is not finite (`NumericError`).
+        """
+        if not isinstance(options, AnswerOptions):
+            more["speculation"] = more.get("speculation") or self._bound.speculation
+        answer = Answering(self, tokens, AnswerOptions.of(options, **more))
+        return self.answer_lock.held(answer)
 
-_OWN_ARGUMENTS = (
-    "draft", "companion", "verification", "length", "sampling", "draft_n_gpu_layers", "draft_type_k", "draft_type_v",
-    "devices", "draft_devices", "n_cpu_moe", "override_tensor", "draft_n_cpu_moe", "draft_override_tensor",
-    "wait", "memory", "trust", "extra_buffers", "chat_template", "template_args",
-)  # fmt: skip
+    def new_policy(
+        self, speculation: Speculation | None = None, sampling: Sampling = _GREEDY
+    ) -> LengthPolicy:
+        """A policy for `steps` that has learned nothing yet, for the length that `speculation` or this object names.
 
-
-_defaults: dict[str, Any] | None = None
-
-
-class InstalledLlama(SpeculativeLlama):
-    """What `llama_cpp.Llama(...)` makes after `install`: the caller's arguments take precedence over those of `install`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.where_possible = "draft" not in kwargs  # an error only if a draft was named
-        super().__init__(*args, **{**(_defaults or {}), **kwargs})
-
-
-def _make(cls: type, *_args: object, **_kwargs: object) -> object:
-    ours = cls is llama_cpp.Llama and _defaults is not None
-    return object.__new__(InstalledLlama if ours else cls)
-
-
-def install(**defaults: Any) -> None:
-    """Make `llama_cpp.Llama(...)` return a `SpeculativeLlama`, also where the class was imported before.
-
-    Existing objects and other subclasses stay as they are. Calling it again replaces the defaults.
-
-    Args:
-        **defaults: Arguments of `SpeculativeLlama` that a library does not pass itself, such as `draft` or `verification`.
-
-    Raises:
-        OptionError: `SpeculativeLlama` has no such argument.
-    """
-    global _defaults  # noqa: PLW0603 - the class exists once per process
-    for name in defaults:
-        if name not in signature(SpeculativeLlama.__init__).parameters:
-            raise OptionError(
-                f"SpeculativeLlama has no argument {name!r}", "see help(SpeculativeLlama)"
-            )
-    _defaults = defaults
-    llama_cpp.Llama.__new__ = _make
+        sampling: of the answers it is for; less is accepted above temperature 0.
+        """
+        speculation = speculation or Speculation()
+        rule = AnswerOptions(sampling, speculation).rule(self.verification)
+        return self.policies.new(speculation.length, rule, sampling.draw)
 
 
-def uninstall() -> None:
-    """Make `llama_cpp.Llama(...)` return its own objects again."""
-    global _defaults  # noqa: PLW0603 - as above
-    _defaults = None
+for _method in (_TEXT, _CHAT, _IDS):
+    getattr(SpeculativeLlama, _method.name).__signature__ = _method.signature

@@ -16,11 +16,11 @@ from pyspec.errors import AnswerFailed
 from pyspec.requests import bodies
 from pyspec.requests.custom import DeltaWriter
 from pyspec.requests.records import CHAT
-from pyspec.serve.apis.logprobs import LogprobWriter, chat_logprobs
+from pyspec.serve.apis.logprobs import LogprobWriter
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
 from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs
-from pyspec.text.result import RecordResult
+from pyspec.text.result import RecordResult, chat_logprobs
 
 log = logging.getLogger("pyspec")
 

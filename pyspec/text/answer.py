@@ -70,6 +70,11 @@ class AnswerReader:
         return text.stopped_by
 
     @property
+    def halfway(self) -> bool:
+        """Whether the last token ended inside a character."""
+        return self._text.halfway
+
+    @property
     def inside(self) -> bool:
         """Whether the next token belongs to reasoning; at the end, whether the answer was cut inside it."""
         return self._parser is not None and self._parser.inside

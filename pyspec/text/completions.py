@@ -1,197 +1,161 @@
-"""Chat completions in llama-cpp-python's format, with reasoning and tool calls separated from the content."""
+"""Chat completions in OpenAI's format, with reasoning and tool calls separated from the content."""
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
-from llama_cpp import LogitsProcessorList, llama_chat_format
+from msgspec.structs import asdict
 
 from pyspec.grammar.languages import Constraint, Language, constraint_of
-from pyspec.grammar.masks import MaskProcessor, Masks
 from pyspec.grammar.schemas import held, tool_schema
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.messages import from_outside
-from pyspec.text.parts import AnswerPart
-from pyspec.text.result import Result
-from pyspec.text.template import ChatTemplate
+from pyspec.text.parser import joined
+from pyspec.text.parts import AnswerPart, Step, Token, TokenLogprobs
+from pyspec.text.result import Result, Usage, chat_logprobs
 
 
-class ChatHandler:
-    """A chat template as a llama-cpp-python chat handler. end: text of the token that ends an answer."""
+class ChatCompletion:
+    """One chat completion by a model's own template.
 
-    def __init__(self, template: ChatTemplate, end: str) -> None:
-        self._template, self._end = template, [end] if end else []
+    prompt: its tokens. grammar: what the answer must follow, None for any text.
 
-    def __call__(
-        self,
-        *,
-        llama: Any,
-        messages: Any,
-        tools: Any = None,
-        functions: Any = None,
-        tool_choice: Any = None,
-        function_call: Any = None,
-        stream: bool = False,
-        stop: Any = None,
-        response_format: Mapping[str, Any] | None = None,
-        grammar: Any = None,
-        logprobs: bool | None = None,
-        top_logprobs: int | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        **sampling: Any,
-    ) -> Any:
-        """Answer messages as llama-cpp-python's handlers do: a completion, or its chunks if `stream`."""
-        tools = tools or [{"type": "function", "function": each} for each in functions or ()]
-        if "none" in (tool_choice, function_call):
+    Args:
+        llm: A `TargetLlama`.
+        given: Arguments of `create_chat_completion`, by name.
+        arguments: The template's variables.
+
+    Raises:
+        InputError: The messages or the answer's form cannot be used.
+    """
+
+    def __init__(
+        self, llm: Any, given: Mapping[str, Any], arguments: Mapping[str, Any] | None
+    ) -> None:
+        functions, stop = given["functions"] or (), given["stop"]
+        tools = given["tools"] or [{"type": "function", "function": each} for each in functions]
+        choice = given["function_call"] or given["tool_choice"]
+        if "none" in (given["tool_choice"], given["function_call"]):
             tools = []
-        arguments = chat_template_kwargs or llama.in_chat.args
-        prompt = self._template.prompt(from_outside(messages), tools=tools, arguments=arguments)
-        shape = _Shape(tools, function_call or tool_choice, response_format, grammar)
-        stops = [*([stop] if isinstance(stop, str) else stop or ()), *self._template.stop]
-        answer = (
-            PartsAnswer(llama, prompt, shape, stops, legacy=bool(functions))
-            if _may_have_parts(llama, tools)
-            else ContentAnswer(shape, [*self._end, *stops])
-        )
-        with answer.hearing(llama):
-            made = llama.create_completion(
-                prompt=prompt,
-                stream=stream,
-                stop=answer.stop,
-                logprobs=top_logprobs if logprobs else None,
-                **_constrained(llama, answer.grammar, sampling),
+        messages = from_outside(given["messages"])
+        self.prompt: list[int] = llm.template.prompt(messages, tools=tools, arguments=arguments)
+        left, wanted = tools_left([each["function"] for each in tools], choice if tools else None)
+        known = {each["name"]: each.get("parameters") for each in left}
+        stops = [*([stop] if isinstance(stop, str) else stop or ()), *llm.template.stop]
+        content, speech = format_language(given["response_format"]), llm.speech
+        self._call: str | None = None
+        self._id, self._created = uuid.uuid4().hex, int(time.time())
+        if llm.template.is_plain or not (tools or speech.notation.marks(tools=False)):
+            self._call = wanted if wanted in known else None
+            if self._call is not None:  # as llama-cpp-python asks for it: its arguments alone
+                content = Language(held(tool_schema(known[self._call])))
+            self._reader = speech.plain_reader([*llm.end_text, *stops])
+            self.grammar = given["grammar"] if content is None else Constraint(content)
+        else:
+            if content is None and given["grammar"] is not None:
+                content = constraint_of(given["grammar"]).language
+            self.grammar = speech.shape(self.prompt, content, known, wanted)
+            self._reader = speech.reader(
+                self.prompt, stops, functions=known, name=self._id, forced=wanted is not None
             )
-        return answer.chat(made, stream=stream)
+        self._legacy, self._begun = bool(functions) or self._call is not None, False
+        self._n_top = given["top_logprobs"] or 0 if given["logprobs"] else None
+        self._llm, self._model = llm, given["model"] or llm.model_path
+        self._most = 0
+        self.tokens: list[int] = []
+        """Tokens of the answer so far, without the one that ends it."""
+        self._likely: list[tuple[Token, TokenLogprobs | None]] = []
+        self._reason: str | None = None
 
+    def fit(self, most: int | None) -> None:
+        """Allow so many tokens, None for all that fit. Raises ValueError, as servers on llama-cpp-python expect it."""
+        n_ctx: int = self._llm._n_ctx  # noqa: SLF001 - llama-cpp-python's own, which it counts with
+        if len(self.prompt) >= n_ctx:
+            raise ValueError(
+                f"Requested tokens ({len(self.prompt)}) exceed context window of {n_ctx}"
+            )
+        room = n_ctx - len(self.prompt)
+        self._most = room if most is None or most <= 0 else min(most, room)
 
-def _may_draft(llama: Any) -> bool:
-    """Whether it is a `SpeculativeLlama` in a mode that has an engine: no score buffer, no embedder."""
-    return hasattr(llama, "binding") and not llama._plain  # noqa: SLF001
-
-
-def _may_have_parts(llama: Any, tools: Any) -> bool:
-    """Whether an answer may hold more than content, and this model can report its tokens."""
-    if not _may_draft(llama) or llama.template.is_plain:
-        return False
-    return bool(tools) or bool(llama.speech.notation.marks(tools=False))
-
-
-def _constrained(llama: Any, grammar: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `create_completion` with a grammar; only a `SpeculativeLlama` that may draft knows constraints."""
-    if not isinstance(grammar, Constraint) or _may_draft(llama):
-        return {**options, "grammar": grammar}
-    processors = [*(options.get("logits_processor") or ()), MaskProcessor(Masks(grammar, llama))]
-    return {**options, "logits_processor": LogitsProcessorList(processors)}
-
-
-class _Shape:
-    """What an answer must look like.
-
-    functions: parameter schemas by name of the functions that may be called. name: the one that must be called, or
-    "required". form: OpenAI's `response_format`. grammar: a `LlamaGrammar`. Raises InputError.
-    """
-
-    def __init__(
-        self, tools: Sequence[Any], choice: Any, form: Mapping[str, Any] | None, grammar: Any
-    ) -> None:
-        functions = [tool["function"] for tool in tools]
-        left, self.name = tools_left(functions, choice if functions else None)
-        self.functions = {each["name"]: each.get("parameters") for each in left}
-        self.form, self.grammar = form, grammar
-
-
-class ContentAnswer:
-    """An answer that is all content, or the arguments of the one required function, as in llama-cpp-python."""
-
-    def __init__(self, shape: _Shape, stop: Sequence[str]) -> None:
-        self.stop = list(stop)
-        self._call = shape.name if shape.name in shape.functions else None
-        content = format_language(shape.form)
-        if self._call is not None:
-            content = Language(held(tool_schema(shape.functions[self._call])))
-        self.grammar = shape.grammar if content is None else Constraint(content)
-
-    def hearing(self, llama: Any) -> AbstractContextManager[None]:
-        """Return the context in which to start the completion."""
-        return nullcontext()
-
-    def chat(self, made: Any, *, stream: bool) -> Any:
-        """Convert a completion, or its chunks, to the chat format."""
-        if self._call is not None:
-            convert = llama_chat_format._convert_completion_to_chat_function  # noqa: SLF001
-            return convert(self._call, made, stream)
-        return llama_chat_format._convert_completion_to_chat(made, stream=stream)  # noqa: SLF001
-
-
-class PartsAnswer:
-    """An answer of a `SpeculativeLlama`, read token by token while llama-cpp-python's own loop runs.
-
-    stop: strings that end the content. legacy: whether tools were given in OpenAI's older form, as functions.
-    """
-
-    def __init__(
-        self, llama: Any, prompt: list[int], shape: _Shape, stop: Sequence[str], *, legacy: bool
-    ) -> None:
-        self.stop: list[str] = []
-        self._legacy = legacy
-        self._reader = llama.speech.reader(
-            prompt,
-            stop,
-            functions=shape.functions,
-            name=uuid.uuid4().hex,
-            forced=shape.name is not None,
-        )
-        self._heard: list[AnswerPart] = []
-        content = format_language(shape.form)
-        if content is None and shape.grammar is not None:
-            content = constraint_of(shape.grammar).language
-        self.grammar = llama.speech.shape(prompt, content, shape.functions, shape.name)
-
-    def hearing(self, llama: Any) -> AbstractContextManager[None]:
-        """Return the context in which to start the completion, so that its tokens are reported."""
-        context: AbstractContextManager[None] = llama.binding(on_token=self._on_token)
-        return context
-
-    def _on_token(self, token: int) -> bool:
-        """Take a token and return whether the answer ends with it."""
-        self._heard += self._reader.push([token])
-        return bool(self._reader.done)
-
-    def chat(self, made: Any, *, stream: bool) -> Any:
-        """Convert a completion, or its chunks, to the chat format, with the parts read so far."""
-        chat = llama_chat_format._convert_completion_to_chat(made, stream=stream)  # noqa: SLF001
-        return self._chunks(chat) if stream else self._whole(chat)
-
-    def _whole(self, chat: Any) -> Any:
-        choice = chat["choices"][0]
-        answer = Result.of(self._heard + self._reader.finish())
-        choice["message"] = answer.message()
+    def whole(self, steps: Generator[Step, None, None]) -> dict[str, Any]:
+        """The completion that these steps make."""
+        parts: list[AnswerPart] = []
+        self._llm.recall(self.prompt)
+        with closing(steps):
+            while self._reason is None:
+                parts += self._take(next(steps))
+        self._llm.keep([*self.prompt, *self.tokens])
+        answer = Result.of(parts)
+        message = answer.message()
         if self._legacy and answer.calls:
-            choice["message"]["function_call"] = answer.calls[0]["function"]
-        choice |= self._end(choice["finish_reason"])
-        return chat
+            message["function_call"] = answer.calls[0]["function"]
+        usage = asdict(Usage.of(len(self.prompt), len(self.tokens)))
+        return self._made("", {"message": message}, ended=True) | {"usage": usage}
 
-    def _chunks(self, chunks: Any) -> Iterator[Any]:
-        for chunk in chunks:
-            choice = chunk["choices"][0]
-            if "role" in choice["delta"]:
-                yield chunk
-                continue
-            ended = choice["finish_reason"]
-            parts, self._heard = self._heard, []
-            if ended:
-                parts += self._reader.finish()
-            for delta in filter(None, (part.delta() for part in parts)):
-                shown = {**choice, "delta": delta, "finish_reason": None}
-                yield {**chunk, "choices": [shown]}
-                choice = {**choice, "logprobs": None}
-            if ended:
-                yield {**chunk, "choices": [{**choice, **self._end(ended), "delta": {}}]}
+    def chunks(self, steps: Generator[Step, None, None]) -> Iterator[dict[str, Any]]:
+        """The chunks of a stream; the first one comes with the answer's first tokens."""
+        begun = False
+        self._llm.recall(self.prompt)
+        with closing(steps):
+            while self._reason is None:
+                deltas = [part.delta() for part in self._take(next(steps))]
+                for delta in [{"role": "assistant"}, *filter(None, deltas)][begun:]:
+                    yield self._made(".chunk", {"delta": delta})
+                begun = True
+        self._llm.keep([*self.prompt, *self.tokens])
+        yield self._made(".chunk", {"delta": {}}, ended=True)
 
-    def _end(self, ended: str) -> dict[str, Any]:
-        reason = self._reader.reason("stop" if self._reader.done else ended)
-        cut = {"reasoning_cut": True} if self._reader.inside else {}
-        return {"finish_reason": reason, **cut}
+    def _take(self, step: Step) -> list[AnswerPart]:
+        """The parts that a step makes safe to show; after the last one there is a reason why the answer ended."""
+        parts, reader = list[AnswerPart](), self._reader
+        for token in step.tokens:
+            parts += reader.push([token.id])
+            if step.finish_reason == "stop" and token is step.tokens[-1]:
+                break  # the token that only says that this is the end
+            self.tokens.append(token.id)
+            if self._n_top is not None:
+                row = self._llm.scores[len(self.prompt) + len(self.tokens) - 2]
+                self._likely.append((token, TokenLogprobs.of(row, token.id, self._n_top)))
+            if reader.done:
+                break
+        reason = "stop" if reader.done else step.finish_reason
+        # half a character may need a token more than allowed
+        if reason is None and len(self.tokens) >= self._most and not reader.halfway:
+            reason = "length"
+        if reason is not None:
+            self._reason = "length" if reason == "context" else reader.reason(reason)
+            parts += reader.finish()
+        return joined(parts) if self._call is None else self._called(parts)
+
+    def _called(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        """Content as the arguments of the one call."""
+        begins = [AnswerPart("call", str(self._call), 0, f"call_{self._id[:24]}")]
+        self._reason = self._reason and "tool_calls"
+        made = [AnswerPart("arguments", part.text) for part in parts]
+        begins, self._begun = begins[self._begun :], True
+        return begins + made
+
+    def _made(self, kind: str, shown: dict[str, Any], *, ended: bool = False) -> dict[str, Any]:
+        """The whole completion, or a chunk."""
+        likely, self._likely = self._likely, []
+        logprobs = {"content": chat_logprobs(self._llm.piece, likely), "refusal": None}
+        cut = {"reasoning_cut": True} if ended and self._reader.inside else {}
+        choice = {
+            "index": 0,
+            **shown,
+            "logprobs": logprobs if likely else None,
+            "finish_reason": self._reason if ended else None,
+            **cut,
+        }
+        known = {
+            "id": f"chatcmpl-{self._id}",
+            "object": f"chat.completion{kind}",
+            "created": self._created,
+            "model": self._model,
+            "choices": [choice],
+        }
+        return {**known, "speculation": self._llm.last_speculation} if ended else known

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from typing_extensions import Self
 
 from pyspec.errors import PyspecError
-from pyspec.text.parts import AnswerPart, Piece, Token, WholeAnswer
+from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs, WholeAnswer
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -129,3 +129,21 @@ def result_of(pieces: Sequence[Piece], block: dict[str, Any] | None) -> Result:
         speculation=known,
         tokens=tokens,
     )
+
+
+Likely = Sequence[tuple[Token, TokenLogprobs | None]]
+"""Tokens and their log-probabilities; None for a prompt's first token."""
+
+
+def chat_logprobs(piece: Callable[[int], bytes], likely: Likely) -> list[dict[str, Any]]:
+    """Tokens' log-probabilities in the format of a chat's choice."""
+
+    def entry(token: int, value: float) -> dict[str, Any]:
+        data = piece(token)
+        return {"token": data.decode("utf-8", "replace"), "logprob": value, "bytes": list(data)}
+
+    return [
+        {**entry(token.id, at.value), "top_logprobs": [entry(*pair) for pair in at.top]}
+        for token, at in likely
+        if at is not None
+    ]

@@ -65,6 +65,11 @@ class TextAssembler:
         self.stopped_by: str | None = None
         """The stop string that was met."""
 
+    @property
+    def halfway(self) -> bool:
+        """Whether the last token ended inside a character."""
+        return bool(self._decoder.getstate()[0])
+
     def push(self, ids: Iterable[int]) -> str:
         """Return the text that these tokens make safe to show."""
         if self.done:

@@ -139,7 +139,7 @@ def test_schedule_driven_by_everything_keeps_the_distribution(
     """The schedule sees drafted tokens through the models' eyes before they are verified, and it does not matter."""
     llm = open_llama(flat_target, draft=flat_draft, companion=flat_companion)
     nosy, drafted, verified = Nosy(), 0, 0
-    monkeypatch.setattr(llm._policies, "of", lambda *_: nosy)
+    monkeypatch.setattr(llm.policies, "of", lambda *_: nosy)
     counts = Counter()
     for seed in range(N_SEEDS):
         counts[

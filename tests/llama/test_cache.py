@@ -33,13 +33,6 @@ def test_prefix_is_kept_between_calls(open_llama, tiny_ascii):
     )
 
 
-def test_same_prompt_again_reads_one_token(pair):
-    ours, _ = pair
-    first = answer(ours, PROMPT)
-    assert answer(ours, PROMPT) == first
-    assert kept(ours) == len(PROMPT) - 1
-
-
 def test_prefix_after_a_stop_string(pair):
     """After a stop string cut the answer, the next call is right and keeps what it shares."""
     ours, theirs = pair
@@ -97,18 +90,6 @@ def test_eval_and_sample_work_as_in_the_original(pair):
     assert found[0] == found[1]
 
 
-def test_saved_state_goes_on(pair):
-    """load_state brings the text back: a prompt on it reads only what is new, and the answer is right."""
-    ours, theirs = pair
-    text = ours.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
-    state = ours.save_state()
-    ours.create_completion("zzzzyyyyxxxx", **GREEDY)
-    ours.load_state(state)
-    prompt = PROMPT + text + "mm"
-    assert answer(ours, prompt) == answer(theirs, prompt)
-    assert kept(ours) == len(PROMPT) + 39
-
-
 def test_state_of_a_fresh_object(pair):
     """It brings back that nothing is held."""
     ours, _ = pair
@@ -117,17 +98,6 @@ def test_state_of_a_fresh_object(pair):
     ours.load_state(fresh)
     assert answer(ours, PROMPT) == first
     assert kept(ours) == 0
-
-
-def test_state_moves_to_another_object(pair, open_llama, tiny_ascii):
-    """A state saved by one object is loaded by another one, and by llama-cpp-python's own."""
-    ours, theirs = pair
-    text = ours.create_completion(PROMPT, **GREEDY)["choices"][0]["text"]
-    other = open_llama(tiny_ascii, n_ctx=1024)
-    other.load_state(ours.save_state())
-    prompt = PROMPT + text + "mm"
-    assert answer(other, prompt) == answer(theirs, prompt)
-    assert other.last_speculation["prompt_kept"] == len(PROMPT) + 39
 
 
 def test_ram_cache(pair):

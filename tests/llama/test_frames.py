@@ -1,36 +1,42 @@
-"""How many calls of ours lie between a caller and a round: each one costs time in every round of a stream."""
+"""How many calls lie between a caller and a round: each one costs time in every round of a stream."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from inspect import CO_GENERATOR
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import pytest
 from helpers.completions import PROMPT
 
 import pyspec
 
-_PACKAGE = str(Path(pyspec.__file__).parent)
+_PACKAGES = tuple(str(Path(each.__file__).parent) for each in (pyspec, llama_cpp))
 
-CALLS: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "create_chat_completion": (
-        8,
-        lambda llm: llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=2),
+ASK = [{"role": "user", "content": "a"}]
+CALLS: dict[str, tuple[int, int, Callable[[Any], Any]]] = {
+    "create_chat_completion": (6, 2, lambda llm: llm.create_chat_completion(ASK, max_tokens=2)),
+    "a chat's stream": (
+        6,
+        3,
+        lambda llm: list(llm.create_chat_completion(ASK, max_tokens=2, stream=True)),
     ),
-    "create_completion": (6, lambda llm: llm.create_completion(PROMPT, max_tokens=2)),
-    "generate": (5, lambda llm: next(llm.generate([5, 6]))),
-    "steps": (4, lambda llm: next(llm.steps([5, 6]))),
+    "create_completion": (7, 4, lambda llm: llm.create_completion(PROMPT, max_tokens=2)),
+    "generate": (5, 3, lambda llm: next(llm.generate([5, 6]))),
+    "steps": (4, 2, lambda llm: next(llm.steps([5, 6]))),
 }
+"""The most frames that each call may have, and how many of these may be generators."""
 
 
-def _frames() -> list[str]:
-    """Functions of the package that led here, innermost first."""
-    found, frame = list[str](), sys._getframe(1)
+def _frames() -> list[tuple[str, bool]]:
+    """Functions of ours and of llama-cpp-python that led here, innermost first, and whether they are generators."""
+    found, frame = list[tuple[str, bool]](), sys._getframe(1)
     while (frame := frame.f_back) is not None:
-        if frame.f_code.co_filename.startswith(_PACKAGE):
-            found.append(frame.f_code.co_name)
+        if frame.f_code.co_filename.startswith(_PACKAGES):
+            found.append((frame.f_code.co_name, bool(frame.f_code.co_flags & CO_GENERATOR)))
     return found
 
 
@@ -39,7 +45,7 @@ def test_frames_between_a_call_and_a_round(
     name: str, open_llama: Callable[..., Any], tiny_ascii: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call's own frame counts, the round's does not."""
-    llm, seen = open_llama(tiny_ascii), list[list[str]]()
+    llm, seen = open_llama(tiny_ascii), list[list[tuple[str, bool]]]()
     loop = llm.assembly.loop
     round_ = loop.round
 
@@ -48,6 +54,8 @@ def test_frames_between_a_call_and_a_round(
         return round_(*args)
 
     monkeypatch.setattr(loop, "round", watched)
-    most, call = CALLS[name]
+    most, generators, call = CALLS[name]
     call(llm)
-    assert max(map(len, seen)) <= most, max(seen, key=len)
+    deepest = max(seen, key=len)
+    assert len(deepest) <= most, deepest
+    assert sum(is_one for _, is_one in deepest) <= generators, deepest

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from traceback import extract_stack
-
 import numpy as np
 import pytest
-from helpers import scripted
 from helpers.answers import Scripted, ask
 from helpers.completions import GREEDY, PROMPT, stable
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
 
 from pyspec.draft.policies import MAX_POLICIES
-from pyspec.engine.round import Loop
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import OFF, Speculation
 from pyspec.sampling.verification import Margin, Strict
@@ -141,7 +137,7 @@ def test_rules_of_every_call_are_not_kept_for_ever(open_llama, tiny_ascii):
     for i in range(MAX_POLICIES + 5):
         rule = Speculation(verification=Margin(0.5 + 0.01 * i))
         llm.create_completion("a", max_tokens=1, speculation=rule)
-    assert len(llm._policies._made) == MAX_POLICIES
+    assert len(llm.policies._made) == MAX_POLICIES
 
 
 def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_ascii):
@@ -149,31 +145,4 @@ def test_greedy_and_sampled_answers_are_learned_from_apart(open_llama, tiny_asci
     llm = open_llama(tiny_ascii, draft="lookup")
     for temperature in (0.0, 0.7, 1.0):
         llm.create_completion("a", max_tokens=1, temperature=temperature)
-    assert len(llm._policies._made) == 2
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("marks", [None, ["<tool_call>"]])
-def test_few_frames_lie_between_a_chat_and_its_rounds(
-    open_llama, tiny_ascii, tmp_path, monkeypatch, stream, marks
-):
-    """At most eight for a reader of a traceback, whether or not reasoning and calls are told apart."""
-    llm = open_llama(scripted.write(tmp_path, *marks) if marks else tiny_ascii, draft="lookup")
-    seen = []
-    round_ = Loop.round
-
-    def counted(self, runs, *more):
-        if runs:  # and not only the prompt is read
-            seen.append([frame.name for frame in extract_stack()])
-        return round_(self, runs, *more)
-
-    def asked():
-        found = llm.create_chat_completion(
-            [{"role": "user", "content": "a"}], max_tokens=8, stream=stream
-        )
-        return list(found) if stream else [found]
-
-    monkeypatch.setattr(Loop, "round", counted)
-    asked()
-    between = [len(names) - names.index("asked") - 3 for names in seen]  # less both ends' own
-    assert 0 < max(between) <= 8
+    assert len(llm.policies._made) == 2

@@ -20,7 +20,9 @@ from pyspec.batch.maker import JobMaker
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.engine.target import TargetLlama
+from pyspec.llama.options import Method
 from pyspec.requests.bodies import read_body, records_of
+from pyspec.text.completions import ChatCompletion
 from pyspec.text.notation import Notation
 from pyspec.text.result import Result
 from pyspec.text.template import ChatTemplate
@@ -240,17 +242,15 @@ class Caught(Exception):
         self.tokens = tokens
 
 
-def catching(*args: Any, **asked: Any) -> None:
+def catching(*args: Any, **_asked: Any) -> None:
     """Stands for the engine: it gets a prompt, and throws it."""
-    raise Caught(list(asked["prompt"] if "prompt" in asked else args[1]))
+    raise Caught(list(args[1]))
 
 
 def by_class(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
     """`create_chat_completion`."""
-    llm.create_completion = catching
-    with pytest.raises(Caught) as caught:
-        llm.create_chat_completion(messages, tools=tools)
-    return caught.value.tokens
+    given, *_ = Method("create_chat_completion").read(llm, messages, tools=tools)
+    return ChatCompletion(llm, given, None).prompt
 
 
 def by_batch(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pyspec.requests.records import CHAT
-from pyspec.text.parts import Token, TokenLogprobs
-
-Likely = Sequence[tuple[Token, TokenLogprobs | None]]
-"""Tokens and their log-probabilities; None for a prompt's first token."""
+from pyspec.text.parts import TokenLogprobs
+from pyspec.text.result import Likely, chat_logprobs
 
 
 class LogprobWriter:
@@ -56,17 +54,3 @@ class LogprobWriter:
             return data.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def chat_logprobs(piece: Callable[[int], bytes], likely: Likely) -> list[dict[str, Any]]:
-    """Tokens' log-probabilities in the format of a chat's choice."""
-
-    def entry(token: int, value: float) -> dict[str, Any]:
-        data = piece(token)
-        return {"token": data.decode("utf-8", "replace"), "logprob": value, "bytes": list(data)}
-
-    return [
-        {**entry(token.id, at.value), "top_logprobs": [entry(*pair) for pair in at.top]}
-        for token, at in likely
-        if at is not None
-    ]
