@@ -22,8 +22,6 @@ from pyspec.hub.locate import resolve
 from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import file_lock, file_sha256
 
-pytestmark = pytest.mark.usefixtures("shop")
-
 
 def left_over(cache):
     """Files of the model cache other than lock files."""
@@ -274,11 +272,13 @@ def fake_hub(raw, digest, patch, fault=None):
     patch.setitem(sys.modules, "huggingface_hub", hub)
 
 
+@pytest.mark.usefixtures("shop")
 def test_hub_file_arrives(tiny_bytes, monkeypatch):
     fake_hub(tiny_bytes, sha(tiny_bytes), monkeypatch)
     assert resolve("hf:a/b/c.gguf").read_bytes() == tiny_bytes
 
 
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(
     ("error", "named"),
     [
@@ -301,6 +301,7 @@ def test_refusal_of_the_hub_is_one_sentence(error, named, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("shop")
 def test_hub_file_with_other_bytes_is_refused(tiny_bytes, own_cache, monkeypatch):
     fake_hub(tiny_bytes, "0" * 64, monkeypatch)
     with pytest.raises(FetchError, match="sha256"):
@@ -308,6 +309,7 @@ def test_hub_file_with_other_bytes_is_refused(tiny_bytes, own_cache, monkeypatch
     assert left_over(own_cache) == []
 
 
+@pytest.mark.usefixtures("shop")
 def test_a_revision_is_asked_for_once(tiny_bytes, own_cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
     path = own_cache / "models" / "a--b--v2--c.gguf"
