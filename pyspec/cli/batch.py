@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from pyspec.cli.options import (
 )
 from pyspec.cli.streams import exit_code, file_text, interruptible
 from pyspec.engine.contexts import MAX_SEQUENCES
-from pyspec.errors import Cancelled, OptionError
+from pyspec.errors import Cancelled
 from pyspec.hub.sources import load_manifest
 from pyspec.screen.words import safe
 from pyspec.serve.settings import served_name
@@ -92,10 +91,6 @@ class BatchOptions(MemoryOptions, SystemOptions):
         help="Each text as if alone; turns drafts off.")
     parallel: int | None = option("Machine", "--parallel", type=click.IntRange(1, MAX_SEQUENCES),
         help="Answers at once; if not given, what is best here.")
-    engine: str = option("Machine", "--engine", type=click.Choice(["local", "ray"]), default="local",
-        help="In this process, or in Ray actors.")
-    workers: int = option("Machine", "--workers", type=click.IntRange(min=1), default=1,
-        help="How many Ray actors.")
     # fmt: on
 
     def open(
@@ -104,13 +99,12 @@ class BatchOptions(MemoryOptions, SystemOptions):
         drafts: DraftOptions,
         sampler: SamplerOptions,
         engine: EngineOptions,
-    ) -> Any:
-        """Open the `Batch` that the options describe, or one that spreads the work over Ray."""
+    ) -> Batch:
+        """Open the `Batch` that the options describe."""
         hush_llama(engine.verbose)
         sampler.sampling()  # refuses impossible numbers before anything is fetched
         rule = drafts.rule
-        local = self.engine == "ray" and "RAY_ADDRESS" not in os.environ
-        path, found = find(models, self.workers if local else 1)
+        path, found = find(models)
         own = sampler.suggested(path, models.model or "")
         settings = Settings(
             sampler.sampling(0, own),  # a fixed seed: the same command gives the same answers
@@ -126,17 +120,6 @@ class BatchOptions(MemoryOptions, SystemOptions):
             **found, **engine.arguments, "length": drafts.length, "draft_max": drafts.draft_max, "settings": settings,
             "parallel": self.parallel, "exact": self.exact, "memory": self.memory,
         }  # fmt: skip
-        if self.engine == "ray":
-            if not local and models.threads is None:  # the actors use the cluster's cores
-                arguments |= {"n_threads": None, "n_threads_batch": None}
-            if self.prompt_cache is not None:
-                raise OptionError(
-                    f"--prompt-cache {self.prompt_cache} works in a single process only",
-                    "leave it out with --engine ray",
-                )
-            from pyspec.cluster.batch import RayBatch  # noqa: PLC0415 - an extra that few install
-
-            return RayBatch(str(path), workers=self.workers, **arguments)
         return Batch(str(path), prompt_cache=self.prompt_cache, **arguments)
 
 
@@ -315,9 +298,7 @@ def _summary_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     )
     relaxed = ", {relaxed} relaxed" if facts["relaxed"] else ""
     yield "drafts", (drafts + relaxed).format_map(facts)
-    where = "over {workers} workers"
-    if "workers" not in facts:
-        where = "{kv_cells} tokens of context, {prefix_tokens} prompt tokens shared"
+    where = "{kv_cells} tokens of context, {prefix_tokens} prompt tokens shared"
     yield "at once", ("up to {parallel} records, " + where).format_map(facts)
 
 

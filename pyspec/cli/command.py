@@ -79,6 +79,8 @@ GONE = {
     "--counts": "the summary has the counts of drafts (--json)",
     "--max-input": "a prompt may have 1 MiB",
     "--memory": "what one process was told drafts in no other; in chat, batch and serve it is on or off",
+    "--engine": "pyspec.cluster.batch.answer spreads a Ray dataset over actors",
+    "--workers": "pyspec.cluster.batch.answer spreads a Ray dataset over actors",
     "-hf": "use -m OWNER/REPO[:TYPE]",
     "--mmproj": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",
     "--image": "only pyspec.SpeculativeLlama sees pictures, by a chat_handler of llama-cpp-python's",

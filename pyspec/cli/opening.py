@@ -14,7 +14,6 @@ from pyspec.errors import OptionError
 from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
-from pyspec.machine.machine import default_threads
 from pyspec.machine.others import name_of
 from pyspec.screen.progress import busy, store_progress
 
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
 _MIN_CTX = 16
 
 
-def find(options: ModelOptions, workers: int = 1, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
+def find(options: ModelOptions, at_once: int = 1) -> tuple[Path, dict[str, Any]]:
     """Return the target's file, fetched if needed, and the arguments of `SpeculativeLlama` and `Batch` for these options.
 
-    workers: processes that share the cores if no threads are given; a single one adapts its threads to other programs.
     at_once: sequences with a whole context each. Raises OptionError and the like.
     """
     if 0 < options.ctx < _MIN_CTX:
@@ -39,21 +37,19 @@ def find(options: ModelOptions, workers: int = 1, at_once: int = 1) -> tuple[Pat
     if asks and (lacking := lacking_devices(options.devices)):
         for line in lacking:
             tell(line, err=True)
-        return find(replace(options, n_gpu_layers=0, draft_ngl=None), workers, at_once)
+        return find(replace(options, n_gpu_layers=0, draft_ngl=None), at_once)
     if options.n_gpu_layers == AUTO and (missed := missed_card_once()):
         tell(missed, err=True)
     with store_progress() as progress:
         path = resolve(options.model, progress)
         sides = (options.draft, options.companion)
         draft, companion = (_found(each, progress) for each in sides)
-    shared = max(1, default_threads() // workers) if workers > 1 else None
-    threads = options.threads or shared
     files, where = files_among(draft, companion), (options.n_gpu_layers, options.devices)
     n_ctx = options.ctx or longest_context(path, files, *where, at_once)
     arguments = {
         "draft": draft, "companion": companion, "draft_n_gpu_layers": options.draft_ngl,
-        "n_ctx": n_ctx, "n_gpu_layers": options.n_gpu_layers, "n_threads": threads,
-        "n_threads_batch": threads, "trust": options.trust_model, "extra_buffers": options.extra_buffers,
+        "n_ctx": n_ctx, "n_gpu_layers": options.n_gpu_layers, "n_threads": options.threads,
+        "n_threads_batch": options.threads, "trust": options.trust_model, "extra_buffers": options.extra_buffers,
         "devices": options.devices, "draft_devices": options.draft_devices,
         "chat_template": options.chat_template, "template_args": dict(options.template_args),
         "n_cpu_moe": -1 if options.cpu_moe else options.n_cpu_moe, "override_tensor": ",".join(options.override_tensor) or None,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
-
 import pytest
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
@@ -14,9 +10,10 @@ from helpers.rays import OF_RAY  # noqa: E402
 
 from pyspec.batch import Batch  # noqa: E402
 from pyspec.batch.maker import Settings  # noqa: E402
-from pyspec.cluster.batch import RayBatch, _Rows, answer, largest_share  # noqa: E402
-from pyspec.errors import EngineError, OptionError, ResumeMismatch  # noqa: E402
+from pyspec.cluster.batch import _Rows, answer, open_journals  # noqa: E402
+from pyspec.errors import OptionError, ResumeMismatch  # noqa: E402
 from pyspec.requests.records import Record  # noqa: E402
+from pyspec.text.result import Failure, RecordResult  # noqa: E402
 
 pytestmark = [*OF_RAY, pytest.mark.usefixtures("cluster")]
 
@@ -43,52 +40,6 @@ def arguments():
         "settings": settings,
     }
     return {**words, "n_threads": 1, "n_threads_batch": 1}
-
-
-def test_two_workers_answer_as_one(arguments, tiny_target):
-    """Every record once, with the text and the hash of a local batch."""
-    records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(PROMPTS)]
-    with Batch(str(tiny_target), **arguments) as batch:
-        local = sorted(batch.run(records), key=lambda result: result.index)
-    with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
-        found = sorted(batch.run_indexed(list(enumerate(records))), key=lambda result: result.index)
-    assert [(r.id, r.text, r.prompt_sha256) for r in found] == [
-        (r.id, r.text, r.prompt_sha256) for r in local
-    ]
-
-
-def test_threads_are_the_clusters_share(arguments, tiny_target):
-    """Where nobody says how many, each worker has as many as there are CPUs for it."""
-    shares = {((8,), 1): 8, ((8,), 3): 2, ((8, 8), 2): 8, ((8, 2), 3): 2, ((1,), 4): 1, ((), 1): 1}
-    assert {given: largest_share(*given) for given in shares} == shares
-    none = {**arguments, "n_threads": None, "n_threads_batch": None}
-    with RayBatch(str(tiny_target), workers=1, **none) as batch:
-        assert batch._share() == {"num_cpus": 3, "num_gpus": 0}
-
-
-def _actors():
-    """Process ids of this machine's actors, by the title that Ray gives them."""
-    lines = Path("/proc").glob("[0-9]*/cmdline")
-    return [int(line.parent.name) for line in lines if b"ray::MapWorker" in _read(line)]
-
-
-def _read(path):
-    try:
-        return path.read_bytes()
-    except OSError:  # it has just ended
-        return b""
-
-
-def test_worker_that_dies_loses_nothing(arguments, tiny_target, monkeypatch):
-    """What it had not answered goes to another one, and nothing comes twice."""
-    records = [Record(id=str(i), prompt="abc" + "x" * i) for i in range(12)]
-    with RayBatch(str(tiny_target), workers=2, **arguments) as batch:
-        found = []
-        for result in batch.run_indexed(list(enumerate(records))):
-            found.append(result.index)
-            if len(found) == 2:
-                os.kill(_actors()[0], signal.SIGKILL)
-    assert sorted(found) == list(range(12))
 
 
 @pytest.mark.filterwarnings("error:.*concurrency.*")
@@ -182,30 +133,15 @@ def test_ids_are_numbers_or_texts_and_other_columns_are_let_be(arguments, tiny_t
     assert sorted(zip(found["id"], found["error"])) == [("7", ""), ("8", "")]
 
 
-def test_more_cpus_than_any_machine_has_is_an_error(arguments, tiny_target):
-    """Ray would wait for such a machine for ever, without a word."""
-    many = {**arguments, "n_threads": 4}
-    with (
-        RayBatch(str(tiny_target), workers=1, **many) as batch,
-        pytest.raises(OptionError, match="asks for 4 CPUs"),
+def test_what_one_worker_answered_another_finds(tmp_path):
+    """While the first still writes, and not what failed."""
+    records = [Record(id=name, prompt=name) for name in "ab"]
+    keys = [(record.id, record.sha256) for record in records]
+    _, append = open_journals(tmp_path, {"target": "t"})
+    for (name, sha), text, error in (
+        (keys[0], "A", None),
+        (keys[1], "", Failure("InputError", "bad")),
     ):
-        list(batch.run_indexed([(0, Record(id="a", prompt="a"))]))
-
-
-def test_a_record_that_ends_every_worker_ends_the_batch(arguments, tiny_target, monkeypatch):
-    """After as many attempts as Ray makes; the rest is answered by the same command without it."""
-    import pyspec.cluster.batch as module
-
-    class Mortal(module._Records):
-        def answer(self, records):
-            if any(record.prompt == "poison" for record in records):
-                os._exit(1)
-            return super().answer(records)
-
-    monkeypatch.setattr(module, "_Records", Mortal)
-    records = [Record(id=str(i), prompt="poison" if i == 3 else "ab") for i in range(8)]
-    with (
-        RayBatch(str(tiny_target), workers=1, **arguments) as batch,
-        pytest.raises(EngineError, match="worker"),
-    ):
-        list(batch.run_indexed(list(enumerate(records))))
+        append(RecordResult(index=7, id=name, prompt_sha256=sha, text=text, error=error))
+    known, _ = open_journals(tmp_path, {"target": "t"})
+    assert {key: result.text for key, result in known.items()} == {keys[0]: "A"}
