@@ -33,7 +33,7 @@ from pyspec.engine.tensor_places import Overrides
 from pyspec.errors import Cancelled, InputError, OptionError
 from pyspec.requests.records import Record, as_record
 from pyspec.sampling.limits import MAX_DRAFT, check_ranges
-from pyspec.screen.progress import file_of
+from pyspec.screen.display import file_of
 from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")

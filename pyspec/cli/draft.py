@@ -24,7 +24,7 @@ from pyspec.hub.drafts import (
     without_drafts,
 )
 from pyspec.hub.locate import resolve
-from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.display import busy, store_progress
 from pyspec.screen.words import safe
 
 

@@ -45,7 +45,7 @@ from pyspec.hub.sources import (
 from pyspec.machine.files import file_sha256
 from pyspec.machine.others import LocalModel
 from pyspec.sampling.suggested import suggested_by
-from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.display import busy, store_progress
 from pyspec.screen.words import safe
 from pyspec.text.render import KEY, templates_of
 

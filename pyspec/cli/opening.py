@@ -15,7 +15,7 @@ from pyspec.hub.locate import resolve
 from pyspec.machine import AUTO
 from pyspec.machine.devices import add_rpc_servers, lacking_devices, missed_card_once
 from pyspec.machine.others import name_of
-from pyspec.screen.progress import busy, store_progress
+from pyspec.screen.display import busy, store_progress
 
 if TYPE_CHECKING:
     from pyspec.llama.speculative import SpeculativeLlama

@@ -37,9 +37,8 @@ from pyspec.hub.sources import load_manifest
 from pyspec.machine.files import read_named
 from pyspec.machine.others import name_of
 from pyspec.sampling.limits import MAX_TOKENS
-from pyspec.screen.progress import store_progress
-from pyspec.serve.keys import lines_of
-from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings, served_name
+from pyspec.screen.display import store_progress
+from pyspec.serve.settings import MAX_BODY, STALL_S, ServerSettings, lines_of, served_name
 
 if TYPE_CHECKING:
     from pyspec.serve.embedding import Embedder
@@ -335,9 +334,12 @@ def serve(
     import uvicorn  # noqa: PLC0415 - takes 0.2 s
 
     from pyspec.serve.app import make_app  # noqa: PLC0415 - as above
-    from pyspec.serve.drain import DrainingServer, leave_hung  # noqa: PLC0415
     from pyspec.serve.fleet import OtherModels  # noqa: PLC0415
-    from pyspec.serve.guard import GuardedProtocol  # noqa: PLC0415
+    from pyspec.serve.server import (  # noqa: PLC0415
+        DrainingServer,
+        GuardedProtocol,
+        leave_hung,
+    )
 
     hush_llama(engine.verbose)
     listener = _listen(server.host, server.port)

@@ -17,9 +17,17 @@ import msgspec
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
-from pyspec.requests.fields import HARMLESS, REFUSED, UndoneFields, refuse_undone, unreadable
+from pyspec.requests.fields import (
+    HARMLESS,
+    REFUSED,
+    Schema,
+    UndoneFields,
+    check_inside,
+    refusal,
+    refuse_undone,
+    unreadable,
+)
 from pyspec.requests.records import CHAT, COMPLETION, Record, RequestFields
-from pyspec.requests.shapes import Schema, check_inside, refusal
 from pyspec.sampling.chain import MIN_TOP_P
 from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.text.formats import format_language, tools_left

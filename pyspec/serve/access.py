@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pyspec.batch.run import Batch
 from pyspec.screen.words import safe
 from pyspec.serve.pending import PendingRequest
+from pyspec.serve.settings import lines_of
+from pyspec.text.result import Result
 
 REQUEST = "pyspec.request"
 """Key of the `PendingRequest` in a request's scope."""
@@ -134,3 +141,97 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
             times["first_token_ms"] for _, times in pending.ended.values()
         )
     return known
+
+
+class Keys:
+    """A server's API keys, one a line; None for a server that needs none."""
+
+    def __init__(self, lines: str | None) -> None:
+        self._keys = None if lines is None else [key.encode() for key in lines_of(lines)]
+
+    def holder(self, headers: Mapping[str, str]) -> str:
+        """A name for the holder of a request's key, "" where there is one key at most. Raises HTTPException without a valid key.
+
+        The key may be in either header, since a proxy may use the other for its own credentials.
+        """
+        if self._keys is None:
+            return ""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = [(bearer.strip() or scheme).encode(), headers.get("x-api-key", "").encode()]
+        # every pair is compared, so that the time taken reveals nothing
+        found = [key for key in self._keys for one in sent if hmac.compare_digest(one, key)]
+        if not found:
+            raise HTTPException(
+                401, "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY"
+            )
+        return hashlib.sha256(found[0]).hexdigest()[:32] if len(self._keys) > 1 else ""
+
+
+_COUNTED = {
+    "drafted": "Tokens drafted.",
+    "verified": "Drafted tokens that the target checked.",
+    "accepted": "Drafted tokens that were accepted, relaxed ones included.",
+    "forced": "Accepted tokens that a schema or grammar had drafted.",
+    "relaxed": "Runner-up tokens that the margin rule accepted.",
+    "relaxed_nats": "Sum of the gaps of relaxed tokens, nats.",
+}
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """Counters of requests and finished answers, and gauges of running ones. batches: those of the loaded models."""
+
+    def __init__(self, batches: Callable[[], Sequence[Batch]]) -> None:
+        registry = self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(f"pyspec_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"pyspec_{name}_seconds", text, buckets=_BUCKETS, registry=registry)
+
+        self._requests = counter("requests", "Requests that were begun.", ["kind"])
+        self._answers = counter("answers", "Answers by how they ended.", ["reason"])
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._tokens = counter("tokens", "Tokens of answers.")
+        self._counts = {
+            name: counter(f"{name}_tokens" if name != "relaxed_nats" else name, text)
+            for name, text in _COUNTED.items()
+        }
+        self._first = histogram("first_token", "Until the first token.")
+        self._whole = histogram("answer", "Until the last token.")
+        now: dict[str, tuple[str, Callable[[], float]]] = {
+            "running": ("Answers that run.", lambda: sum(batch.load[0] for batch in batches())),
+            "waiting": (
+                "Answers that wait for a sequence.",
+                lambda: sum(batch.load[1] for batch in batches()),
+            ),
+            "sequences": (
+                "Answers that may run at once.",
+                lambda: sum(batch.parallel for batch in batches()),
+            ),
+            "times_plain": (
+                "Times as fast as without drafts by the measured cost curve; 0 where that is not known.",
+                lambda: max((batch.speed for batch in batches()), default=0.0),
+            ),
+        }
+        for name, (text, value) in now.items():
+            Gauge(f"pyspec_{name}", text, registry=registry).set_function(value)
+
+    def request_received(self, kind: str, prompt_tokens: int) -> None:
+        """Count a request that has begun."""
+        self._requests.labels(kind).inc()
+        self._prompt.inc(prompt_tokens)
+
+    def answered(self, result: Result, timings: dict[str, float]) -> None:
+        """Count an answer that has ended, cancelled ones included."""
+        self._answers.labels(result.finish_reason or "failed").inc()
+        self._tokens.inc(result.usage.completion_tokens)
+        for name, metric in self._counts.items():
+            metric.inc(result.speculation.get(name, 0))
+        if result.usage.completion_tokens:
+            self._first.observe(1e-3 * timings["first_token_ms"])
+        self._whole.observe(1e-3 * timings["total_ms"])
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

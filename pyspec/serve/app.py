@@ -33,32 +33,27 @@ from pyspec.errors import (
     UnsupportedModel,
 )
 from pyspec.requests.bodies import Body, decoded
-from pyspec.serve import about, tokenizing
-from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Activity
+from pyspec.serve.access import REQUEST, REQUEST_ID, AccessLog, Activity, Keys, Metrics
+from pyspec.serve.apis import llama_server, ollama
+from pyspec.serve.apis.completions import CHATS, TEXTS
 from pyspec.serve.apis.interface import (
+    Admission,
+    EventStream,
     Interface,
     error_fields,
     json_response,
     openai_refusal,
 )
-from pyspec.serve.apis.messages import MESSAGES
+from pyspec.serve.apis.llama_server import INFILL
+from pyspec.serve.apis.messages import COUNTS, MESSAGES
+from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
+from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
-from pyspec.serve.guard import LengthCheck, whole_body
-from pyspec.serve.keys import Keys
-from pyspec.serve.metrics import Metrics
-from pyspec.serve.paths import (
-    INTERFACES,
-    SERVED,
-    SHORT,
-    TOKEN_COUNTS,
-    interface_at,
-    whole_path,
-)
 from pyspec.serve.pending import PendingRequest
+from pyspec.serve.server import LengthCheck, whole_body
 from pyspec.serve.service import Service
 from pyspec.serve.settings import ServerSettings
-from pyspec.serve.streams import Admission, EventStream
 
 log = logging.getLogger("pyspec")
 
@@ -135,7 +130,7 @@ class Handlers:
     def routes(self) -> list[Route]:
         posted = dict.fromkeys(INTERFACES, self.complete)
         posted |= dict.fromkeys(TOKEN_COUNTS, self.count_tokens)
-        posted |= dict.fromkeys(tokenizing.WORK, self.tokenize)
+        posted |= dict.fromkeys(llama_server.WORK, self.tokenize)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
         posted["/api/show"] = self.show
         posted |= {path: posted[f"/v1{path}"] for path in SHORT}
@@ -203,9 +198,9 @@ class Handlers:
     async def tokenize(self, request: Request) -> Response:
         """Tokenize or detokenize a text."""
         data, _ = await self._data(request)
-        work = tokenizing.WORK[request.url.path]
+        work = llama_server.WORK[request.url.path]
         # one at a time: the processor belongs to the answers
-        async with self._fleet.using(tokenizing.model_of(data)) as service, self._tokenizing:
+        async with self._fleet.using(llama_server.model_of(data)) as service, self._tokenizing:
             return json_response(await asyncio.to_thread(work, service.batch, data))
 
     async def embed(self, request: Request) -> Response:
@@ -236,7 +231,7 @@ class Handlers:
     async def tokenizer(self, request: Request) -> Response:
         self._keys.holder(request.headers)
         async with self._fleet.using(request.query_params.get("model")) as service:
-            return json_response(tokenizing.tokenizer_info(service.batch))
+            return json_response(llama_server.tokenizer_info(service.batch))
 
     async def models(self, request: Request) -> Response:
         self._keys.holder(request.headers)
@@ -258,23 +253,23 @@ class Handlers:
         return {**about, "meta": None if batch is None else batch.facts}
 
     async def version(self, _request: Request) -> Response:
-        return json_response(about.version())
+        return json_response(ollama.version())
 
     async def tags(self, request: Request) -> Response:
         """All models for ollama's clients, or at /api/ps those that are loaded."""
         self._keys.holder(request.headers)
         loaded = {each.serving.model: each.batch for each in self._fleet.services}
         if request.url.path == "/api/ps":
-            return json_response(about.loaded(loaded.items()))
+            return json_response(ollama.loaded(loaded.items()))
         return json_response(
-            about.tags((name, loaded.get(name)) for name in await self._fleet.names())
+            ollama.tags((name, loaded.get(name)) for name in await self._fleet.names())
         )
 
     async def show(self, request: Request) -> Response:
         """A model's description, for ollama's clients."""
         data, _ = await self._data(request)
-        async with self._fleet.using(tokenizing.model_of(data)) as service:
-            return json_response(about.describe_model(service.batch))
+        async with self._fleet.using(llama_server.model_of(data)) as service:
+            return json_response(ollama.describe_model(service.batch))
 
     async def _data(self, request: Request) -> tuple[bytes, str]:
         """Check a request's key and type. Returns its body, and the key's holder."""
@@ -408,3 +403,44 @@ def _broken(request: Request, error: BaseException) -> bytes:
 
 
 _LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)
+
+
+INTERFACES = {
+    "/v1/chat/completions": CHATS,
+    "/v1/completions": TEXTS,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+    "/infill": INFILL,
+    "/api/chat": OLLAMA_CHATS,
+    "/api/generate": OLLAMA_TEXTS,
+}
+
+TOKEN_COUNTS: dict[str, tuple[Any, dict[str, str]]] = {
+    "/v1/messages/count_tokens": (COUNTS, {}),
+    "/v1/responses/input_tokens": (RESPONSE_COUNTS, {"object": "response.input_tokens"}),
+}
+"""Paths that count a request's tokens: the reader of its body, and further fields of the response."""
+
+_CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
+SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens")
+"""Paths that may also be called without /v1."""
+
+SERVED = (
+    *(
+        f"POST {path}"
+        for path in (*INTERFACES, *TOKEN_COUNTS, "/tokenize", "/detokenize", "/v1/embeddings")
+    ),
+    *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/api/tags")),
+)
+"""Paths that a 404 lists."""
+
+
+def interface_at(path: str) -> Interface | None:
+    whole = whole_path(path)
+    found = INTERFACES.get(whole.rpartition("/")[0] if whole in TOKEN_COUNTS else whole)
+    return OLLAMA_CHATS if found is None and path.startswith("/api/") else found
+
+
+def whole_path(path: str) -> str:
+    """The path, with /v1 in front where it may be left out."""
+    return f"/v1{path}" if path in SHORT else path

@@ -6,9 +6,9 @@ import asyncio
 import codecs
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pyspec.engine.jobs import Job
 from pyspec.engine.statistics import times_among
@@ -16,11 +16,10 @@ from pyspec.errors import AnswerFailed
 from pyspec.requests import bodies
 from pyspec.requests.custom import DeltaWriter
 from pyspec.requests.records import CHAT
-from pyspec.serve.apis.logprobs import LogprobWriter
 from pyspec.serve.settings import ServerSettings
 from pyspec.text.parser import joined
-from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs
-from pyspec.text.result import RecordResult, chat_logprobs
+from pyspec.text.parts import AnswerPart, Piece, Token, TokenLogprobs, is_object
+from pyspec.text.result import Likely, RecordResult, chat_logprobs
 
 log = logging.getLogger("pyspec")
 
@@ -221,3 +220,108 @@ def _as_function_call(choice: dict[str, Any]) -> dict[str, Any]:
         message["function_call"] = calls[0]["function"]
     reason = "function_call" if reason == "tool_calls" else reason
     return {**choice, key: message, "finish_reason": reason}
+
+
+BlockStep = tuple[Literal["begin", "more", "end"], "AnswerBlock", str]
+
+_TEXTS = ("reasoning", "content")
+
+
+@dataclass
+class AnswerBlock:
+    """One block. text: a call's is its arguments. call: a call's id. name: a call's function. index: counts from 0."""
+
+    kind: Literal["reasoning", "content", "call"]
+    index: int
+    text: str = ""
+    call: str = ""
+    name: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """False for a call whose arguments were cut."""
+        return self.kind != "call" or is_object(self.text)
+
+
+class AnswerBlocks:
+    """Groups parts into blocks as they arrive."""
+
+    def __init__(self) -> None:
+        self.all: list[AnswerBlock] = []
+        self._open: AnswerBlock | None = None
+
+    def take(self, parts: Iterable[AnswerPart]) -> Iterator[BlockStep]:
+        """Yield the steps that these parts take: blocks that begin, grow by a text, and end."""
+        for part in parts:
+            if part.kind == "call":
+                yield from self.end()
+                yield from self._begin("call", part.id, part.text)
+                continue
+            if part.kind == "broken":  # its text has been sent already
+                yield from self.end()
+                continue
+            kind = part.kind if part.kind in _TEXTS else "call"
+            if self._open is None or self._open.kind != kind:
+                yield from self.end()
+                yield from self._begin(kind)  # type: ignore[arg-type]
+            if part.text and self._open is not None:
+                self._open.text += part.text
+                yield "more", self._open, part.text
+
+    def end(self) -> Iterator[BlockStep]:
+        """End the open block, if any."""
+        if self._open is not None:
+            block, self._open = self._open, None
+            yield "end", block, ""
+
+    def _begin(
+        self, kind: Literal["reasoning", "content", "call"], call: str = "", name: str = ""
+    ) -> Iterator[BlockStep]:
+        self._open = AnswerBlock(kind, len(self.all), "", call, name)
+        self.all.append(self._open)
+        yield "begin", self._open, ""
+
+
+class LogprobWriter:
+    """Writes the log-probabilities of one answer, all at once or in parts.
+
+    form: of the completion, chat or text. piece: returns a token's bytes.
+    """
+
+    def __init__(self, form: str, piece: Callable[[int], bytes]) -> None:
+        self._form, self._piece = form, piece
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._written = 0
+
+    def write(self, likely: Likely) -> dict[str, Any]:
+        """The next tokens' `logprobs` of a choice."""
+        if self._form == CHAT:
+            return {"content": chat_logprobs(self._piece, likely)}
+        return {
+            "tokens": [self._word(token.id) for token, _ in likely],
+            "token_logprobs": [at and at.value for _, at in likely],
+            "top_logprobs": [at and self._by_word(at) for _, at in likely],
+            "text_offset": [self._offset(token.id) for token, _ in likely],
+        }
+
+    def _offset(self, token: int) -> int:
+        """The index of a token's first character in the text, even where an earlier token began that character."""
+        at = self._written
+        self._written += len(self._decoder.decode(self._piece(token)))
+        return at
+
+    def _by_word(self, at: TokenLogprobs) -> dict[str, float]:
+        """Log-probabilities by text. Of two tokens with the same text, the likelier counts."""
+        found: dict[str, float] = {}
+        for token, value in at.top:
+            word = self._word(token)
+            found[word] = max(value, found.get(word, value))
+        return found
+
+    def _word(self, token: int) -> str:
+        """A token's text, or its bytes in OpenAI's notation if they are not UTF-8."""
+        data = self._piece(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

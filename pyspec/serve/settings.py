@@ -39,3 +39,8 @@ class ServerSettings:
 def served_name(word: str) -> str:
     """Clients' name for a model that the command line names by its name or file."""
     return Path(word).stem if word.endswith(".gguf") else word
+
+
+def lines_of(text: str) -> list[str]:
+    """Keys in a text, without duplicates."""
+    return list(dict.fromkeys(filter(None, map(str.strip, text.splitlines()))))

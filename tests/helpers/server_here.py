@@ -18,7 +18,7 @@ class Running:
         import uvicorn
 
         from pyspec.serve.app import make_app
-        from pyspec.serve.guard import GuardedProtocol
+        from pyspec.serve.server import GuardedProtocol
 
         self.batch = batch
         self.listener = socket.create_server(("127.0.0.1", 0))

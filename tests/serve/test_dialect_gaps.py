@@ -10,8 +10,7 @@ from helpers.asking import get, post
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, decoded, records_of
-from pyspec.serve.apis.claude_tools import chat_tool, is_function
-from pyspec.serve.apis.messages import MessagesBody
+from pyspec.serve.apis.messages import MessagesBody, chat_tool, is_function
 from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.text.messages import NO_PICTURE, standard
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.asking import begun, body, post
 from helpers.waiting import DEADLINE_S
 
-from pyspec.serve import guard
+from pyspec.serve import server as uvicorn_server
 
 
 def test_half_a_request_takes_nothing(serve):
@@ -29,7 +29,7 @@ def test_half_a_request_takes_nothing(serve):
 
 
 def test_late_headers_end_the_connection(serve, monkeypatch):
-    monkeypatch.setattr(guard, "HEADERS_S", 0.3)
+    monkeypatch.setattr(uvicorn_server, "HEADERS_S", 0.3)
     server = serve()
     begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):

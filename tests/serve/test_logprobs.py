@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspec.requests.records import COMPLETION
-from pyspec.serve.apis.logprobs import LogprobWriter
+from pyspec.serve.pending import LogprobWriter
 from pyspec.text.parts import Source, Token, TokenLogprobs
 
 PIECES = [b"a", "\u2603".encode()[:1], "\u2603".encode()[1:], b"bc", b"", b"a"]

@@ -14,7 +14,7 @@ from helpers.asking import body, first_text, post, raw
 from helpers.waiting import wait
 
 from pyspec.engine.scheduler import Scheduler
-from pyspec.serve import streams
+from pyspec.serve.apis import interface
 
 
 def test_text_comes_while_it_is_made(serve, rounds):
@@ -149,7 +149,7 @@ def test_slow_reader_holds_up_nobody(serve):
 
 def test_reader_that_never_reads_is_given_up(serve, monkeypatch):
     """After a time its connection is closed; nothing of it stays."""
-    monkeypatch.setattr(streams, "READER_S", 0.3)
+    monkeypatch.setattr(interface, "READER_S", 0.3)
     server = serve(draft="none", parallel=1, send_buffer=1)
     big = body(stream=True, max_tokens=900, logprobs=True, top_logprobs=20)
     stuck = raw(server, big, SO_RCVBUF=1)

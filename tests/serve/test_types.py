@@ -11,11 +11,11 @@ from helpers.asking import begun, post
 
 from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import decoded, records_of
-from pyspec.requests.shapes import Message, Tool
-from pyspec.serve import tokenizing
+from pyspec.requests.fields import Message, Tool
+from pyspec.serve.apis import llama_server
 from pyspec.serve.apis.ollama import OllamaOptions
+from pyspec.serve.app import INTERFACES, TOKEN_COUNTS
 from pyspec.serve.embedding import EmbeddingBody
-from pyspec.serve.paths import INTERFACES, TOKEN_COUNTS
 
 VALUES = [None, True, "x", 5, 1.5, [], [5], {}, {"x": 5}]
 SAID = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
@@ -142,8 +142,8 @@ def test_what_is_inside_settings(server, path, field, odd):
 @pytest.mark.parametrize(
     ("kind", "least"),
     [
-        (tokenizing.TokenizeBody, {"content": "a"}),
-        (tokenizing.DetokenizeBody, {"tokens": [1]}),
+        (llama_server.TokenizeBody, {"content": "a"}),
+        (llama_server.DetokenizeBody, {"tokens": [1]}),
         (EmbeddingBody, {"input": "a"}),
     ],
 )

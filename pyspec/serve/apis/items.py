@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyspec.errors import InputError
+from pyspec.requests.custom import text_call, text_function, text_of_call
 from pyspec.serve.apis.interface import text_of
-from pyspec.serve.apis.tools import CALLS, OUTPUTS, SERVERS, TEXTS, call_of, result_message
 from pyspec.text.forms import SYSTEM_ROLES
+from pyspec.text.messages import without_pictures
+from pyspec.text.parts import object_of
 
 
 def messages_of(
@@ -86,3 +90,150 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
         f"an item of the type {str(kind)[:40]!r} cannot be read",
         "use messages, calls of tools that you run, their outputs, and reasoning",
     )
+
+
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+"""Types of text parts."""
+
+
+_SEARCH = "tool_search"
+"""A search for tools, which agents have no name for."""
+
+KINDS = ("function", "custom", "namespace", _SEARCH)
+"""Types of client-run tools; a namespace holds tools of the other types."""
+
+_UNKNOWN = ("local_shell", "shell", "apply_patch", "computer", "computer_use_preview")
+# types of tools that clients run and whose schemas only OpenAI's models know
+
+CALLS = ("function_call", "custom_tool_call", "tool_search_call")
+"""Types of items that call them."""
+
+OUTPUTS = ("function_call_output", "custom_tool_call_output", "tool_search_output")
+"""Types of items with a call's output."""
+
+SERVERS = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
+    "additional_tools",
+)  # fmt: skip
+"""Types of items that are skipped: OpenAI's server ran these tools, and the model's text has their results."""
+
+
+@dataclass(frozen=True)
+class ClientTool:
+    """A tool that the client runs. definition: as in the request. namespace: the name of the namespace that holds it."""
+
+    definition: Mapping[str, Any]
+    namespace: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return str(self.definition.get("type", "function"))
+
+    @property
+    def name(self) -> str:
+        """Its name for the model."""
+        own = self.kind if self.kind == _SEARCH else self.definition.get("name")
+        return flat_name(own, self.namespace)
+
+    def function(self) -> dict[str, Any]:
+        """The tool as a chat's function."""
+        if self.kind == _SEARCH:
+            about = {"description": "Finds tools.", "parameters": {"type": "object"}}
+            own = {key: self.definition[key] for key in about if self.definition.get(key)}
+            return {"name": self.name, **about, **own}
+        if self.kind == "function":
+            fields = {key: value for key, value in self.definition.items() if key != "type"}
+            return {**fields, "name": self.name}
+        return text_function(self.name, self.definition)
+
+    def item(self, call: str, text: str) -> dict[str, Any]:
+        """A call of the tool as an item. call: its id. text: its arguments so far."""
+        if self.kind == _SEARCH:
+            told = {"execution": "client", "arguments": _object(text)}
+            return {"type": "tool_search_call", "call_id": call, **told}
+        where = {} if self.namespace is None else {"namespace": self.namespace}
+        named = {"call_id": call, "name": self.definition.get("name"), **where}
+        if self.kind == "custom":
+            return {"type": "custom_tool_call", **named, "input": text_of_call(text)}
+        return {"type": "function_call", **named, "arguments": text}
+
+
+def flat_name(name: Any, namespace: Any = None) -> str:
+    """A tool's name prefixed with its namespace, as MCP writes it. Raises InputError for a name that is not a text."""
+    if not isinstance(name, str):
+        raise InputError("a tool has no name")
+    return f"{str(namespace).removesuffix('__')}__{name}" if namespace else name
+
+
+def client_tools(tools: Iterable[dict[str, Any]]) -> Iterator[ClientTool]:
+    """Client-run tools in a request's `tools`. Raises InputError."""
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            name = flat_name(tool.get("name"))
+            yield from (ClientTool(each, name) for each in tool["tools"])
+        elif tool.get("type") in _UNKNOWN and not _is_remote(tool):
+            hint = "send a function or a custom tool"
+            raise InputError(f"tools of the type {tool['type']!r} are not known here", hint)
+        elif tool.get("type") in KINDS and not _is_remote(tool):
+            yield ClientTool(tool)
+
+
+def found_tools(items: Any) -> Iterator[dict[str, Any]]:
+    """Tools in a conversation's items: results of a tool search, or additional ones."""
+    for item in items if isinstance(items, list) else ():
+        if item.get("type") in ("tool_search_output", "additional_tools"):
+            yield from item["tools"]
+
+
+def _is_remote(tool: Mapping[str, Any]) -> bool:
+    """Whether OpenAI's server would run it: a shell in a container, or its own tool search."""
+    where = tool.get("environment")
+    elsewhere = isinstance(where, dict) and where.get("type") != "local"
+    return elsewhere or (tool["type"] == "tool_search" and tool.get("execution") != "client")
+
+
+def flat_choice(choice: Any, tools: Iterable[ClientTool]) -> Any:
+    """A `tool_choice` with tools' names for the model."""
+    names = {tool.definition.get("name", tool.kind): tool.name for tool in tools}
+
+    def flat(named: Any) -> Any:
+        name = names.get(named.get("name", named.get("type"))) if isinstance(named, dict) else None
+        return {"type": "function", "name": name} if name else named
+
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return {**choice, "tools": [flat(each) for each in choice.get("tools") or ()]}
+    return flat(choice)
+
+
+def call_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item's call in a chat's format. Raises InputError."""
+    kind = item["type"].removesuffix("_call")
+    if kind == _SEARCH:
+        arguments = {key: each for key, each in item["arguments"].items() if each is not None}
+        function = {"name": kind, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    elif kind == "custom_tool":
+        function = text_call(flat_name(item["name"], item.get("namespace")), item["input"])
+    else:
+        name = flat_name(item["name"], item.get("namespace"))
+        function = {"name": name, "arguments": item["arguments"]}
+    return {"id": _id(item), "type": "function", "function": function}
+
+
+def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's output as a message of a chat. Raises InputError."""
+    if item["type"] == "tool_search_output":
+        names = [tool.name for tool in client_tools(item["tools"])]
+        text = f"Tools that can be called now: {', '.join(names) or 'none'}."
+    else:
+        text = text_of(without_pictures(item["output"]), TEXTS)
+    return {"role": "tool", "tool_call_id": _id(item), "content": text}
+
+
+def _id(item: Mapping[str, Any]) -> Any:
+    """The id of an item's call. For searches, some clients send the item's id instead."""
+    return item.get("call_id") or item["id"]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Arguments as an object, empty where they were cut."""
+    return object_of(text or "{}") or {}

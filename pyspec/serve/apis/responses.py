@@ -9,11 +9,16 @@ from pyspec.errors import AnswerFailed, ContextOverflow
 from pyspec.requests.bodies import Body, check_names
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
-from pyspec.serve.apis.blocks import AnswerBlock, AnswerBlocks
 from pyspec.serve.apis.interface import Interface, as_chat, event, openai_refusal, reader
-from pyspec.serve.apis.items import messages_of
-from pyspec.serve.apis.tools import KINDS, ClientTool, client_tools, flat_choice, found_tools
-from pyspec.serve.pending import Choice, PendingRequest
+from pyspec.serve.apis.items import (
+    KINDS,
+    ClientTool,
+    client_tools,
+    flat_choice,
+    found_tools,
+    messages_of,
+)
+from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
 from pyspec.text.parts import AnswerPart
 from pyspec.text.result import Result
 

@@ -1,15 +1,25 @@
-"""Protection of the application from half a request, from one of two lengths, and from late bodies."""
+"""uvicorn's server as it is used here: it ends in order, and is protected from half requests and late bodies."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import signal
+import sys
 from asyncio import TimerHandle, Transport
+from types import FrameType
 from typing import Any
 
 import anyio
+import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pyspec.serve.access import Activity
+from pyspec.serve.fleet import Fleet
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Protocol
@@ -86,3 +96,59 @@ async def whole_body(request: Request, most: int) -> bytes:
     except TimeoutError:
         raise HTTPException(408, f"the body did not come in {_BODY_S:.0f} s") from None
     return bytes(data)
+
+
+log = logging.getLogger("pyspec")
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server. SIGTERM gives running answers `seconds` to end; a second one, or SIGINT, cancels them.
+
+    uvicorn raises the signals again as soon as it has ended; here `repeat_signal` does so once everything is written.
+
+    idle: seconds without a request after which the server ends, 0 for never. activity: measures the idle time.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, fleet: Fleet, seconds: float, idle: float, activity: Activity
+    ) -> None:
+        super().__init__(config)
+        self._fleet, self._seconds, self._idle, self._activity = fleet, seconds, idle, activity
+        self._cuts = False
+        self._last: int | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end."""
+        if self._idle and self._activity.idle_s >= self._idle:
+            log.warning("the server ends: nothing was asked for %.0f s", self._idle)
+            self._cuts = self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def main_loop(self) -> None:
+        """Serve until a signal comes; then refuse requests, and look for another signal, until those that run have ended."""
+        await super().main_loop()
+        drain = asyncio.ensure_future(self._fleet.drain(0.0 if self._cuts else self._seconds))
+        while not drain.done() and not self._cuts:
+            await asyncio.wait({drain}, timeout=0.05)
+        await asyncio.gather(drain, self._fleet.drain(0.0))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._cuts = sig != signal.SIGTERM or self.should_exit
+        self._last, self.should_exit = sig, True
+
+    def repeat_signal(self) -> None:
+        """End the process by the last signal received, if any."""
+        if self._last is not None:
+            signal.raise_signal(self._last)
+
+
+def leave_hung(fleet: Fleet) -> None:
+    """End the process with status 1 if an engine hangs: freeing its model would crash. The default model is freed if possible."""
+    hung = fleet.hung
+    if not hung:
+        return
+    if fleet.default not in hung:
+        fleet.default.batch.close()
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(1)
