@@ -393,7 +393,7 @@ def _log(request: Request, error: BaseException, status: int) -> None:
 
 
 def _broken(request: Request, error: BaseException) -> bytes:
-    """The end of a stream that has sent nothing but pings, since the request is refused."""
+    """The end of a stream whose request is refused, or whose answer fails."""
     interface = INTERFACES[whole_path(request.url.path)]
     status, code, message = error_fields(error, interface)
     _log(request, error, status)

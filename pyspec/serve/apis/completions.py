@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from pyspec.errors import AnswerFailed
 from pyspec.requests.bodies import ChatBody, CompletionBody
 from pyspec.serve.apis.interface import (
     PING,
@@ -39,18 +38,12 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """
     choices = pending.choices()
     writers = [_ChunkWriter(choice) for choice in choices]
-    try:
-        async for choice in pending.updates(choices):
-            if choice is None:
-                yield PING
-                continue
-            for each in writers[choice.index].events():
-                yield each
-    except AnswerFailed as error:
-        yield data_event(
-            {"error": {"message": str(error), "type": "server_error", "code": error.kind}}
-        )
-        return
+    async for choice in pending.updates(choices):
+        if choice is None:
+            yield PING
+            continue
+        for each in writers[choice.index].events():
+            yield each
     if (pending.body.stream_options or {}).get("include_usage"):
         yield data_event({**pending.frame([], chunk=True), "usage": _usage(choices)})
     yield b"data: [DONE]\n\n"

@@ -182,7 +182,7 @@ Admission = tuple["PendingRequest", "Callable[[], None]"]
 class EventStream(StreamingResponse):
     """A streamed response, which may begin before the request is admitted.
 
-    interface: writes the events. refusal: the last event if the request is refused after all. every: seconds of silence before
+    interface: writes the events. refusal: the last event of a request that is refused or fails. every: seconds of silence before
     a ping. The request ends with the stream, for whatever reason that ends.
     """
 
@@ -224,8 +224,11 @@ class EventStream(StreamingResponse):
         if error := self._begun.exception():
             yield refusal(error)
             return
-        async for each in self._of.events(self._begun.result()[0]):
-            yield each
+        try:
+            async for each in self._of.events(self._begun.result()[0]):
+                yield each
+        except AnswerFailed as failed:
+            yield refusal(failed)
 
     def _expect(self) -> None:
         self._silent = asyncio.get_running_loop().call_later(self._every, self._ping)

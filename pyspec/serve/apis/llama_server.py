@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pyspec.batch.run import Batch
-from pyspec.errors import AnswerFailed, InputError
+from pyspec.errors import InputError
 from pyspec.requests.bodies import Body, ChatBody, CompletionBody, decoded, records_of
 from pyspec.requests.fields import HARMLESS, REFUSED
 from pyspec.requests.records import COMPLETION, Record
@@ -144,18 +144,13 @@ def _end(choice: Choice) -> dict[str, Any]:
 async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
     """The answer as it grows, and its end, as server-sent events."""
     choices = pending.choices()
-    try:
-        async for choice in pending.updates(choices):
-            if choice is None:
-                yield PING
-                continue
-            if text := "".join(part.text for part in choice.taken()):
-                yield data_event(
-                    {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
-                )
-    except AnswerFailed as error:
-        yield data_event(openai_refusal(500, error.kind, str(error)))
-        return
+    async for choice in pending.updates(choices):
+        if choice is None:
+            yield PING
+        elif text := "".join(part.text for part in choice.taken()):
+            yield data_event(
+                {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": -1}
+            )
     yield data_event(_end(choices[0]))
 
 

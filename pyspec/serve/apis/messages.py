@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspec.errors import AnswerFailed, InputError
+from pyspec.errors import InputError
 from pyspec.requests.bodies import Body, check_names
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
@@ -18,7 +18,6 @@ from pyspec.serve.apis.interface import (
     as_chat,
     event,
     reader,
-    status_of,
     text_of,
 )
 from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
@@ -310,21 +309,16 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     blocks, choices = AnswerBlocks(), pending.choices()
     message = _message(pending, len(pending.jobs[0].tokens))
     begun = False
-    try:
-        async for choice in pending.updates(choices):
-            if choice is None:
-                yield event({"type": "ping"}) if begun else PING
-                continue
-            if not begun:
-                begun = True
-                yield event({"type": "message_start", "message": message})
-                yield event({"type": "ping"})
-            for step, block, text in blocks.take(choice.taken()):
-                yield _step(step, block, text)
-    except AnswerFailed as error:
-        status, code = status_of(error)
-        yield event(refusal(status, code, str(error)))
-        return
+    async for choice in pending.updates(choices):
+        if choice is None:
+            yield event({"type": "ping"}) if begun else PING
+            continue
+        if not begun:
+            begun = True
+            yield event({"type": "message_start", "message": message})
+            yield event({"type": "ping"})
+        for step, block, text in blocks.take(choice.taken()):
+            yield _step(step, block, text)
     for step, block, text in blocks.end():
         yield _step(step, block, text)
     (choice,) = choices

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from pyspec._version import __version__
 from pyspec.batch.run import Batch
-from pyspec.errors import AnswerFailed, InputError
+from pyspec.errors import InputError
 from pyspec.gguf.header import facts_of
 from pyspec.machine.files import known_sha256
 from pyspec.requests.bodies import Body
@@ -242,13 +242,9 @@ def _events(wrapped: _Wrap) -> Callable[[PendingRequest], AsyncIterator[bytes]]:
     async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
         """Lines as the answer grows. Calls are sent whole, before the last line."""
         choices = pending.choices()
-        try:
-            async for choice in pending.updates(choices):
-                for made in _lines(wrapped, choice) if choice is not None else ():
-                    yield _line({**_frame(_model(pending), pending.created, done=False), **made})
-        except AnswerFailed as error:
-            yield _line({"error": str(error)})
-            return
+        async for choice in pending.updates(choices):
+            for made in _lines(wrapped, choice) if choice is not None else ():
+                yield _line({**_frame(_model(pending), pending.created, done=False), **made})
         last = {**_frame(_model(pending), pending.created, done=True), **wrapped("", "", [])}
         yield _line({**last, **_end(choices[0])})
 
