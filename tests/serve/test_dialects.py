@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
-from helpers.asking import body, post
+from helpers.asking import body, get, post
 
-from pyspec.requests.bodies import ChatBody, decoded
-from pyspec.text.messages import standard
+from pyspec.errors import InputError
+from pyspec.requests.bodies import ChatBody, decoded, records_of
+from pyspec.serve.apis.messages import MessagesBody, chat_tool, is_function
+from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.text.messages import NO_PICTURE, standard
 
 
 def said(server, text="hello there", **options):
@@ -158,3 +162,138 @@ def test_what_would_change_the_answer_is_refused(serve, asked):
     )
     nothing = {"modalities": ["text"], "min_tokens": 0, "ignore_eos": False, "bad_words": None}
     assert post(server, body(**nothing))[0] == 200
+
+
+USER = [{"role": "user", "content": "hi"}]
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+
+
+def messages(path="/v1/messages", **body):
+    """A request's body for Anthropic's interface, and where it goes."""
+    return json.dumps({"model": "tiny", "max_tokens": 4, **body}).encode(), path
+
+
+def test_clients_are_told_to_go_on_without_threads(server):
+    """By the code that their runner of tools looks for."""
+    status, told = post(server, *messages(messages=USER, thread={"type": "create"}))
+    assert (status, told["error"]["details"]) == (
+        400, {"error_code": "thread_unsupported_request", "unsupported": []},
+    )  # fmt: skip
+
+
+def test_the_runner_of_tools_works(server):
+    """Anthropic's own, as it is by default."""
+    anthropic = pytest.importorskip("anthropic", reason="the extra [test] is not installed")
+
+    @anthropic.beta_tool
+    def look(place: str) -> str:
+        return place
+
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(
+            model="tiny", max_tokens=4, messages=USER, tools=[look]
+        )
+        assert next(iter(runner)).role == "assistant"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [("/v1/messages/batches", {}), ("/v1/models/none", {"anthropic-version": "2023-06-01"})],
+)
+def test_errors_elsewhere_have_anthropics_form(path, headers, server):
+    """Below its paths, and for its clients anywhere."""
+    status, told = get(server, path, **headers)
+    assert (status, told["type"], told["error"]["type"]) == (404, "error", "not_found_error")
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/nothing"])
+def test_an_unknown_path_says_what_is_served(path, server):
+    status, told = post(server, b"{}", path)
+    assert status == 404
+    assert path in told["error"]["message"]
+    assert "POST /v1/chat/completions" in told["error"]["message"]
+
+
+def test_completions_are_answered_without_v1(server):
+    body = {"prompt": "abc", "max_tokens": 4, "temperature": 0}
+    data = json.dumps(body).encode()
+    answers = [post(server, data, f"{begin}/completions")[1] for begin in ("", "/v1")]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+@pytest.mark.parametrize("field", ["enable_thinking", "think"])
+@pytest.mark.parametrize("kind", [ChatBody, MessagesBody])
+def test_no_reasoning_by_others_names(kind, field):
+    """False asks for none, true for what there is anyway."""
+    for value, wanted in ((False, False), (True, None)):
+        (record,) = records_of(
+            decoded(kind, msgspec.json.encode({"messages": USER, field: value})), "a"
+        )
+        assert record.reasons is wanted
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_ctx", 4096), ("samplers", ["top_k"]), ("prompt_logprobs", 0), ("stop_token_ids", [5])],
+)
+@pytest.mark.parametrize("kind", [ChatBody, MessagesBody, ResponsesBody])
+def test_what_would_change_an_answer_is_refused_everywhere(kind, field, value):
+    given = {"input": "hi"} if kind is ResponsesBody else {"messages": USER}
+    with pytest.raises(InputError, match=field):
+        records_of(decoded(kind, msgspec.json.encode({**given, field: value})), "a")
+
+
+# -- tools of Anthropic's ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
+def test_a_tool_that_clients_run_needs_a_schema(kind):
+    """Only Anthropic's models know what such a type takes."""
+    tool = {"type": kind, "name": "a"}
+    with pytest.raises(InputError, match=rf"'{kind}'.*send an input_schema"):
+        is_function(tool)
+    own = {"type": "object", "properties": {}}
+    assert is_function({**tool, "input_schema": own})
+    assert chat_tool({**tool, "input_schema": own})["function"]["parameters"] == own
+
+
+URL = {"type": "image_url", "image_url": {"url": "data:"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatBody, {"messages": [{"role": "user", "content": [URL]}]}),
+        (MessagesBody, {"messages": [{"role": "user", "content": [PICTURE]}]}),
+        (ResponsesBody, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}),
+    ],
+)  # fmt: skip
+def test_a_picture_is_refused_by_the_name_of_what_sees_it(kind, body):
+    with pytest.raises(InputError, match=r"only pyspec\.SpeculativeLlama sees"):
+        texts(kind, **body)
+
+
+# -- pictures in results -----------------------------------------------------------------------------------------------
+
+
+def texts(kind, **body):
+    """What the turns of a body's record say."""
+    (record,) = records_of(decoded(kind, msgspec.json.encode(body)), "a")
+    return [turn["content"] for turn in standard(record.messages)]
+
+
+def test_a_picture_in_a_result_is_a_line_of_text():
+    """In every interface, so that a conversation that is sent again goes on."""
+    result = [{"type": "text", "text": "seen:"}, PICTURE]
+    blocks = [{"type": "tool_result", "tool_use_id": "c", "content": result}]
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    said = {"role": "assistant", "content": [call]}
+    turns = [*USER, said, {"role": "user", "content": blocks}]
+    assert texts(MessagesBody, messages=turns)[-1] == f"seen:\n{NO_PICTURE}"
+    turns = [*USER, {"role": "tool", "tool_call_id": "c", "content": [URL]}]
+    assert texts(ChatBody, messages=turns)[-1] == NO_PICTURE
+    items = [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "data:"}]},
+    ]  # fmt: skip
+    assert texts(ResponsesBody, input=items)[-1] == NO_PICTURE

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import threading
 
 import pytest
 from helpers.asking import begun, body, get, post, raw
 from helpers.waiting import DEADLINE_S, wait
+
+from pyspec.cli.serve import ServerOptions
+from pyspec.serve.access import as_text
 
 
 def health(server, path="/health"):
@@ -281,3 +285,40 @@ def test_a_line_of_each_request(serve, lines):
     assert (second["status"], "id" in second) == (400, False)
     assert (third["stream"], third["completion_tokens"]) == (True, 6)
     assert "secret" not in "".join(lines)
+
+
+def test_a_request_is_told_in_words(serve):
+    """With its model, tokens and time; never its text."""
+    lines = []
+    server = serve(log=lines.append)
+    post(server, body("hello", max_tokens=3))
+    post(server, b"{}", "/v1/nothing")
+    wait(lambda: len(lines) == 2)
+    first, second = map(as_text, lines)
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d POST /v1/chat/completions 200, tiny, \d+ tokens read, 3 made, \d+\.\d\d s",
+        first,
+    )
+    assert re.fullmatch(r"\d\d:\d\d:\d\d POST /v1/nothing 404, \d+\.\d\d s", second)
+    assert "hello" not in first
+
+
+def test_a_cancelled_one_is_told_so(serve, rounds):
+    lines = []
+    server = serve(log=lines.append)
+    connection = raw(server, body("hello", max_tokens=900))
+    wait(lambda: server.batch.load[0] == 1)
+    connection.close()
+    wait(lambda: not server.tasks)
+    rounds.allow(math.inf)
+    wait(lambda: len(lines) == 1)
+    assert as_text(lines[0]).endswith(" s, cancelled")
+
+
+@pytest.mark.parametrize(
+    ("options", "terminal", "told"),
+    [({}, True, True), ({"quiet": True}, True, False), ({}, False, False), ({"quiet": True, "log_json": True}, True, True)],
+)  # fmt: skip
+def test_a_terminal_gets_lines_unless_quiet(monkeypatch, options, terminal, told):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    assert (ServerOptions(**options).serving("x").log is not None) == told

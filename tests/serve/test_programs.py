@@ -1,9 +1,11 @@
-"""Programs that ask any server of OpenAI's or Anthropic's interface: litellm, and lm-evaluation-harness."""
+"""Programs that ask any server of OpenAI's or Anthropic's interface: litellm, lm-evaluation-harness, LangChain."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+from typing import Literal
 
 import pytest
 from helpers.asking import post
@@ -92,3 +94,45 @@ def _score(server, text, choice):
     _, told = post(server, json.dumps(body).encode(), "/v1/completions")
     told = told["choices"][0]["logprobs"]["token_logprobs"]
     return math.fsum(told[len(text) :])
+
+
+@pytest.fixture
+def model(serve):
+    langchain = pytest.importorskip(
+        "langchain_openai", reason="the extra [clients] is not installed"
+    )
+    return langchain.ChatOpenAI(
+        base_url=f"{serve().url}/v1", api_key="none", model="tiny", max_tokens=200, max_retries=0
+    )
+
+
+def test_langchain_asks_whole_and_streamed(model):
+    whole = model.invoke("hello")
+    assert "".join(chunk.text for chunk in model.stream("hello")) == whole.text
+    assert whole.usage_metadata["output_tokens"] == 200
+
+
+def test_langchain_asks_several_at_once(model):
+    texts = [f"question {i}" for i in range(8)]
+    alone = [model.invoke(text, max_tokens=20).text for text in texts]
+    found = model.batch(texts, max_tokens=20)
+    assert [answer.text for answer in found] == alone
+
+    async def together():
+        return await asyncio.gather(*(model.ainvoke(text, max_tokens=20) for text in texts))
+
+    assert [answer.text for answer in asyncio.run(together())] == alone
+
+
+def test_langchain_has_structured_output(model):
+    from pydantic import BaseModel
+
+    class Answer(BaseModel):
+        """An answer."""
+
+        right: bool
+        size: Literal["small", "large"]
+
+    for method in ("json_schema", "function_calling"):
+        found = model.with_structured_output(Answer, method=method).invoke("how many?")
+        assert isinstance(found, Answer)
