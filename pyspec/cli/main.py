@@ -293,16 +293,12 @@ def main(args: list[str] | None = None, command: click.Command = cli, name: str 
     sys.exit(code)
 
 
-def _narrow() -> int | None:
-    """Return the width of a terminal that is narrower than click's narrowest help."""
-    columns = get_terminal_size().columns
-    return columns - 1 if 20 < columns < 52 else None
-
-
 def _run(args: list[str], command: click.Command, name: str) -> int:
+    columns = get_terminal_size().columns
+    narrow = columns - 1 if 20 < columns < 52 else None  # than click's narrowest help
     try:
         # not cli.main(): that would answer a closed pipe itself
-        with command.make_context(name, args, terminal_width=_narrow()) as context:
+        with command.make_context(name, args, terminal_width=narrow) as context:
             answer = command.invoke(context)  # a command may return its exit code
         return answer if isinstance(answer, int) else 0
     except click.exceptions.Exit as leaving:

@@ -20,14 +20,11 @@ from pyspec.requests.records import RequestFields
 
 @dataclass(frozen=True)
 class Undone:
-    """A refused field. why, hint: the error's sentences. asks: whether a value has an effect; others are accepted.
-
-    kind: the error to raise.
-    """
+    """A refused field, and the error's sentences."""
 
     why: str = "is not supported"
     hint: str = "leave it out"
-    asks: Callable[[Any], bool] = bool
+    asks: Callable[[Any], bool] = bool  # whether a value has an effect; others are accepted
     kind: type[InputError] = InputError
 
 

@@ -399,7 +399,7 @@ def _broken(request: Request, error: BaseException) -> bytes:
     _log(request, error, status)
     if not isinstance(error, PyspecError):  # uvicorn logs those of requests that are not streamed
         log.error("%s failed", request.url.path, exc_info=error)
-    return interface.broken(0, status, code, message)
+    return interface.broken(status, code, message)
 
 
 _LASTING = (ModelError, DraftMismatch, UnsupportedModel, NoMemory, TemplateError)

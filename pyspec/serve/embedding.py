@@ -12,7 +12,6 @@ from typing import Any
 import llama_cpp
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from pyspec.errors import InputError, OptionError, TooManyRequests
 from pyspec.gguf.header import read_header
@@ -94,7 +93,8 @@ class Embedder:
             )
         made: Any = self._llm.create_embedding(texts, model=self.name)
         for each in made["data"]:
-            vector = _unit(np.array(each["embedding"][: body.dimensions], np.float32))
+            vector = np.array(each["embedding"][: body.dimensions], np.float32)
+            vector /= max(float(np.linalg.norm(vector)), 1e-12)
             coded = body.encoding_format == "base64"
             each["embedding"] = (
                 base64.b64encode(vector.astype("<f4").tobytes()).decode()
@@ -102,7 +102,3 @@ class Embedder:
                 else vector.tolist()
             )
         return dict(made)
-
-
-def _unit(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)

@@ -34,18 +34,17 @@ AnswerListener = Callable[[RecordResult, dict[str, float]], None]
 class PendingRequest:
     """A running request: its jobs, and the pieces of their answers that the reader has not taken yet.
 
-    Only the loop's thread may use it. piece: returns a token's bytes. answered: is called at the end of each answer.
-    ended: results and times of finished answers by index. created: in seconds since 1970.
+    Only the loop's thread may use it.
     """
 
     serving: ServerSettings
-    piece: Callable[[int], bytes]
-    answered: AnswerListener
+    piece: Callable[[int], bytes]  # returns a token's bytes
+    answered: AnswerListener  # is called at the end of each answer
     body: Any  # of the interface's type
     jobs: list[Job]
     name: str
     begun: float = field(default_factory=time.perf_counter)
-    created: int = field(default_factory=lambda: int(time.time()))
+    created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
     ended: dict[int, tuple[RecordResult, dict[str, float]]] = field(default_factory=dict)
     _firsts: dict[int, float] = field(default_factory=dict)
     _brought: dict[int, list[Piece | RecordResult]] = field(default_factory=dict)
@@ -87,16 +86,13 @@ class PendingRequest:
         self._firsts.setdefault(index, time.perf_counter())
         self._brought.setdefault(index, []).append(brought)
         if isinstance(brought, RecordResult):
-            times = self._times(index, brought)
+            now, tokens = time.perf_counter(), brought.usage.completion_tokens
+            times = times_among(self.begun, self._firsts[index], now, tokens)
             self.ended[index] = brought, times
             if brought.error is not None and brought.error.type not in FAILED:
                 log.error("answer %s failed: %s", self.name, brought.error.message)
             self.answered(brought, times)
         self._arrived.set()
-
-    def _times(self, index: int, result: RecordResult) -> dict[str, float]:
-        now, tokens = time.perf_counter(), result.usage.completion_tokens
-        return times_among(self.begun, self._firsts[index], now, tokens)
 
     def ping(self) -> None:
         """Have `updates` yield a ping, after a time without output."""

@@ -16,24 +16,21 @@ STALL_S = 600.0
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The model's name for clients, and the server's limits.
-
-    api_key: the key that clients must send, or several, one a line, whose users do not share remembered texts.
-    queue: answers that may wait for a sequence; the server refuses more with 429. max_body: bytes of a request's body.
-    hosts: accepted values of the Host header, None for any. origins: origins of foreign pages that may use the server. log: takes
-    a line of JSON for each request. ping: seconds of silence before a stream sends a ping. stall: seconds after which a round
-    of the model counts as hanging.
-    """
+    """The model's name for clients, and the server's limits."""
 
     model: str
-    api_key: str | None = None
-    queue: int = 256
+    api_key: str | None = (
+        None  # what clients must send; of several, one a line, users do not share remembered texts
+    )
+    queue: int = 256  # answers that may wait for a sequence; more are refused with 429
     max_body: int = MAX_BODY
-    hosts: tuple[str, ...] | None = None
-    origins: tuple[str, ...] = ()
-    log: Callable[[str], Any] | None = None
-    ping: float = 15.0  # proxies give up after a minute
-    stall: float = STALL_S
+    hosts: tuple[str, ...] | None = None  # accepted values of the Host header, None for any
+    origins: tuple[str, ...] = ()  # of foreign pages that may use the server
+    log: Callable[[str], Any] | None = None  # takes a line of JSON for each request
+    ping: float = (
+        15.0  # seconds of silence before a stream sends a ping: proxies give up after a minute
+    )
+    stall: float = STALL_S  # seconds after which a round of the model counts as hanging
 
 
 def served_name(word: str) -> str:

@@ -92,7 +92,7 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
     }
 
 
-def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+def broken(status: int, code: str | None, message: str) -> bytes:
     """The last event of a stream that fails."""
     return data_event(openai_refusal(status, code, message))
 

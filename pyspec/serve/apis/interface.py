@@ -53,27 +53,23 @@ PING = b":\n\n"
 
 @dataclass(frozen=True)
 class Interface:
-    """One API's format of requests and responses.
+    """One API's format of requests and responses."""
 
-    kind: its label in metrics. prefix: of its responses' ids. read: decodes a request's body. whole: writes the response once
-    all choices have ended. events: writes it as server-sent events while they grow. refusal: writes an error's body from
-    status, code and message. broken: writes the end of a stream that fails, from the number of events so far, status, code and
-    message. too_long: the message for a prompt of `need` tokens in a context of `have`, by which clients know that they must
-    shorten it. streamed: errors that clients expect within the stream. media_type, ping: of a stream; with an empty ping,
-    none are sent.
-    """
-
-    kind: str
-    prefix: str
+    kind: str  # its label in metrics
+    prefix: str  # of its responses' ids
     read: Callable[[bytes], Body]
-    whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]
-    events: Callable[[PendingRequest], AsyncIterator[bytes]]
-    refusal: Refusal
-    broken: Callable[[int, int, str | None, str], bytes]
-    too_long: str = OPENAI_TOO_LONG
-    streamed: tuple[type[Exception], ...] = ()
-    media_type: str = "text/event-stream"
-    ping: bytes = PING
+    whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]  # once all choices have ended
+    events: Callable[
+        [PendingRequest], AsyncIterator[bytes]
+    ]  # while they grow; it may raise AnswerFailed
+    refusal: Refusal  # an error's body from status, code and message
+    broken: Callable[[int, str | None, str], bytes]  # the end of a stream that fails, from the same
+    too_long: str = (
+        OPENAI_TOO_LONG  # the sentence by which clients know that they must shorten a prompt
+    )
+    streamed: tuple[type[Exception], ...] = ()  # errors that clients expect within the stream
+    media_type: str = "text/event-stream"  # of a stream
+    ping: bytes = PING  # if empty, none are sent
 
 
 def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:

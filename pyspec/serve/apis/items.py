@@ -149,7 +149,7 @@ class ClientTool:
     def item(self, call: str, text: str) -> dict[str, Any]:
         """A call of the tool as an item. call: its id. text: its arguments so far."""
         if self.kind == _SEARCH:
-            told = {"execution": "client", "arguments": _object(text)}
+            told = {"execution": "client", "arguments": object_of(text or "{}") or {}}
             return {"type": "tool_search_call", "call_id": call, **told}
         where = {} if self.namespace is None else {"namespace": self.namespace}
         named = {"call_id": call, "name": self.definition.get("name"), **where}
@@ -232,8 +232,3 @@ def result_message(item: Mapping[str, Any]) -> dict[str, Any]:
 def _id(item: Mapping[str, Any]) -> Any:
     """The id of an item's call. For searches, some clients send the item's id instead."""
     return item.get("call_id") or item["id"]
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Arguments as an object, empty where they were cut."""
-    return object_of(text or "{}") or {}

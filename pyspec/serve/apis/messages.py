@@ -350,7 +350,7 @@ def refusal(status: int, code: str | None, message: str) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+def broken(status: int, code: str | None, message: str) -> bytes:
     """The last event of a stream that fails."""
     return event(refusal(status, code, message))
 

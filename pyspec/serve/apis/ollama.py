@@ -181,12 +181,11 @@ def _message(text: str, thinking: str = "", calls: list[dict[str, Any]] = []) ->
     if thinking:
         made["thinking"] = thinking
     if calls:
-        made["tool_calls"] = [_call_out(call["function"]) for call in calls]
+        made["tool_calls"] = [
+            {"function": {"name": f["name"], "arguments": object_of(f["arguments"])}}
+            for f in (call["function"] for call in calls)
+        ]
     return made
-
-
-def _call_out(function: dict[str, Any]) -> dict[str, Any]:
-    return {"function": {"name": function["name"], "arguments": object_of(function["arguments"])}}
 
 
 def _of_chat(text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
@@ -270,7 +269,7 @@ def ollama_refusal(_status: int, _code: str | None, message: str) -> dict[str, A
     return {"error": message}
 
 
-def broken(_n: int, status: int, code: str | None, message: str) -> bytes:
+def broken(status: int, code: str | None, message: str) -> bytes:
     """The last line of a stream that fails."""
     return _line(ollama_refusal(status, code, message))
 

@@ -150,11 +150,11 @@ class ResponseWriter:
 
     def _ended(self, choice: Choice) -> dict[str, Any]:
         result: Result = choice.result
-        reason = _incomplete(result.finish_reason)
+        cut = result.finish_reason in ("length", "context", "cancelled")
         used = result.usage
         return {
-            "status": "incomplete" if reason else "completed",
-            "incomplete_details": {"reason": reason} if reason else None,
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": [self._item(block) for block in self._blocks.all],
             "usage": {
                 "input_tokens": used.prompt_tokens,
@@ -267,11 +267,6 @@ class ResponseWriter:
         return place if block.kind == "call" else {**place, "content_index": 0}
 
 
-def _incomplete(reason: str | None) -> str | None:
-    """The reason for an incomplete response, None for a complete one."""
-    return "max_output_tokens" if reason in ("length", "context", "cancelled") else None
-
-
 def whole(pending: PendingRequest, choices: list[Choice]) -> dict[str, Any]:
     """The body of a response that is not streamed."""
     answer = ResponseWriter(pending)
@@ -313,7 +308,7 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     yield event(answer.event(f"response.{response['status']}", response=response))
 
 
-def broken(n: int, status: int, code: str | None, message: str) -> bytes:
+def broken(status: int, code: str | None, message: str) -> bytes:
     """The last events of a stream that fails. Some clients look for the one, some for the other."""
     reason = {
         "code": code or ("server_error" if status >= 500 else "invalid_prompt"),
@@ -321,8 +316,8 @@ def broken(n: int, status: int, code: str | None, message: str) -> bytes:
     }
     error = {**openai_refusal(status, code, message), **reason, "param": None}
     failed = {"id": "", "object": "response", "status": "failed", "error": reason, "output": []}
-    return event({"type": "error", "sequence_number": n, **error}) + event(
-        {"type": "response.failed", "sequence_number": n + 1, "response": failed}
+    return event({"type": "error", "sequence_number": 0, **error}) + event(
+        {"type": "response.failed", "sequence_number": 1, "response": failed}
     )
 
 
