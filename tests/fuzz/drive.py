@@ -1,27 +1,25 @@
 """Drives damaged files through the ways into the package, each in a process of its own.
 
-    python tests/fuzz/drive.py [--kind target,head,mtp,lora] [--count 10000] [--start 0] [--log FILE] [--jobs 2] [SEED ...]
+    python tests/fuzz/drive.py [--kind target,head,mtp,lora] [--count 10000] [--start 0] [SEED ...]
 
 Kinds: target (class, command, in a draft's place, batch), head (EAGLE-3), mtp (a model with a head of its own), lora,
 charsmap (a tokenizer's table of characters), override (values that replace a header's), words (long texts by the names of all
 tokenizers). A SEED is KIND:NUMBER, for a mutant, NUMBER for one of a target, KIND:sound, or a name of `seeds.py`. Bodies of
 requests and grammars are driven by test_doors.py.
 
-Prints one line for each seed that killed a process, ended in a traceback or took longer than 10 s, and last one line
-with how many seeds there were and how many ended in each way. With --log each seed's verdict is kept, and the same
-command goes on where an interrupted one stopped.
+Prints one line for each seed that killed a process, ended in a traceback or took longer than 10 s, and last how many
+ended in each way.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,28 +95,18 @@ def try_all(seed: str, folder: Path) -> list[Verdict]:
     return found
 
 
-def drive(seeds: Sequence[str], log: Path | None = None) -> list[Verdict]:
-    """Every seed through every entry; verdicts of a log that is there already are taken from it."""
+def drive(seeds: Sequence[str]) -> Iterator[Verdict]:
+    """Every seed through every entry."""
     import pyspec.cli.generate
     import pyspec.engine.models
     import pyspec.llama.speculative
 
     pyspec.gguf.check.run_child = pyspec.engine.models.run_child = run_child
-    known = _known(log)
-    verdicts = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYSPEC_CACHE"] = str(Path(folder, "cache"))
         write_beside(Path(folder))
         for seed in seeds:
-            if seed in known:
-                verdicts += known[seed]
-                continue
-            found = try_all(seed, Path(folder))
-            verdicts += found
-            if log is not None:
-                with log.open("a", encoding="utf-8") as lines:
-                    lines.write("".join(map(_line, found)))
-    return verdicts
+            yield from try_all(seed, Path(folder))
 
 
 def _file(kind: str, which: str) -> bytes:
@@ -127,49 +115,10 @@ def _file(kind: str, which: str) -> bytes:
     return mutant(int(which), kind) if which.isdecimal() else named(which)
 
 
-def share(seeds: Sequence[str], log: Path | None, jobs: int) -> list[Verdict]:
-    """`drive` by several processes, each with its part of the seeds."""
-    if jobs == 1:
-        return drive(seeds, log)
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        parts = pool.starmap(drive, [(seeds[job::jobs], log) for job in range(jobs)])
-    return [verdict for part in parts for verdict in part]
-
-
-def summary(verdicts: Sequence[Verdict]) -> str:
-    """A line for each kind: its files, what must not be, and how each entry took what it was given."""
-    lines = []
-    for of in KINDS:
-        mine = [verdict for verdict in verdicts if _parts(verdict.seed)[0] == of]
-        if not mine:
-            continue
-        files = len({verdict.seed for verdict in mine})
-        kinds = Counter(verdict.kind for verdict in mine)
-        bad = f"{kinds['death']} deaths, {kinds['traceback']} tracebacks, {kinds['hang']} hangs"
-        ways = sorted(Counter(f"{v.entry} {v.kind}" for v in mine if v.good).items())
-        told = ", ".join(f"{way} {count}" for way, count in ways)
-        lines.append(f"{of}: {files} files: {bad}; {told}")
-    return "\n".join(lines)
-
-
 def _parts(seed: str) -> tuple[str, str]:
     """A seed's kind, and its number or name."""
     kind, _, which = seed.rpartition(":")
     return kind or "target", which
-
-
-def _line(verdict: Verdict) -> str:
-    detail = "" if verdict.good else repr(verdict.detail)
-    return f"{verdict.seed}\t{verdict.entry}\t{verdict.kind}\t{detail}\n"
-
-
-def _known(log: Path | None) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
-    for line in log.read_text(encoding="utf-8").splitlines() if log and log.exists() else ():
-        row = line.split("\t")
-        if len(row) == len(Verdict._fields):  # else a kill cut it
-            found.setdefault(row[0], []).append(Verdict(*row))
-    return found
 
 
 def main() -> int:
@@ -181,18 +130,17 @@ def main() -> int:
     parser.add_argument("--kind", default="target", help=f"of {', '.join(KINDS)}; or all")
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     kinds = KINDS if options.kind == "all" else options.kind.split(",")
     numbers = range(options.start, options.start + options.count)
-    seeds = options.seeds or [f"{kind}:{n}" for n in numbers for kind in kinds]
-    verdicts = share(seeds, options.log, options.jobs)
-    for verdict in verdicts:
+    ways, good = Counter[str](), True
+    for verdict in drive(options.seeds or [f"{kind}:{n}" for n in numbers for kind in kinds]):
+        ways[f"{_parts(verdict.seed)[0]} {verdict.entry} {verdict.kind}"] += 1
         if not verdict.good:
+            good = False
             print(f"{verdict.seed} {verdict.entry}: {verdict.kind} {verdict.detail}")  # noqa: T201
-    print(summary(verdicts))  # noqa: T201
-    return int(not all(verdict.good for verdict in verdicts))
+    print("\n".join(f"{way}: {count}" for way, count in sorted(ways.items())))  # noqa: T201
+    return int(not good)
 
 
 if __name__ == "__main__":

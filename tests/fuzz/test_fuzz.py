@@ -52,7 +52,7 @@ def test_mutants(kind: str, part: int, beside: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_mutants(kind: str, beside: Path) -> None:
-    """300; a long run is `python tests/fuzz/drive.py --kind all --count 10000 --log FILE`."""
+    """300; a long run is `python tests/fuzz/drive.py --kind all --count 10000`."""
     found = ways([f"{kind}:{number}" for number in range(300)], beside)
     assert found[f"{next(iter(FIRST[kind]))} answered"]  # else nothing was tried behind the header
 
