@@ -309,6 +309,7 @@ WANTED = dict.fromkeys(UNDONE, True) | {
     "template": "{{ .Prompt }}",
     "mcp_servers": [{"type": "url", "url": "https://a.invalid", "name": "a"}],
     "n_predict": 8,
+    "prompt_logprobs": 0,
     "prompt_cache_options": {"prewarm": True},
     "suffix": "b",
     "top_n_sigma": 1.0,
