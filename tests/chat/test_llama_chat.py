@@ -273,7 +273,7 @@ def test_what_a_draft_taught_is_there_in_the_next_process(
     assert seen(first) == 0.0
     options = AnswerOptions(GREEDY, max_tokens=8)
     list(first.answer(first.llm.tokenize(b"abcabc"), options, chat=False))
-    first.llm._policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
+    first.llm.policies.of(None, Strict(), "greedy").learned.calibration.update(0, 20, True)
     first.close()
     with closing(model()) as second:
         assert seen(second) >= 1.0

@@ -147,7 +147,7 @@ class Peeking(LengthPolicy):
 def test_the_engine_refuses_a_policy_that_looks(open_llama, tiny_target, near_draft, monkeypatch):
     """A draft that was drawn is verified whole; one that shares the target's noise may be cut."""
     llm = open_llama(tiny_target, draft=near_draft)
-    monkeypatch.setattr(llm._policies, "of", lambda *_: Peeking())
+    monkeypatch.setattr(llm.policies, "of", lambda *_: Peeking())
     assert ask(llm, [tiny.A, tiny.A + 1], 20, replace(BLOCK, seed=3, noise="coupled")).ids
     with pytest.raises(EngineError):
         ask(llm, [tiny.A, tiny.A + 1], 20, replace(BLOCK, seed=3))

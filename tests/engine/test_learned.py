@@ -41,7 +41,7 @@ def pair(open_llama, tiny_target, tiny_draft, quiet):
 
 def began(llm, rule=Strict(), draw="greedy"):  # noqa: B008 - frozen
     """What a policy of this kind begins with: its switch for one sequence, and acceptance."""
-    policy = llm._policies.new(None, rule, draw)
+    policy = llm.policies.new(None, rule, draw)
     return policy._drafting[1].state, policy.learned
 
 
@@ -53,7 +53,7 @@ def facts():
 
 def teach(llm, rule=Strict(), draw="greedy", gain=-0.5):  # noqa: B008 - frozen
     """Ten rounds in which a draft lost, and tokens of one bin that were refused."""
-    policy = llm._policies.of(None, rule, draw)
+    policy = llm.policies.of(None, rule, draw)
     for _ in range(10):
         policy._drafting[1].used(gain, 1.0)
         policy.learned.calibration.update(0, 20, False)
@@ -115,7 +115,7 @@ def test_lookup_is_kept_where_tokens_are_drawn(pair):
     """One kind of greedy text teaches what harms with others."""
     llm = pair()
     for draw in ("greedy", "coupled"):
-        llm._policies.of(None, Strict(), draw).learned.lookup.update(3, [False] * 4)
+        llm.policies.of(None, Strict(), draw).learned.lookup.update(3, [False] * 4)
     llm.close()
     again = pair()
     fresh = Acceptance().lookup
