@@ -23,6 +23,7 @@ import msgspec
 
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.row_times import expand, time_at
+from pyspec.draft.simple import LengthPolicy
 from pyspec.draft.types import (
     LONGEST,
     LOOKUP,
@@ -30,7 +31,6 @@ from pyspec.draft.types import (
     Outcome,
     Place,
     Plan,
-    Policy,
     SeqOutcome,
     table_bin,
 )
@@ -243,8 +243,8 @@ class Player:
     """
 
     def __init__(
-        self, policy: Policy, costs: Costs, seed: int = 0, stalls: Mapping[int, float] | None = None,
-        aside: Aside = NO_ASIDE,
+        self, policy: LengthPolicy, costs: Costs, seed: int = 0,
+        stalls: Mapping[int, float] | None = None, aside: Aside = NO_ASIDE,
     ) -> None:  # fmt: skip
         self.policy, self.costs, self._aside = policy, costs, aside
         self.ms, self.tokens, self.rounds = 0.0, 0, 0

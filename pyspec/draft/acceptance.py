@@ -12,7 +12,6 @@ over this one number, which C multiplies up while it drafts.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import product
 from math import exp, isfinite, log
 from operator import mul
@@ -311,18 +310,6 @@ class LookupEstimator(msgspec.Struct):
             self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
 
 
-@dataclass
-class Mean:
-    """The running mean of numbers; 0 before the first."""
-
-    value: float = 0.0
-    n: int = 0
-
-    def add(self, value: float) -> None:
-        self.n += 1
-        self.value += (value - self.value) / self.n
-
-
 class Acceptance(msgspec.Struct, dict=True):
     """All that is learned about acceptance, and how well it predicts.
 
@@ -331,10 +318,8 @@ class Acceptance(msgspec.Struct, dict=True):
         companion: the model for drafts that a companion scored.
         lookup: the estimator for lookup drafts.
         coupled: the table for tokens drawn with the target's noise.
-        loss: mean log-loss of the table, in nats per token. This and the following cover this process only.
-        both: the same for the table and the companion's model, on the positions that the companion scored.
-        loss_without: running log-loss of the table on those positions.
-        loss_with: running log-loss of the companion's model on them.
+        loss_without: running log-loss of the table on positions that the companion scored, in nats, in this process.
+        loss_with: the same of the companion's model.
     """
 
     calibration: Calibration = msgspec.field(default_factory=Calibration)
@@ -343,7 +328,6 @@ class Acceptance(msgspec.Struct, dict=True):
     coupled: Calibration = msgspec.field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
-        self.loss, self.both = Mean(), (Mean(), Mean())
         self.loss_without = self.loss_with = 0.69
 
     def under(self, draw: Draw, *, relaxing: bool) -> Acceptance:
@@ -368,17 +352,10 @@ class Acceptance(msgspec.Struct, dict=True):
         """Whether estimates with the companion's features are better; a view that adds nothing only picks lucky drafts."""
         return self.loss_with < self.loss_without - _HELP
 
-    def learn_draft(self, position: int, k: int, chance: float, accepted: bool) -> None:
-        """Learn from one observed position of a model's draft: its bin, and the predicted chance."""
-        self.calibration.update(position, k, accepted)
-        self.loss.add(nats_lost(chance, accepted))
-
     def learn_companion(self, x: Features, without: float, with_: float, accepted: bool) -> None:
         """Learn from one observed position that the companion scored, with the predictions made `without` and `with_` it."""
         self.companion.learn(x, accepted - with_)
         lost = nats_lost(without, accepted), nats_lost(with_, accepted)
-        for mean, nats in zip(self.both, lost):
-            mean.add(nats)
         self.loss_without += (lost[0] - self.loss_without) / _LOSS_MEMORY
         self.loss_with += (lost[1] - self.loss_with) / _LOSS_MEMORY
 

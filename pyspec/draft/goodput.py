@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -157,7 +157,7 @@ class GoodputPolicy(LengthPolicy):
     def _forget_round(self) -> None:
         self._planned = False
         self._pending: dict[int, Forecast] = {}
-        self._expected = self._view = 0.0  # expected tokens of the choice; what the companion adds
+        self._view = 0.0  # what the companion adds
 
     def plan(self, places: Sequence[Place]) -> Plan:
         """Plan how long to draft and the survivals at which drafting stops; length 0 where no draft pays."""
@@ -194,7 +194,6 @@ class GoodputPolicy(LengthPolicy):
         lengths = self._lengths([self._counted(r, self._bearable(r)) for r in read])
         lengths = [r.draft.n if r.draft.whole else n for r, n in zip(read, lengths, strict=True)]
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
-        self._expected = sum([sum(r.survival[:g]) for r, g in zip(read, lengths, strict=True)])
         if any(r.full for r in read) and self.learned.companion_helps:
             other = self._lengths([self._counted(r, survivals(r.without)) for r in read])
             self._view = self._value(read, lengths) - self._value(read, other)
@@ -209,7 +208,7 @@ class GoodputPolicy(LengthPolicy):
         clean_times(outcome)
         if not self._planned:  # the loop did not call `plan`
             self._read_costs(len(outcome.seqs), outcome.depth)
-        self.counts.add(outcome, self._expected)
+        self.counts.add(outcome)
         self.curve.observe(outcome)
         for seq in outcome.seqs:
             if seq.seq in self._pending:
@@ -438,11 +437,3 @@ class GoodputPolicy(LengthPolicy):
         for size, state in seen.switches.items():
             self._drafting[size].begin_with(state)
         self._usual = seen.usual
-
-    def stats(self) -> dict[str, Any]:
-        """The counts of this answer, and the mean log-losses of the estimators in this process."""
-        out = super().stats()
-        out["drafting_gain"] = round(self._drafting[1].gain(self._table.gain), 4)
-        without, with_ = self.learned.both
-        means = {"": self.learned.loss, "_without_companion": without, "_with_companion": with_}
-        return out | {f"log_loss{of}": round(m.value, 4) for of, m in means.items() if m.n}

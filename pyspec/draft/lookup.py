@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -45,60 +45,24 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
-        """Draft for one sequence.
-
-        Args:
-            seq: Number of the sequence.
-            tokens: Its committed token ids, prompt included. Do not change them.
-            limit: Most tokens that are of use.
-
-        Returns:
-            Up to `limit` tokens that may follow.
-        """
+        """Draft up to `limit` tokens that may follow the committed ones (prompt included; do not change them)."""
 
     def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
-        """Note that another text takes this sequence number.
-
-        Args:
-            seq: Number of the sequence.
-            owner: Whose text it is; "" if it has no named owner.
-        """
+        """Note that another text takes this number. owner: whose text it is; "" if it has no named owner."""
 
     def move(self, seq: int, to: int) -> None:  # noqa: B027 - as below
-        """Note that a text goes on under another sequence number.
-
-        Args:
-            seq: Its number so far.
-            to: Its new number, whose own text is over.
-        """
+        """Note that a text goes on under the number `to`, whose own text is over."""
 
     def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Take a prediction of a sequence's text, to draft from. Called after `begin`.
-
-        Args:
-            seq: Number of the sequence.
-            tokens: Ids of the prompt's last tokens and of the predicted text.
-        """
+        """Take the prompt's last tokens and a predicted text, to draft from. Called after `begin`."""
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Note that the text of a sequence is over, whether anything was proposed for it or not.
-
-        Args:
-            seq: Number of the sequence.
-            tokens: Ids of the whole text.
-        """
+        """Note that a text, given as a whole, is over, whether anything was proposed for it or not."""
 
     def observe(  # noqa: B027 - most have nothing to learn
         self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
     ) -> None:
-        """Learn from a round.
-
-        Args:
-            seq: Number of the sequence.
-            tokens: Ids that were emitted.
-            drafted: Drafted tokens that the target verified.
-            accepted: How many of them were accepted.
-        """
+        """Learn which tokens a round emitted, how many drafted ones the target verified, and how many of those it accepted."""
 
 
 class ForeignDrafter(Drafter):
@@ -123,19 +87,6 @@ SHORTEST_MATCH = 2
 TAIL = 64
 """Most tokens of a continuation, and of a prompt's end that a predicted text continues."""
 
-_EMPTY = int(lib.PS_INDEX_EMPTY)
-
-
-class Continuation(NamedTuple):
-    """What may follow a text: tokens, the length of the end that they continue, and how many different tokens followed that."""
-
-    tokens: Sequence[int]
-    match: int = 0
-    choices: int = 1
-
-
-_NOTHING = Continuation(())
-
 
 class TextIndex:
     """Texts, with counts of what followed each of their parts (`native/ps_index.c`); texts with equal beginnings share them.
@@ -143,7 +94,7 @@ class TextIndex:
     A place stands for a text; `EMPTY` for the one without tokens. The same calls give the same places.
     """
 
-    EMPTY = _EMPTY
+    EMPTY = int(lib.PS_INDEX_EMPTY)
 
     def __init__(self) -> None:
         self._index: Any = None  # made with the first text: it takes 3 kB
@@ -161,10 +112,10 @@ class TextIndex:
         check(lib.ps_index_add(self._index, ids, len(tokens), self._place), "the index of texts")
         return int(self._place[0])
 
-    def next(self, place: int, length: int, limit: int) -> Continuation:
+    def next(self, place: int, length: int, limit: int) -> Proposal:
         """What most often followed the longest known end of the text at `place` (`length` tokens); the newest wins ties."""
         if self._index is None:
-            return _NOTHING
+            return NOTHING
         limit = min(limit, TAIL)
         check(
             lib.ps_index_next(
@@ -173,24 +124,17 @@ class TextIndex:
         )
         found = self._found
         if not found.n:
-            return _NOTHING
-        return Continuation(ffi.unpack(self._tokens, found.n), found.match, found.choices)
+            return NOTHING
+        return Proposal(ffi.unpack(self._tokens, found.n), found.match, found.choices)
 
     @property
     def size(self) -> int:
         """Number of tokens; shared beginnings count once."""
-        return self._sizes()[0]
-
-    @property
-    def nbytes(self) -> int:
-        return self._sizes()[1]
-
-    def _sizes(self) -> tuple[int, int]:
         if self._index is None:
-            return 0, 0
+            return 0
         n_tokens, n_bytes = ffi.new("int64_t *"), ffi.new("int64_t *")
         check(lib.ps_index_size(self._index, n_tokens, n_bytes))
-        return n_tokens[0], n_bytes[0]
+        return int(n_tokens[0])
 
 
 MAX_TOKENS = 500_000
@@ -248,12 +192,14 @@ class Memory:
 
 
 class _GrowingText:
-    """A text as it grows, and its place in its owner's index."""
+    """A text as it grows, and its place in its owner's index.
+
+    Its first `size` tokens are known; `text` is the caller's own object, not a copy.
+    """
 
     def __init__(self, index: TextIndex) -> None:
         self.index = index
         self.text: Sequence[int] = ()
-        """Its first `size` tokens are known. This is the caller's own object, not a copy."""
         self.size, self._place = 0, TextIndex.EMPTY
 
     def continues(self, text: Sequence[int]) -> bool:
@@ -268,7 +214,7 @@ class _GrowingText:
             self._place = self.index.add(self._place, text[self.size :])
             self.size = len(text)
 
-    def next(self, limit: int) -> Continuation:
+    def next(self, limit: int) -> Proposal:
         """What may follow it."""
         return self.index.next(self._place, len(self.text), limit)
 
@@ -285,7 +231,7 @@ class LookupDrafter(Drafter):
 
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
         """What most often followed the longest earlier occurrence, at most `limit` tokens."""
-        return Proposal(*self._followed(seq, tokens).next(limit))
+        return self._followed(seq, tokens).next(limit)
 
     def _followed(self, seq: int, tokens: Sequence[int]) -> _GrowingText:
         """The sequence's text, up to these tokens; another one if they do not continue it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,6 @@ from pyspec.draft.types import (
     Outcome,
     Place,
     Plan,
-    Policy,
     SeqOutcome,
     bin_centre,
     logit,
@@ -48,7 +48,7 @@ class PlainRounds:
 class ChoiceStats(msgspec.Struct):
     """Counts for one answer (or any stretch between two resets), times in ms; `ms_other` is time outside decodes.
 
-    `rounds_plain` counts rounds in which no draft was even tried; `ms_plain` is their total time.
+    `rounds_plain` counts rounds in which no draft was even tried.
     """
 
     rounds: int = 0
@@ -56,26 +56,17 @@ class ChoiceStats(msgspec.Struct):
     rounds_drafted: int = 0
     rounds_plain: int = 0
     rounds_with_companion: int = 0
-    tokens_predicted: float = 0.0
-    tokens_accepted: int = 0
-    tokens_relaxed: int = 0
-    tokens_verified: int = 0
     ms_draft: float = 0.0
     ms_companion: float = 0.0
     ms_target: float = 0.0
     ms_other: float = 0.0
-    ms_plain: float = 0.0
 
-    def add(self, outcome: Outcome, predicted: float = 0.0, rounds: int = 1) -> None:
-        """Add one round, or several alike; `predicted` is the sum of survivals of the verified tokens."""
+    def add(self, outcome: Outcome, rounds: int = 1) -> None:
+        """Add one round, or several alike."""
         self.rounds += rounds
-        self.tokens_predicted += predicted
         lengths = self.rounds_by_length
         for seq in outcome.seqs:
             lengths[seq.n_verified] = lengths.get(seq.n_verified, 0) + rounds
-            self.tokens_accepted += seq.n_accepted * rounds
-            self.tokens_relaxed += seq.n_relaxed * rounds
-            self.tokens_verified += seq.n_verified * rounds
         self.ms_draft += outcome.t_draft * rounds
         self.ms_companion += outcome.t_companion * rounds
         self.ms_target += outcome.t_verify * rounds
@@ -109,8 +100,11 @@ class Aside:
             self.ms = min(self._last)
 
 
-class LengthPolicy(Policy):
-    """A policy with a cost curve, learned acceptance and statistics.
+class LengthPolicy(ABC):
+    """Decides draft lengths, with a cost curve, learned acceptance and statistics.
+
+    One object lives as long as the process and learns across answers. A round skips `plan` if no sequence can draft, and `choose`
+    if none did. Not thread-safe.
 
     others: returns what was learned of sequences drawn the way this one (by number) is; None where that is `learned`.
     """
@@ -129,6 +123,14 @@ class LengthPolicy(Policy):
         found = {id(one): one for one in map(self.others, seqs)}
         return (next(iter(found.values())) if len(found) == 1 else None) or self.learned
 
+    @abstractmethod
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """Decide what to draft for the sequences at `places`, of which there is at least one."""
+
+    @abstractmethod
+    def choose(self, drafts: Sequence[Draft]) -> list[int]:
+        """Decide how many drafted tokens of each draft to verify, in the order given."""
+
     def observe(self, outcome: Outcome) -> None:
         """Count the round, and learn from its times."""
         self._catch_up()
@@ -138,7 +140,10 @@ class LengthPolicy(Policy):
             self.curve.observe(outcome)
 
     def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:
-        """Take note of a round without drafts; several are learned from at once, since Python's time for learning counts too."""
+        """Take note of a round without drafts; called instead of `choose` and `observe`.
+
+        Several are learned from at once, since Python's time for learning counts too.
+        """
         if self._plain.n_seq != n_seq:
             self._catch_up()
             self._plain.n_seq = n_seq
@@ -160,14 +165,13 @@ class LengthPolicy(Policy):
         """Count these rounds, and learn from their times."""
         mean = seen.mean()
         clean_times(mean)
-        self.counts.add(mean, rounds=seen.rounds)
+        self.counts.add(mean, seen.rounds)
         self.counts.rounds_plain += seen.rounds
-        self.counts.ms_plain += mean.t_round * seen.rounds
         self.curve.observe(mean)
         self.plain_aside.add(mean.aside, seen.rounds)
 
     def renew_costs(self) -> None:
-        """Treat the learned decode times as guesses."""
+        """Treat the learned decode times as guesses: the number of threads has changed."""
         self._catch_up()
         self.curve.renew()
 
@@ -176,8 +180,11 @@ class LengthPolicy(Policy):
         self._catch_up()
         self.counts = ChoiceStats()
 
-    def begin_sequence(self, seq: int) -> None:
-        """Do nothing: no state is kept per sequence."""
+    def begin_sequence(self, seq: int) -> None:  # noqa: B027 - some keep nothing of a sequence
+        """Note that another sequence takes this number, in the middle of a batch."""
+
+    def move_sequence(self, seq: int, to: int) -> None:  # noqa: B027 - as above
+        """Note that the sequence of number `seq` goes on under the free number `to`."""
 
     def stats(self) -> dict[str, Any]:
         self._catch_up()

@@ -189,6 +189,6 @@ def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
         learned.lookup.update(draft.match_length, hits, draft.choices)
         return
     for i, (k, chance, hit) in enumerate(zip(expected.bins, expected.without, hits, strict=False)):
-        learned.learn_draft(i, k, chance, hit)
+        learned.calibration.update(i, k, hit)
         if expected.full is not None:
             learned.learn_companion(expected.full[i], chance, expected.with_[i], hit)

@@ -1,14 +1,12 @@
-"""What the round loop and a policy exchange, and the interface of every policy.
+"""What the round loop and a policy exchange.
 
 Times are wall milliseconds. A round is: plan, draft, (score), choose, verify, observe.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import log
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -130,7 +128,6 @@ class SeqOutcome(msgspec.Struct):
     seq: int
     n_verified: int
     n_accepted: int
-    n_relaxed: int = 0
     next_match: bool | None = None
 
     def hits(self, n_drafted: int) -> list[bool]:
@@ -172,43 +169,3 @@ class Outcome(msgspec.Struct):
     def own_rows(self) -> int:
         """Rows with logits: fewer than `verify_rows` where prompt tokens of other sequences shared the batch."""
         return len(self.seqs) + sum([seq.n_verified for seq in self.seqs])
-
-
-class Policy(ABC):
-    """Decides draft lengths. One object lives as long as the process and learns across answers.
-
-    Not thread-safe. A round skips `plan` if no sequence can draft, and `choose` if none did.
-    """
-
-    @abstractmethod
-    def plan(self, places: Sequence[Place]) -> Plan:
-        """Decide what to draft for the sequences at `places`, of which there is at least one."""
-
-    @abstractmethod
-    def choose(self, drafts: Sequence[Draft]) -> list[int]:
-        """Decide how many drafted tokens of each draft to verify, in the order given."""
-
-    @abstractmethod
-    def observe(self, outcome: Outcome) -> None:
-        """Learn from a verified round."""
-
-    def watch(self, n_seq: int, t_verify: float, t_round: float, depth: int) -> None:  # noqa: B027 - some learn nothing of it
-        """Take note of a round of n_seq sequences without drafts; called instead of `choose` and `observe`."""
-
-    def renew_costs(self) -> None:  # noqa: B027 - as above
-        """Prepare for decodes that take another time: the number of threads has changed."""
-
-    @abstractmethod
-    def begin_answer(self) -> None:
-        """Reset the statistics and all sequences; what was learned stays."""
-
-    @abstractmethod
-    def begin_sequence(self, seq: int) -> None:
-        """Note that another sequence takes this number, in the middle of a batch."""
-
-    def move_sequence(self, seq: int, to: int) -> None:  # noqa: B027 - some keep nothing of a sequence
-        """Note that the sequence of number `seq` goes on under the free number `to`."""
-
-    @abstractmethod
-    def stats(self) -> dict[str, Any]:
-        """Statistics since `begin_answer`, for a result's `speculation` block."""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from pyspec._lib import lib
 from pyspec.draft.lookup import NOTHING, Drafter, Proposal
-from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, Plan, Policy, SeqOutcome
+from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.types import LOOKUP, Draft, Outcome, Place, Plan, SeqOutcome
 from pyspec.engine.handle import Engine, Role
 from pyspec.engine.runs import UNLIMITED, Outage, Run, allowed, draft_of, emitted, force
 from pyspec.engine.threads import Threads
@@ -116,7 +117,7 @@ class Loop:
     def round(
         self,
         runs: Sequence[Run],
-        policy: Policy,
+        policy: LengthPolicy,
         reading: Sequence[tuple[Run, int]] = (),
         padding: Sequence[int] = (),
     ) -> list[Step]:
@@ -141,7 +142,7 @@ class Loop:
         return steps
 
     def _round(
-        self, runs: Sequence[Run], policy: Policy, fills: Sequence[tuple[int, int, int]]
+        self, runs: Sequence[Run], policy: LengthPolicy, fills: Sequence[tuple[int, int, int]]
     ) -> list[Step]:
         """Draft, verify and accept. fills: further work for the same decode."""
         start = perf_counter()
@@ -192,7 +193,7 @@ class Loop:
     def _plainly(
         self,
         runs: Sequence[Run],
-        policy: Policy,
+        policy: LengthPolicy,
         fills: Sequence[tuple[int, int, int]],
         start: float,
     ) -> list[Step]:
@@ -236,7 +237,7 @@ class Loop:
         return self.draft_model and run.drafting in ("all", "model")
 
     def _draft(
-        self, runs: Sequence[Run], places: Sequence[Place], policy: Policy
+        self, runs: Sequence[Run], places: Sequence[Place], policy: LengthPolicy
     ) -> _RoundDrafts | None:
         """One draft per run, by lookup if it finds something, else by a model; None if neither drafted."""
         plan = policy.plan(places)
@@ -355,7 +356,7 @@ class Loop:
             if error.code not in _OF_ONE_TEXT:
                 raise
             run.error, run.finish_reason = error, "failed"
-            return Step((), "failed"), SeqOutcome(run.seq, 0, 0, 0)
+            return Step((), "failed"), SeqOutcome(run.seq, 0, 0)
         tokens = emitted(verdict, confirming=run.gate.gate.confirm > 0)
         if rows is not None and run.rows is not None:
             run.rows.extend(rows[: len(tokens)])
@@ -365,7 +366,7 @@ class Loop:
         if self.drafter is not None and n_verified:
             self._tell(self.drafter.observe, run.seq, ids, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
-        seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted, verdict.n_relaxed)
+        seen = SeqOutcome(run.seq, n_verified, verdict.n_accepted)
         if verdict.next >= 0:
             seen.next_match = verdict.next == 1
         return Step(tokens, run.finish_reason, n_verified + 1), seen

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from pyspec.draft.types import Policy
+from pyspec.draft.simple import LengthPolicy
 from pyspec.engine.assembly import Assembly
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
 from pyspec.engine.runs import Run
@@ -32,7 +32,7 @@ class Session:
     def steps(
         self,
         run: Run,
-        policy: Policy,
+        policy: LengthPolicy,
         held: int = -1,
         progress: Callable[[int, int], None] | None = None,
         least: int = 0,
@@ -90,7 +90,9 @@ class Session:
             self.in_flight = None
             raise
 
-    def _read(self, run: Run, policy: Policy, progress: Callable[[int, int], None] | None) -> None:
+    def _read(
+        self, run: Run, policy: LengthPolicy, progress: Callable[[int, int], None] | None
+    ) -> None:
         """Read the prompt in chunks; `progress` is called before the first of several, and after each."""
         total = len(run.tokens) - 1
         most = min(PREFILL_CHUNK, self.loop.n_batch)

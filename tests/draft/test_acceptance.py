@@ -90,7 +90,7 @@ def test_estimates_stay_finite(rows: list[tuple[float, float, float, bool]]) -> 
         (k,), full = draft_bins(Draft(0, 1, [p])), scored(p, s, a, p, hit)
         without, with_ = learned.calibration.table[k], learned.companion.predict(full)
         assert 0.0 < min(without, with_) <= max(without, with_) < 1.0
-        learned.learn_draft(i, k, without, hit)
+        learned.calibration.update(i, k, hit)
         learned.learn_companion(full, without, with_, hit)
     assert isfinite(learned.loss_with)
 
@@ -206,25 +206,10 @@ def test_information_of_a_companion_that_knows() -> None:
         hit = rng.random() < 0.5
         (k,), full = draft_bins(Draft(0, 1, [0.5])), scored(0.5, 0.7, 1.0, 0.9 if hit else 0.1, hit)
         without, with_ = learned.calibration.table[k], learned.companion.predict(full)
-        learned.learn_draft(0, k, without, hit)
+        learned.calibration.update(0, k, hit)
         learned.learn_companion(full, without, with_, hit)
     assert learned.loss_without - learned.loss_with > 0.4
     assert learned.companion_helps
-    without, with_ = learned.both
-    assert without.n == with_.n == learned.loss.n == 2000
-    assert without.value - with_.value > 0.3
-
-
-def test_the_loss_is_the_mean_over_all_tokens() -> None:
-    """Not of the last ones alone: half of them were hard, and those come first."""
-    learned, full = Acceptance(), scored(0.5, 0.7, 1.0, 0.5, True)
-    for i in range(1000):
-        chance = 0.5 if i < 500 else 0.99
-        learned.learn_draft(0, 0, chance, True)
-        learned.learn_companion(full, chance, chance, True)
-    mean = (math.log(1 / 0.5) + math.log(1 / 0.99)) / 2
-    assert learned.loss.value == pytest.approx(mean)
-    assert [one.value for one in learned.both] == pytest.approx([mean, mean])
 
 
 def test_learned_round_trip() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from helpers.texts import slow_draft
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from pyspec.draft.lookup import Drafter, ForeignDrafter, LookupDrafter
+from pyspec.draft.lookup import ForeignDrafter, LookupDrafter
 
 
 def test_ids_come_through():
@@ -37,17 +36,6 @@ def test_prompt_lookup_of_llama_cpp_python():
     assert drafter.propose(0, [1, 2, 3, 4, 1, 2], 3).tokens == [3, 4, 1]
 
 
-def test_drafter_is_abstract():
-    """A drafter without propose() cannot be made."""
-    with pytest.raises(TypeError):
-        Drafter()
-
-
-def test_hearing_is_optional():
-    """observe() does nothing unless a drafter wants to hear."""
-    assert ForeignDrafter(lambda ids: ids).observe(0, [1], 1, 1) is None
-
-
 texts = st.lists(st.integers(0, 3), max_size=60)
 
 
@@ -66,20 +54,6 @@ def test_growing_and_replaced_texts_draft_as_fresh_ones(first, second, shared):
     assert drafter.propose(0, other, 5) == LookupDrafter().propose(0, other, 5)
     grown = other + second
     assert drafter.propose(0, grown, 5) == LookupDrafter().propose(0, grown, 5)
-
-
-def test_text_that_grows_in_place_is_followed():
-    """The loop's own list grows between proposals: only what is new is indexed."""
-    drafter, text = LookupDrafter(), [1, 2, 3, 4]
-    drafter.propose(0, text, 4)
-    text += [5, 2, 3]
-    assert list(drafter.propose(0, text, 2).tokens) == [4, 5]
-
-
-def test_replaced_text_with_the_same_tail_is_noticed():
-    drafter = LookupDrafter()
-    drafter.propose(0, [7, 8, 9, 1, 2, 3, 4], 4)
-    assert list(drafter.propose(0, [5, 6, 5, 1, 2, 3, 4, 5, 6], 2).tokens) == [5, 1]
 
 
 def test_sequences_are_kept_apart():
@@ -112,11 +86,5 @@ def test_repetition_goes_on_with_itself():
     assert list(LookupDrafter().propose(0, [1, 2, 1, 2, 1, 2], 5).tokens) == [1, 2, 1, 2, 1]
 
 
-@pytest.mark.parametrize("text", [[], [1], [1, 2, 3]])
-def test_nothing_to_draft(text):
-    assert LookupDrafter().propose(0, text, 5).tokens == ()
-
-
 def test_no_room_no_draft():
-    """A limit of 0 proposes nothing."""
     assert LookupDrafter().propose(0, [1, 2, 1, 2], 0).tokens == ()

@@ -49,7 +49,5 @@ def test_each_millisecond_is_counted_once() -> None:
     told = policy.stats()
     parts = [told[f"ms_{part}"] for part in ("draft", "companion", "target", "other")]
     assert parts == pytest.approx([12.0, 9.0, 140.0, 17.0])
-    assert told["ms_plain"] == pytest.approx(88.0)
     assert (told["rounds"], told["rounds_plain"], told["rounds_drafted"]) == (11, 8, 3)
-    assert (told["tokens_accepted"], told["tokens_verified"]) == (3, 6)
     assert told["rounds_by_length"] == {0: 8, 2: 3}
