@@ -197,9 +197,8 @@ class Position:
     def place(self) -> Place:
         """Where the answer stands, as the loop describes it to a policy."""
         left = max(self.text.length, self.text.asked) - self.t
-        rereads, longest = self.text.window > 0, LONGEST if self.text.models else 0
-        read = self.companion_lag
-        return Place(self.seq, self.room, self.lag, left, self.depth, read, rereads, longest)
+        longest = LONGEST if self.text.models else 0
+        return Place(self.seq, self.room, self.lag, left, self.depth, self.companion_lag, longest)
 
     @property
     def by_model(self) -> int:

@@ -8,7 +8,6 @@ Units and terms used in this package:
     cost           ms times price: the tokens that plain decoding would have made in that time
     survival       chance that a drafted token and all before it are accepted; a draft's expected tokens are the sum of these
     gain           tokens that a round brings a sequence beyond what plain decoding would have made in the same time
-    worth          tokens that an accepted token counts for: less than 1 if the draft model must read it again
     loss, credit   tokens that drafts cost a sequence and did not bring; tokens that a trial may cost
     pace           tokens per round, the target's own included
     scale, k       how slow the machine is now; how much rows beyond the first cost; both relative to what was assumed

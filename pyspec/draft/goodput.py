@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
 
 from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
-from pyspec.draft.costs import LONG_LAG, CostCurve
+from pyspec.draft.costs import CostCurve
 from pyspec.draft.row_times import RowTimes
-from pyspec.draft.simple import Aside, LengthPolicy, PlainRounds, clean_times
+from pyspec.draft.simple import LengthPolicy, PlainRounds, clean_times
 from pyspec.draft.stopping import (
     Forecast,
     allocate,
@@ -33,7 +32,6 @@ _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has
 _REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
 _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
 _SHARE = 0.03  # share of a sequence's tokens that lookup's drafts may lose
-_REREAD = 2  # accepted tokens over which the cost of reading one again is measured
 
 
 class _Tables(NamedTuple):
@@ -41,7 +39,6 @@ class _Tables(NamedTuple):
 
     step: ms of one drafted token for all sequences.
     markup: how many times plain decoding's price a ms of drafting has to earn.
-    worth: tokens that an accepted token counts for.
     floors: survivals at which drafting stops.
     gain: tokens per round and sequence that drafting is expected to bring.
     lookup_min: the shortest lookup match whose draft is preferred to the model's.
@@ -49,7 +46,6 @@ class _Tables(NamedTuple):
 
     step: float
     markup: float
-    worth: float
     floors: list[float]
     gain: float
     lookup_min: int
@@ -142,16 +138,15 @@ class GoodputPolicy(LengthPolicy):
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens per answer
         self._texts: dict[int, RunningText] = {}
-        self._rereads, self._longest = False, LONGEST  # set from places
+        self._longest = LONGEST  # set from places
         # the curve at this round's depth and number of sequences
         self._n_seq = 1
         self._rows = self.curve.target.table()
         self._price = 1.0 / self._rows[1]
-        self._table = _Tables(0.0, 1.0, 1.0, [1.1], 0.0, 1)
+        self._table = _Tables(0.0, 1.0, [1.1], 0.0, 1)
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._round = self._stale_at = 0
         self._rest = 0  # rounds left in which drafting is not considered
-        self._aside = Aside()  # in rounds with a model's draft
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -185,17 +180,16 @@ class GoodputPolicy(LengthPolicy):
             if place.seq not in self._texts:
                 self._texts[place.seq] = RunningText(place.depth)
             self._texts[place.seq].place = place
-            self._rereads |= place.rereads
             self._longest = min(LONGEST, place.longest or self._longest)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """Choose the lengths that together bring the most tokens beyond their cost."""
         read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
-        lengths = self._lengths([self._counted(r, self._bearable(r)) for r in read])
+        lengths = self._lengths([self._bearable(r) for r in read])
         lengths = [r.draft.n if r.draft.whole else n for r, n in zip(read, lengths, strict=True)]
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
         if any(r.full for r in read) and self.learned.companion_helps:
-            other = self._lengths([self._counted(r, survivals(r.without)) for r in read])
+            other = self._lengths([survivals(r.without) for r in read])
             self._view = self._value(read, lengths) - self._value(read, other)
         return lengths
 
@@ -203,7 +197,6 @@ class GoodputPolicy(LengthPolicy):
         """Learn acceptance, costs, and whether draft and companion gain."""
         if not outcome.seqs:
             return
-        start = perf_counter()
         self._catch_up()
         clean_times(outcome)
         if not self._planned:  # the loop did not call `plan`
@@ -215,9 +208,6 @@ class GoodputPolicy(LengthPolicy):
                 learn(self.learned_of([seq.seq]), self._pending[seq.seq], seq)
         self._learn_gains(outcome)
         self._forget_round()
-        # a round in which the draft model reads a prompt touches memory for the first time
-        if outcome.draft_steps and outcome.t_round and outcome.caught_up <= LONG_LAG * self._n_seq:
-            self._aside.add(outcome.aside + 1e3 * (perf_counter() - start))
 
     def learn_plain(self, seen: PlainRounds) -> None:
         """Learn costs, and add to the credit of trials."""
@@ -228,11 +218,6 @@ class GoodputPolicy(LengthPolicy):
         """Treat learned times as guesses, and rebuild the tables in the next round."""
         super().renew_costs()
         self._stale_at = self._rest = 0
-
-    @property
-    def _beside(self) -> float:
-        """Tokens that drafting costs per round and sequence outside decodes: Python's time matters where a token takes few ms."""
-        return self._price * max(0.0, self._aside.ms - self.plain_aside.ms) / self._n_seq
 
     def _read_costs(self, n_seq: int, depth: int) -> None:
         """Read the curve at this depth, and take the tables for this number of sequences."""
@@ -251,7 +236,7 @@ class GoodputPolicy(LengthPolicy):
 
     def _make_tables(self) -> _Tables:
         n, price, calibration = self._n_seq, self._price, self.learned.calibration
-        step, worth = self.curve.draft.table(0, n)[n], self._worth_of_one()
+        step = self.curve.draft.table(0, n)[n]
         # Sequences count as equal: all drafts grow together, and each sequence pays its share of the rows.
         verify = [self._rows[n * (g + 1)] / n for g in range(LONGEST + 1)]
         drafted, nexts = verify[: self._longest + 1], calibration.nexts()
@@ -260,13 +245,11 @@ class GoodputPolicy(LengthPolicy):
             """Floors at this price, and the tokens per round that drafting to these floors gains."""
             return self.floors(drafted, step / n, price, nexts, calibration.table)
 
-        # Tokens that are worth less have the effect of a higher price per ms.
-        floors, gain = drafting(price / worth)
-        markup = self._markup(worth * gain)
+        floors, gain = drafting(price)
+        markup = self._markup(gain)
         if markup > 1.0:
-            floors, _ = drafting(markup * price / worth)
-        gain *= worth
-        return _Tables(step, markup, worth, floors, gain, self._lookup_min(verify, price, gain))
+            floors, _ = drafting(markup * price)
+        return _Tables(step, markup, floors, gain, self._lookup_min(verify, price, gain))
 
     def _markup(self, gain: float) -> float:
         """How many times plain decoding's price a ms of drafting has to earn, where drafts gain this many tokens per round.
@@ -276,14 +259,6 @@ class GoodputPolicy(LengthPolicy):
         """
         won = self._drafting[self._n_seq.bit_length()].share(gain)
         return 1.0 / (1.0 - _MARKUP * won)
-
-    def _worth_of_one(self) -> float:
-        """What an accepted token is worth: 1, less the cost if the draft model has to read it again."""
-        if not self._rereads:
-            return 1.0
-        n, draft = self._n_seq, self.curve.draft
-        again = draft.time(n * (1 + _REREAD)) - draft.time(n)
-        return max(0.1, 1.0 - self._price * again / (n * _REREAD))
 
     def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
         """The shortest match whose lookup draft is worth more than a model's draft."""
@@ -300,15 +275,9 @@ class GoodputPolicy(LengthPolicy):
             return False
         if not self._auto:
             return True
+        cost = self._catching_up(self.curve.draft, place.lag)
         switch = self._drafting[self._n_seq.bit_length()]
-        gain = self._table.gain - self._beside
-        return switch.on(
-            place.seq,
-            gain,
-            self._catching_up(self.curve.draft, place.lag),
-            self._left(place),
-            longest=min(float(place.left), self._usual),
-        )
+        return switch.on(place.seq, self._table.gain, cost, self._left(place))
 
     def _catching_up(self, side: RowTimes, unread: int) -> float:
         """Tokens that it costs a side model to read this many tokens before its first step."""
@@ -347,11 +316,6 @@ class GoodputPolicy(LengthPolicy):
             most -= 1
         return read.survival[:most]
 
-    def _counted(self, read: Forecast, chain: list[float]) -> list[float]:
-        """Survivals weighted by what an accepted token of this draft is worth."""
-        worth = 1.0 if read.draft.source == LOOKUP else self._table.worth
-        return chain if worth >= 1.0 else [worth * s for s in chain]
-
     def _lengths(self, chains: list[list[float]]) -> list[int]:
         price = self._table.markup * self._price
         if self._n_seq == 1 and len(chains) == 1:
@@ -377,8 +341,7 @@ class GoodputPolicy(LengthPolicy):
             if read.draft.source == LOOKUP:
                 text.lost += cost - seq.n_accepted
             else:
-                brought = self._table.worth * read.brought(seq)
-                switch.used(brought - cost - drafting, 1.0 + seq.n_accepted, seq.seq)
+                switch.used(read.brought(seq) - cost - drafting, 1.0 + seq.n_accepted)
         scored = outcome.companion_rows - outcome.companion_read
         if scored > 0:
             self._scoring.used(self._view - self._price * self.curve.companion.time(scored))
@@ -392,8 +355,7 @@ class GoodputPolicy(LengthPolicy):
     def _draft_cost(self, outcome: Outcome) -> float:
         """Tokens that drafting cost each sequence for which a model drafted."""
         by_model = sum([r.draft.source != LOOKUP for r in self._pending.values()])
-        steps = self._price * outcome.draft_steps * self._table.step / max(1, by_model)
-        return steps + self._beside
+        return self._price * outcome.draft_steps * self._table.step / max(1, by_model)
 
     def _earn(self, n_seq: int, tokens: float) -> UseSwitch:
         """Credit this many tokens per sequence to trials; returns the switch for batches of this size."""

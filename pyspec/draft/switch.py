@@ -12,7 +12,6 @@ _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
 _CREDIT = 16.0  # most tokens that a trial may lose
-_KEPT = 32.0  # most rounds that what an earlier process saw counts for: other texts may suit the model better
 
 
 class SwitchState(msgspec.Struct, frozen=True):
@@ -47,9 +46,7 @@ class UseSwitch:
         # rounds with the model, their mean gain, and their mean tokens
         self._count = self._mean = self._tokens = 0.0
         self._credit = 0.0
-        # rounds left of each sequence's trial, 0 where it was used without one, and tokens that its rounds won
-        self._trial: dict[int, int] = {}
-        self._won: dict[int, float] = {}
+        self._trial: dict[int, int] = {}  # rounds left of each sequence's trial
 
     @property
     def state(self) -> SwitchState:
@@ -57,9 +54,8 @@ class UseSwitch:
         return SwitchState(self._count, self._mean, self._tokens)
 
     def begin_with(self, seen: SwitchState) -> None:
-        """Start from what earlier processes saw, which counts for `_KEPT` rounds at most."""
-        self._count = min(seen.count, _KEPT)
-        self._mean, self._tokens = seen.mean, seen.tokens
+        """Start from what earlier processes saw."""
+        self._count, self._mean, self._tokens = seen.count, seen.mean, seen.tokens
 
     def gain(self, expected: float) -> float:
         """Gain per round to count on: the observed mean combined with the `expected` gain."""
@@ -70,15 +66,7 @@ class UseSwitch:
         gain = max(0.0, self.gain(expected))
         return gain / max(self._pace(gain), 1.0 + gain)
 
-    def on(
-        self,
-        seq: int,
-        expected: float,
-        cost: float,
-        left: float,
-        *,
-        longest: float = 0.0,
-    ) -> bool:
+    def on(self, seq: int, expected: float, cost: float, left: float) -> bool:
         """Whether to use the model.
 
         Args:
@@ -86,24 +74,17 @@ class UseSwitch:
             expected: gain per round expected from other sources than observed rounds.
             cost: tokens that catching up costs.
             left: tokens that the sequence may still have.
-            longest: tokens of a usual sequence. A trial may lose up to those, since its result serves later sequences too.
         """
         gain = self.gain(expected)
-        rounds = left / self._pace(gain)
-        if gain * rounds > cost:  # it pays
-            self._trial.setdefault(seq, 0)
+        if gain * left / self._pace(gain) > cost:  # it pays
             return True
         if self._trial.get(seq, 0) > 0:  # a trial goes on
             self._trial[seq] -= 1
             return True
-        # the trial has paid for itself; the mean of many bad rounds would end it
-        if self._won.get(seq, 0.0) > cost:
-            return True
-        loss = cost + _TRIAL * max(0.0, -gain)
-        if self._spend(loss, max(left, longest)):
-            self._trial[seq], self._won[seq] = _TRIAL - 1, 0.0
-            return True
-        return False
+        if not self._spend(cost + _TRIAL * max(0.0, -gain), left):
+            return False
+        self._trial[seq] = _TRIAL - 1
+        return True
 
     def _spend(self, loss: float, left: float) -> bool:
         """Whether the credit pays for a trial that may lose this many tokens; if so the credit is spent."""
@@ -117,10 +98,8 @@ class UseSwitch:
         prior = 1.0 + max(0.0, gain)
         return (self._count * self._tokens + _PRIOR_WEIGHT * prior) / (self._count + _PRIOR_WEIGHT)
 
-    def used(self, gain: float, tokens: float = 1.0, seq: int = 0) -> None:
-        """Learn the gain and the tokens of a round of this sequence with the model."""
-        if seq in self._won:
-            self._won[seq] += gain
+    def used(self, gain: float, tokens: float = 1.0) -> None:
+        """Learn a sequence's gain and tokens in a round with the model."""
         self._count = min(self._count + 1.0, _MEMORY)
         self._mean += (gain - self._mean) / self._count
         self._tokens += (tokens - self._tokens) / self._count
@@ -133,14 +112,10 @@ class UseSwitch:
         """Begin another sequence under this number, or under all numbers."""
         if seq is None:
             self._trial.clear()
-            self._won.clear()
         else:
             self._trial.pop(seq, None)
-            self._won.pop(seq, None)
 
     def move(self, seq: int, to: int) -> None:
         """A sequence goes on under another number, with its trial."""
         if seq in self._trial:
             self._trial[to] = self._trial.pop(seq)
-        if seq in self._won:
-            self._won[to] = self._won.pop(seq)

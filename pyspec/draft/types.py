@@ -63,7 +63,6 @@ class Place(msgspec.Struct):
         left: most tokens that the sequence may still get.
         depth: its length in tokens.
         companion_lag: the same as `lag` for the companion.
-        rereads: the draft model reads accepted tokens again, with the target's states.
         longest: most tokens that the draft model can propose, which is limited where each token has its own head; 0 for none.
     """
 
@@ -73,7 +72,6 @@ class Place(msgspec.Struct):
     left: int = 1 << 30
     depth: int = 0
     companion_lag: int = 0
-    rereads: bool = False
     longest: int = LONGEST
 
 

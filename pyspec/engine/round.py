@@ -227,8 +227,7 @@ class Loop:
             return Place(run.seq, room, 0, left, n, longest=0)
         scores = self.engine.lag(Role.COMPANION, run.seq, n) if self.companion else 0
         lag = self.engine.lag(Role.DRAFT, run.seq, n)
-        rereads = self.engine.window > 0
-        return Place(run.seq, room, lag, left, n, scores, rereads, self.draft_longest)
+        return Place(run.seq, room, lag, left, n, scores, self.draft_longest)
 
     def _may_look_up(self, run: Run) -> bool:
         return self.drafter is not None and run.drafting in ("all", "lookup")

@@ -40,16 +40,6 @@ def test_trials_go_on_and_find_a_change() -> None:
     assert play(switch, 0.8, 100)[0] == 100
 
 
-def test_a_trial_may_cost_what_the_longest_text_has() -> None:
-    """What it finds serves later texts, too: where each has but begun, one is made as soon as it may be paid."""
-    switch = UseSwitch()
-    for _ in range(30):
-        switch.used(-0.3)
-    switch.earn(2000.0)
-    assert not switch.on(0, -0.3, cost=9.0, left=8.0)
-    assert switch.on(1, -0.3, cost=9.0, left=8.0, longest=200.0)
-
-
 def test_a_good_expectation_is_followed_at_once() -> None:
     """What the model of the use expects decides before anything was observed."""
     assert UseSwitch().on(0, 0.5, 0.0, 200.0)
@@ -158,37 +148,3 @@ def test_what_is_gained_of_the_tokens_is_a_share(rounds, expected: float) -> Non
     for gain, tokens in rounds:
         switch.used(gain, tokens)
     assert 0.0 <= switch.share(expected) < 1.0
-
-
-def uses_of_a_trial(gains: list[float], seq: int = 0) -> int:
-    """Rounds in which it is used after many bad ones, each of which gains what the list says."""
-    switch = UseSwitch()
-    for _ in range(200):
-        switch.used(-0.5, seq=7)
-    switch.earn(4000.0)
-    for uses, gain in enumerate(gains):
-        if not switch.on(seq, -0.5, 0.0, 400.0):
-            return uses
-        switch.used(gain, 1.0, seq)
-    return len(gains)
-
-
-def test_a_trial_that_wins_goes_on() -> None:
-    """Its own rounds tell more of this text than the mean of all before, until they have lost again what they won."""
-    assert uses_of_a_trial([0.5] * 40) == 40
-    assert uses_of_a_trial([0.5] * 6 + [-0.5] * 34) == 12
-    assert uses_of_a_trial([0.5] * 6 + [-0.5] * 34, seq=3) == 12
-
-
-def test_what_one_text_won_is_not_anothers() -> None:
-    """Each sequence's trial is its own, and ends with its text."""
-    switch = UseSwitch()
-    switch.earn(4000.0)
-    for _ in range(6):
-        assert switch.on(0, -0.5, 0.0, 400.0)
-        switch.used(-0.9, seq=1)
-        switch.used(0.1, seq=0)
-    assert switch.on(0, -0.5, 0.0, 400.0)
-    assert not switch.on(0, -0.5, 1.0, 400.0)
-    switch.begin(0)
-    assert not switch.on(0, -0.5, 0.0, 400.0)
