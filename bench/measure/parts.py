@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pyspec.draft import acceptance, costs, goodput, row_times, switch
-from pyspec.draft.acceptance import Acceptance, Calibration, LookupEstimator
+from pyspec.draft import acceptance, costs, goodput, row_times
+from pyspec.draft.acceptance import Calibration, LookupEstimator
 from pyspec.draft.costs import DEFAULT_SHAPE, SHAPES
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import RowTimes
@@ -36,10 +36,6 @@ def _always(_: GoodputPolicy, place: Any) -> bool:
     return bool(place.room > 0 and place.longest)
 
 
-def _survival(_: GoodputPolicy, read: Forecast) -> list[float]:
-    return read.survival
-
-
 def _counted(_: Forecast, seq: Any) -> float:
     return float(seq.n_accepted)
 
@@ -51,17 +47,7 @@ def _first_place(self: LookupEstimator, match: int, n: int, choices: int = 1) ->
     return [self.mean[self._start(match, choices)]] * n
 
 
-def _used(self: UseSwitch, gain: float, tokens: float = 1.0, _: int = 0) -> None:
-    self._count = min(self._count + 1.0, switch._MEMORY)
-    self._mean += (gain - self._mean) / self._count
-    self._tokens += (tokens - self._tokens) / self._count
-
-
-_on, _nexts = UseSwitch.on, Calibration.nexts
-
-
-def _on_this(self: UseSwitch, *args: Any, **_: float) -> bool:
-    return _on(self, *args)
+_nexts = Calibration.nexts
 
 
 def _same(self: Calibration) -> Any:
@@ -89,16 +75,10 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     # whether a model drafts
     "switch": [(GoodputPolicy, "_pays", _always)],  # drafts only where they gain
     "trials": [(UseSwitch, "_spend", lambda *_: False)],  # trials of a model that did not gain
-    "won": [(UseSwitch, "used", _used)],  # a trial that won goes on
-    "later answers": [(UseSwitch, "on", _on_this)],  # a trial may serve later sequences
-    "memory of gains": [(switch, "_MEMORY", 1e9)],  # the mean gain forgets
-    "kept": [(switch, "_KEPT", 1e9)],  # what other processes saw counts for less
     "taught": [(GoodputPolicy, "begin_with", lambda *_: None)],  # what other processes saw of gains
     "rest": [(GoodputPolicy, "_left", lambda _, place: float(place.left))],  # expected rest of an answer
     "pause": [(goodput, "_REST", 1)],  # rounds without a draft, once none pays
     "expectation": [(Forecast, "brought", _counted)],  # gain by half expectation
-    "reread": [(GoodputPolicy, "_worth_of_one", lambda _: 1.0)],  # cost of reading again
-    "aside": [(GoodputPolicy, "_beside", 0.0)],  # Python's time for a draft
     # how long
     "floors": [(GoodputPolicy, "floors", staticmethod(_greedy_floors))],  # floors by optimal stopping
     "markup": [(goodput, "_MARKUP", 0.0)],  # markup of a ms of drafting
@@ -109,7 +89,6 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "tiles": [(row_times, "_EDGES", ())],  # hope for the ends of tiles
     "neighbours": [(RowTimes, "_known", _own_k)],  # a count not timed is like its neighbours
     "stalls": [(RowTimes, "_set_aside", lambda *_: False)],  # stalls are not believed
-    "firm": [(row_times, "_FIRM", 0)],  # a measured curve counts for rounds
     "depth": [(RowTimes, "_around", lambda self, _: (self._bases[0], self._bases[0], 0.0))],  # depth of the context
     "experts": [(costs, "with_experts", lambda times, _: times)],  # rows of a mixture choose experts
     "types": [(costs, "SHAPES", dict.fromkeys(SHAPES, SHAPES[DEFAULT_SHAPE]))],  # shapes by file type
@@ -117,21 +96,16 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     # what is accepted
     "table": [(acceptance, "_LINE_WEIGHT", 1e9)],  # table of acceptance by bin
     "line": [(acceptance, "_SPREADS", np.array([1e-3, 1e-3]))],  # line that all bins share
-    "memory of bins": [(acceptance, "_MEMORY", 1e9)],  # the table forgets
     "first token": [(Calibration, "nexts", _same)],  # first and later tokens apart
     "prior lines": [(acceptance, "_LINES", dict.fromkeys(acceptance._LINES, (0.0, 1.0)))],  # lines by way of drawing
     "left out": [(SeqOutcome, "hits", _verified)],  # the token behind the verified ones teaches
-    "companion helps": [(Acceptance, "companion_helps", True)],  # its view is used where it predicts better
     # lookup
-    "losses": [(goodput, "_SHARE", 1e9)],  # losses of a sequence
-    "risk": [(GoodputPolicy, "_bearable", _survival)],  # risk of a lookup draft
     "lookup or model": [(GoodputPolicy, "_lookup_min", lambda *_: 1)],  # the better of two drafts
     "recent": [(acceptance, "_RECENT", (2.0, 2.0))],  # lookup by recent success
     "places": [(acceptance, "_PLACES", (99, 99, 99)), (LookupEstimator, "predict", _first_place)],  # lookup by position
     "choices": [(LookupEstimator, "_start", lambda self, match, _: _start(self, match, 1))],  # lookup by several continuations
     "matches": [(LookupEstimator, "_start", lambda self, _, choices: _start(self, 4, choices))],  # lookup by length of match
     "caution": [(acceptance, "_CAUTION", 0.0)],  # a prior below the fit
-    "memory of lookup": [(acceptance, "_LOOKUP_MEMORY", 1e9)],  # lookup's table forgets
 }  # fmt: skip
 """What takes the place of each."""
 

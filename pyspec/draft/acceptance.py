@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import product
-from math import exp, isfinite, log
+from math import exp, isfinite
 from operator import mul
 
 import msgspec
@@ -21,6 +21,7 @@ import numpy as np
 
 from pyspec.draft.types import (
     LOGIT_MAX,
+    MEMORY,
     TABLE_BINS,
     Draft,
     Floats,
@@ -38,15 +39,12 @@ Features = tuple[float, ...]
 TEMPERS = 4
 """Factors of the target's temperature at which a draft may draw: PS_N_TEMPERS."""
 
-_MEMORY = 256.0  # observations that a bin looks back on
 _LINE_WEIGHT = 24.0  # observations that the line counts for in each bin
 _SPREADS = np.array([0.7, 0.25])  # standard deviations of a line's two numbers among drafts
 _LOWEST, _HIGHEST = np.array([-6.0, 0.05]), np.array([6.0, 2.0])  # of both
 _CENTRES = np.array([[1.0] * TABLE_BINS, [bin_centre(k) for k in range(TABLE_BINS)]])
 _REFIT, _FEWEST = 0.1, 4.0  # refit after a tenth more tokens, and at least this many
 _STEPS, _FIRST_STEPS = 2, 8  # of Newton's method: from the last fit, and from the prior line
-_LOSS_MEMORY = 100.0  # tokens that the running log-losses look back on
-_HELP = 0.02  # nats per token by which the companion's view must be better before it is used
 
 # The prior line of a draft: logit(acceptance) = intercept + slope * logit(p), by whether the rule relaxes and how tokens are
 # drawn. It lies a little under the diagonal: drafts are over-confident away from their training text. Measured with a good and
@@ -180,7 +178,7 @@ class Calibration(msgspec.Struct, dict=True):
 
     def update(self, position: int, k: int, accepted: bool) -> None:
         """Learn from one observed position whose draft probability fell into bin k."""
-        if self.seen[k] >= _MEMORY:
+        if self.seen[k] >= MEMORY:
             self.seen[k] *= 0.5
             self.hits[k] *= 0.5
         self.seen[k] += 1.0
@@ -192,7 +190,7 @@ class Calibration(msgspec.Struct, dict=True):
             self.table[k] = self._acceptance(k)
         counts = self.later if position else self.first
         counts[k] += 1.0
-        if counts[k] > _MEMORY:
+        if counts[k] > MEMORY:
             counts[:] = [c * 0.5 for c in counts]
 
     def _fit(self, steps: int = _STEPS) -> None:
@@ -245,7 +243,7 @@ _RECENT = (0.35, 0.75)  # first running success of buckets 1, 2
 _PLACES = (1, 2, 4)  # first position of buckets 1..3
 _SIZES = (len(_MATCHES) + 1, len(_RECENT) + 1, 2, len(_PLACES) + 1)
 _CELLS = _SIZES[0] * _SIZES[1] * _SIZES[2] * _SIZES[3]
-_LOOKUP_WEIGHT, _LOOKUP_MEMORY = 6.0, 128.0
+_LOOKUP_WEIGHT = 6.0  # observations that a prior counts for
 _CAUTION = 1.0  # subtracted from a prior's log-odds: a wasted check costs more than a missed one
 
 
@@ -282,7 +280,7 @@ class LookupEstimator(msgspec.Struct):
         good = (
             len(self.mean) == len(self.count) == _CELLS
             and all(0.0 <= m <= 1.0 for m in (*self.mean, self.recent))
-            and all(1.0 <= n <= _LOOKUP_MEMORY for n in self.count)
+            and all(1.0 <= n <= MEMORY for n in self.count)
         )
         if not good:
             raise OptionError("the lookup table contradicts itself")
@@ -304,31 +302,26 @@ class LookupEstimator(msgspec.Struct):
         start = self._start(match_length, choices)
         for position, hit in enumerate(hits):
             k = start + sum([position >= edge for edge in _PLACES])
-            self.count[k] = min(self.count[k] + 1.0, _LOOKUP_MEMORY)
+            self.count[k] = min(self.count[k] + 1.0, MEMORY)
             self.mean[k] += ((1.0 if hit else 0.0) - self.mean[k]) / self.count[k]
         if hits:
             self.recent += 0.2 * ((1.0 if hits[0] else 0.0) - self.recent)
 
 
-class Acceptance(msgspec.Struct, dict=True):
-    """All that is learned about acceptance, and how well it predicts.
+class Acceptance(msgspec.Struct):
+    """All that is learned about acceptance.
 
     Attributes:
         calibration: the table in use.
         companion: the model for drafts that a companion scored.
         lookup: the estimator for lookup drafts.
         coupled: the table for tokens drawn with the target's noise.
-        loss_without: running log-loss of the table on positions that the companion scored, in nats, in this process.
-        loss_with: the same of the companion's model.
     """
 
     calibration: Calibration = msgspec.field(default_factory=Calibration)
     companion: Logistic = msgspec.field(default_factory=Logistic)
     lookup: LookupEstimator = msgspec.field(default_factory=LookupEstimator)
     coupled: Calibration = msgspec.field(default_factory=Calibration)
-
-    def __post_init__(self) -> None:
-        self.loss_without = self.loss_with = 0.69
 
     def under(self, draw: Draw, *, relaxing: bool) -> Acceptance:
         """A copy whose `calibration` is for tokens drawn this way, under a rule that relaxes or not.
@@ -346,20 +339,3 @@ class Acceptance(msgspec.Struct, dict=True):
         self.calibration = msgspec.structs.replace(calibration, assumed=assumed)
         if lookup is not None:
             self.lookup = deepcopy(lookup)
-
-    @property
-    def companion_helps(self) -> bool:
-        """Whether estimates with the companion's features are better; a view that adds nothing only picks lucky drafts."""
-        return self.loss_with < self.loss_without - _HELP
-
-    def learn_companion(self, x: Features, without: float, with_: float, accepted: bool) -> None:
-        """Learn from one observed position that the companion scored, with the predictions made `without` and `with_` it."""
-        self.companion.learn(x, accepted - with_)
-        lost = nats_lost(without, accepted), nats_lost(with_, accepted)
-        self.loss_without += (lost[0] - self.loss_without) / _LOSS_MEMORY
-        self.loss_with += (lost[1] - self.loss_with) / _LOSS_MEMORY
-
-
-def nats_lost(chance: float, accepted: bool) -> float:
-    """Log-loss of a prediction."""
-    return -log(chance if accepted else 1.0 - chance)

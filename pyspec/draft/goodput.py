@@ -31,7 +31,6 @@ _USUAL = 64.0  # tokens of an answer, until one was seen
 _LIKELY = 32.0  # expected remaining tokens of an answer, plus as many as it has so far
 _REST = 8  # rounds that "no draft pays" is taken to hold: asking costs 1 % of a token of 7 ms
 _MARKUP = 0.6  # share of the drafts' gain that a ms of drafting has to earn on top of plain decoding's price
-_SHARE = 0.03  # share of a sequence's tokens that lookup's drafts may lose
 
 
 class _Tables(NamedTuple):
@@ -80,31 +79,6 @@ class Experience(msgspec.Struct):
         return Experience(calibration, self.lookup, {**other.switches, **switches}, usual)
 
 
-class RunningText:
-    """Where a sequence began and stands, and the tokens that lookup's drafts cost beyond those they brought."""
-
-    def __init__(self, depth: int) -> None:
-        self.began = depth
-        self.place = Place(0, 0, depth=depth)
-        self.lost = 0.0
-
-    @property
-    def emitted(self) -> int:
-        """Tokens generated so far."""
-        return self.place.depth - self.began
-
-    def bearable(self, usual: float) -> float:
-        """Tokens that lookup may still lose; tokens it has won may be lost too.
-
-        Matches look the same in every sequence. In one that does not suit lookup they fail one after the other, and what was
-        learned across sequences does not prevent that.
-
-        Args:
-            usual: tokens of a usual sequence.
-        """
-        return _SHARE * (self.emitted + min(float(self.place.left), usual)) - self.lost
-
-
 class GoodputPolicy(LengthPolicy):
     """Maximises a round's tokens beyond those that plain decoding would have made in the same time.
 
@@ -137,7 +111,7 @@ class GoodputPolicy(LengthPolicy):
         self._drafting: defaultdict[int, UseSwitch] = defaultdict(switch)  # by size of the batch
         self._scoring = UseSwitch()
         self._usual = _USUAL  # tokens per answer
-        self._texts: dict[int, RunningText] = {}
+        self._texts: dict[int, tuple[int, int]] = {}  # tokens when each sequence began, and now
         self._longest = LONGEST  # set from places
         # the curve at this round's depth and number of sequences
         self._n_seq = 1
@@ -177,18 +151,17 @@ class GoodputPolicy(LengthPolicy):
     def _follow(self, places: Sequence[Place]) -> None:
         """Record where each sequence stands and what its draft model can do."""
         for place in places:
-            if place.seq not in self._texts:
-                self._texts[place.seq] = RunningText(place.depth)
-            self._texts[place.seq].place = place
+            began, _ = self._texts.get(place.seq, (place.depth, 0))
+            self._texts[place.seq] = began, place.depth
             self._longest = min(LONGEST, place.longest or self._longest)
 
     def choose(self, drafts: Sequence[Draft]) -> list[int]:
         """Choose the lengths that together bring the most tokens beyond their cost."""
         read = [forecast(self.learned_of([draft.seq]), draft) for draft in drafts]
-        lengths = self._lengths([self._bearable(r) for r in read])
+        lengths = self._lengths([r.survival for r in read])
         lengths = [r.draft.n if r.draft.whole else n for r, n in zip(read, lengths, strict=True)]
         self._pending = {r.draft.seq: r for r in read if r.draft.n}
-        if any(r.full for r in read) and self.learned.companion_helps:
+        if any(r.full for r in read):
             other = self._lengths([survivals(r.without) for r in read])
             self._view = self._value(read, lengths) - self._value(read, other)
         return lengths
@@ -285,10 +258,15 @@ class GoodputPolicy(LengthPolicy):
 
     def _left(self, place: Place) -> float:
         """Tokens that a sequence is expected to have left; all that may still come, if those are few."""
-        emitted = self._texts[place.seq].emitted
+        emitted = self._emitted(place.seq)
         if emitted + place.left <= _USUAL:
             return float(place.left)
         return min(float(place.left), self._usual, _LIKELY + emitted)
+
+    def _emitted(self, seq: int) -> int:
+        """Tokens that a sequence got so far."""
+        began, depth = self._texts[seq]
+        return depth - began
 
     def _score(self, places: Sequence[Place]) -> bool:
         """Whether the companion scores this round's drafts."""
@@ -297,24 +275,6 @@ class GoodputPolicy(LengthPolicy):
         left = min(float(max([place.left for place in places])), self._usual)
         unread = max([place.companion_lag for place in places])
         return self._scoring.on(0, 0.0, self._catching_up(self.curve.companion, unread), left)
-
-    def _bearable(self, read: Forecast) -> list[float]:
-        """Survivals of a draft; a lookup draft is cut where its risk exceeds what the sequence may lose.
-
-        If g tokens cost c, the risk is E[max(0, c - accepted)] = c - sum of the first c survivals.
-        """
-        text = self._texts.get(read.draft.seq)
-        if read.draft.source != LOOKUP or not self._auto or text is None:
-            return read.survival
-        bearable = text.bearable(self._usual)
-        rows, n = self._rows, self._n_seq
-        most = len(read.survival)
-        while most:
-            cost = self._price * (rows[n + most] - rows[n])
-            if cost - sum(read.survival[: int(cost)]) <= bearable:
-                break
-            most -= 1
-        return read.survival[:most]
 
     def _lengths(self, chains: list[list[float]]) -> list[int]:
         price = self._table.markup * self._price
@@ -334,14 +294,10 @@ class GoodputPolicy(LengthPolicy):
         switch = self._earn(n, 1.0 + sum([seq.n_accepted for seq in outcome.seqs]) / n)
         row, drafting = self._row_cost(outcome), self._draft_cost(outcome)
         for seq in outcome.seqs:
-            read, text = self._pending.get(seq.seq), self._texts.get(seq.seq)
-            if read is None or text is None:
-                continue
-            cost = row * seq.n_verified
-            if read.draft.source == LOOKUP:
-                text.lost += cost - seq.n_accepted
-            else:
-                switch.used(read.brought(seq) - cost - drafting, 1.0 + seq.n_accepted)
+            read = self._pending.get(seq.seq)
+            if read is not None and read.draft.source != LOOKUP:
+                gain = read.brought(seq) - row * seq.n_verified - drafting
+                switch.used(gain, 1.0 + seq.n_accepted)
         scored = outcome.companion_rows - outcome.companion_read
         if scored > 0:
             self._scoring.used(self._view - self._price * self.curve.companion.time(scored))
@@ -376,7 +332,8 @@ class GoodputPolicy(LengthPolicy):
         """Learn from the length of the sequence that ends under this number, and end its trial."""
         self._rest = 0
         if seq in self._texts:
-            self._usual += 0.2 * (self._texts.pop(seq).emitted + 1 - self._usual)
+            self._usual += 0.2 * (self._emitted(seq) + 1 - self._usual)
+            del self._texts[seq]
         for switch in self._drafting.values():
             switch.begin(seq)
 

@@ -33,7 +33,6 @@ SURE = 3  # observations after which a count tells the machine's speed
 _REBUILD = 16  # observations between two rebuilds of a table whose counts are known
 _STALL = 2.5  # times the expected time: the machine did something else
 _SLOW = 3  # stalls in a row after which the machine is taken to be slow
-_FIRM = 8  # observations that a measured curve counts for
 _DRIFT = 0.1  # relative change of the target's speed that is taken for the machine's
 _DEPTH_STEP = 256  # positions of context that share a table
 _KEPT_ERROR = 0.03  # of times that were measured or kept, until this process has timed the same
@@ -73,7 +72,7 @@ class RowTimes:
         self._depths = sorted(bases)
         self._bases = [list(bases[d]) for d in self._depths]
         self.measured = measured
-        self.hope, self._firm = (1.0, _FIRM) if measured else (_HOPE, 0)
+        self.hope = 1.0 if measured else _HOPE
         self.scale = 1.0
         self.pace = 1.0
         """The target's `scale` when this model was last timed."""
@@ -134,7 +133,7 @@ class RowTimes:
         if self._set_aside(seen):
             return
         self._slow = 0
-        count = self._count[key] = self._count.get(key, self._firm) + 1
+        count = self._count[key] = self._count.get(key, 0) + 1
         if count > 1:
             off, weight = abs(ms / (self.scale * seen.expected) - 1.0), max(0.1, 1.0 / (count - 1))
             before = self._off.get(key, off)
@@ -193,7 +192,6 @@ class RowTimes:
         self._doubted.clear()
         self._off.clear()
         self._begun = {}
-        self._firm = 0
 
     def seen(self) -> dict[int, float]:
         """Times by rows, without context, of the counts up to _OWN that were observed often enough."""
@@ -214,7 +212,7 @@ class RowTimes:
     def error(self, rows: int) -> float:
         """The standard error of the time of this many rows, as a share of it; infinite where too little is known."""
         key = _key(rows)
-        here = self.count(rows) - self._begun.get(key, self._firm if key in self._count else 0)
+        here = self.count(rows) - self._begun.get(key, 0)
         if here < SURE:
             return _KEPT_ERROR if self.measured or key in self._begun else inf
         return _DEVIATION * self._off[key] / sqrt(min(here - 1, _AT_ONCE))

@@ -150,7 +150,7 @@ def _threshold(margin: Sequence[float]) -> float:
 
 
 class Forecast(NamedTuple):
-    """One draft's chances by position, with and without the companion's view, and survival by the better of both.
+    """One draft's chances by position, with and without the companion's view, and survival by all that is known.
 
     bins: table bins of a model's tokens. full: the companion's features, None where it did not run.
     """
@@ -178,8 +178,7 @@ def forecast(learned: Acceptance, draft: Draft) -> Forecast:
     if not full:
         return Forecast(draft, bins, None, without, [], survivals(without))
     with_ = [learned.companion.predict(x) for x in full]
-    best = with_ if learned.companion_helps else without
-    return Forecast(draft, bins, full, without, with_, survivals(best))
+    return Forecast(draft, bins, full, without, with_, survivals(with_))
 
 
 def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
@@ -188,7 +187,7 @@ def learn(learned: Acceptance, expected: Forecast, seq: SeqOutcome) -> None:
     if draft.source == LOOKUP:
         learned.lookup.update(draft.match_length, hits, draft.choices)
         return
-    for i, (k, chance, hit) in enumerate(zip(expected.bins, expected.without, hits, strict=False)):
+    for i, (k, hit) in enumerate(zip(expected.bins, hits, strict=False)):
         learned.calibration.update(i, k, hit)
         if expected.full is not None:
-            learned.learn_companion(expected.full[i], chance, expected.with_[i], hit)
+            learned.companion.learn(expected.full[i], hit - expected.with_[i])

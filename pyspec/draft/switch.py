@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import astuple
 
+from pyspec.draft.types import MEMORY
 from pyspec.errors import OptionError
 
-_MEMORY = 256.0  # rounds that the mean gain looks back on
 _PRIOR_WEIGHT = 3.0  # observed rounds that a prior expectation counts for
 _TRIAL = 6  # rounds of a trial
 _RATE = 0.008  # share of the tokens since the last trial that the next one may lose
@@ -100,7 +100,7 @@ class UseSwitch:
 
     def used(self, gain: float, tokens: float = 1.0) -> None:
         """Learn a sequence's gain and tokens in a round with the model."""
-        self._count = min(self._count + 1.0, _MEMORY)
+        self._count = min(self._count + 1.0, MEMORY)
         self._mean += (gain - self._mean) / self._count
         self._tokens += (tokens - self._tokens) / self._count
 

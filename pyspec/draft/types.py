@@ -20,6 +20,9 @@ LOOKUP = "lookup"
 LONGEST = 16
 """Most tokens that a model drafts in a round, unless a fixed length asks for more."""
 
+MEMORY = 256.0
+"""Observations that a learned mean looks back on: in thousands of rounds, sixty others are chance."""
+
 TABLE_BINS = 32
 """Bins of the acceptance table that C multiplies up: equal in logit(p), which is clamped to [-8, 8]."""
 

@@ -233,45 +233,6 @@ def test_what_is_left_of_an_answer_without_a_limit_is_guessed(
     assert (drafted[0], drafted[-1]) == (at_once, later)
 
 
-def look_up(policy: GoodputPolicy, rounds: int, right: int, left: int = 200) -> list[int]:
-    """Rounds of one text whose matches look perfect; at most `right` tokens of each draft are accepted. The lengths chosen."""
-    verified, depth = [], 50
-    for _ in range(rounds):
-        policy.plan([Place(0, 16, 0, left, depth)])
-        (g,) = policy.choose([Draft(0, 16, source=LOOKUP, match_length=30)])
-        policy.observe(
-            Outcome([SeqOutcome(0, g, min(g, right))], policy.curve.target.time(g + 1), g + 1)
-        )
-        verified.append(g)
-        depth, left = depth + 1 + min(g, right), left - 1 - min(g, right)
-    return verified
-
-
-def test_vain_lookups_soon_end() -> None:
-    """However good the matches look: what is lost by the curve is 3 % of 200 tokens and one draft that looked safe."""
-    policy = fresh("Q8_0", 0.1)
-    rows = policy.curve.target.table()
-    costs_of = [rows[g + 1] / rows[1] - 1.0 for g in look_up(policy, 150, right=0)]
-    assert 0.0 < sum(costs_of) <= 0.03 * 200 + max(costs_of)
-
-
-def test_what_lookups_have_won_they_may_lose() -> None:
-    """Two texts side by side, whose matches look the same: they were right in one and wrong in the other."""
-    policy = fresh("BF16", 0.1)
-
-    def choose(match: int, depth: int) -> list[int]:
-        policy.plan([Place(seq, 16, 0, 60, depth) for seq in (0, 1)])
-        return policy.choose([Draft(seq, 16, source=LOOKUP, match_length=match) for seq in (0, 1)])
-
-    for depth in (50, 60, 70):
-        g = choose(30, depth)
-        rows = 2 + sum(g)
-        seqs = [SeqOutcome(0, g[0], g[0]), SeqOutcome(1, g[1], 0)]
-        policy.observe(Outcome(seqs, policy.curve.target.time(rows), rows))
-    first, second = choose(6, 80)
-    assert first > second
-
-
 def test_a_first_text_that_does_not_suit_ends_no_drafting_in_those_to_come() -> None:
     """Recorded answers of a good draft, where the first one wins nothing: others gain what there is, less looks at them."""
     answers = load_rounds(ROUNDS / "good.gz")

@@ -137,19 +137,6 @@ def test_half_of_a_surprise_is_believed_of_a_long_reading() -> None:
         assert curve.time(100) == pytest.approx(10.0**0.5 * 100.0 * one, rel=0.01)
 
 
-def test_a_measured_curve_gives_way_slowly() -> None:
-    """One time that is a fifth longer moves it by some percent; forty of them are believed."""
-    curve = times(measured=True)
-    before = curve.time(4)
-    curve.observe(1, 10.0)
-    curve.observe(4, 1.2 * before)
-    assert curve.time(4) < 1.03 * before
-    for _ in range(40):
-        curve.observe(1, 10.0)
-        curve.observe(4, 1.2 * before)
-    assert curve.time(4) > 1.17 * before
-
-
 def test_times_of_an_earlier_process_are_not_timed_here() -> None:
     """They are known, and were not seen."""
     curve = times()
