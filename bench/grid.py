@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from common import arguments, command_line
 from measure.oracle import oracle_speed, reading_ms, reread_ms
-from measure.parts import PARTS, without
+from measure.parts import PARTS, RECORDED, without
 from measure.questions import grouped
 from measure.records import commit
 from measure.report import code_of, table
@@ -357,7 +357,7 @@ def parts(cells: Sequence[Cell], play: Callable[[Sequence[Cell]], Results]) -> s
     """A line for each part of the policy that is left out, with a column for each kind of text; nothing left out comes first."""
     kinds = list(dict.fromkeys(cell.kind for cell in cells))
     whole, rows = _lowest(play(cells)), []
-    for part in PARTS:
+    for part in (part for part in PARTS if part not in RECORDED):
         found = _lowest(play([cell._replace(without=(part,)) for cell in cells]))
         rows.append([part, *(changed(found[kind], whole[kind]) for kind in ("", *kinds))])
     there = ["(all there)", *("{:.3f}, {:.3f}".format(*whole[kind]) for kind in ("", *kinds))]
@@ -386,7 +386,7 @@ def main(words: Sequence[str] | None = None) -> None:
     how = {"curve": (), "acceptance": (), "cost": (), "without": (), "kind": ORACLE}
     joined = {name: ",".join(map(str, values)) for name, values in how.items()}
     options = arguments(
-        __doc__, words, seeds=3, jobs=1, parts=False, held_out=False, out=None, **joined
+        __doc__, words, seeds=3, jobs=1, every=1, parts=False, held_out=False, out=None, **joined
     )
     curves, acceptances, draft_costs, first = UNSEEN if options.held_out else SEEN
     left_out, kinds = tuple(filter(None, options.without.split(","))), options.kind.split(",")
@@ -398,7 +398,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for seed in range(first, first + options.seeds)
         for curve in _named(options.curve, curves)
         for cost, known in product(_named(options.cost, draft_costs), (False, True))
-    ]
+    ][:: options.every]
     with ProcessPoolExecutor(options.jobs) as pool:
 
         def play(those: Sequence[Cell]) -> Results:

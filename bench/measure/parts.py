@@ -109,6 +109,9 @@ PARTS: Mapping[str, Sequence[Patch]] = {
 }  # fmt: skip
 """What takes the place of each."""
 
+RECORDED = ["prior lines", "lookup or model", "recent", "places", "choices", "matches", "caution"]
+"""Parts of which only recorded rounds can tell: synthetic texts repeat nothing and are drawn in one way."""
+
 
 @contextmanager
 def without(names: Sequence[str]) -> Iterator[None]:

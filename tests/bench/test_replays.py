@@ -34,7 +34,7 @@ def test_the_parts_of_the_policy_are_left_out_one_after_the_other(script, tmp_pa
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == [
         "| (all there)",
-        *(f"| {part}" for part in grid.PARTS),
+        *(f"| {part}" for part in grid.PARTS if part not in grid.RECORDED),
     ]
     assert rows[1] in (folder / "parts-seen.md").read_text()
     assert {row.count("|") for row in rows} == {5}
