@@ -100,8 +100,6 @@ PARTS: Mapping[str, Sequence[Patch]] = {
     "prior lines": [(acceptance, "_LINES", dict.fromkeys(acceptance._LINES, (0.0, 1.0)))],  # lines by way of drawing
     "left out": [(SeqOutcome, "hits", _verified)],  # the token behind the verified ones teaches
     # lookup
-    "lookup or model": [(GoodputPolicy, "_lookup_min", lambda *_: 1)],  # the better of two drafts
-    "recent": [(acceptance, "_RECENT", (2.0, 2.0))],  # lookup by recent success
     "places": [(acceptance, "_PLACES", (99, 99, 99)), (LookupEstimator, "predict", _first_place)],  # lookup by position
     "choices": [(LookupEstimator, "_start", lambda self, match, _: _start(self, match, 1))],  # lookup by several continuations
     "matches": [(LookupEstimator, "_start", lambda self, _, choices: _start(self, 4, choices))],  # lookup by length of match
@@ -109,7 +107,7 @@ PARTS: Mapping[str, Sequence[Patch]] = {
 }  # fmt: skip
 """What takes the place of each."""
 
-RECORDED = ["prior lines", "lookup or model", "recent", "places", "choices", "matches", "caution"]
+RECORDED = ["prior lines", "places", "choices", "matches", "caution"]
 """Parts of which only recorded rounds can tell: synthetic texts repeat nothing and are drawn in one way."""
 
 

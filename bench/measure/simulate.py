@@ -213,7 +213,7 @@ class Position:
         """Draft: by lookup if its match is long enough, else by the model as far as the floors allow."""
         self.chain, kept, self.kept = self.text.lookup(self.t), self.kept, 0
         n = min(self.chain.n, self.room)
-        if self.chain.match_length < plan.lookup_min:
+        if not self.chain.match_length:
             self.chain, most = self.text.model(self.t), max(0, min(longest, self.room))
             # a companion scores whole drafts, so none is kept where it runs
             self.kept = 0 if plan.use_companion or not most else kept

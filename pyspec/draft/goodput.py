@@ -40,14 +40,12 @@ class _Tables(NamedTuple):
     markup: how many times plain decoding's price a ms of drafting has to earn.
     floors: survivals at which drafting stops.
     gain: tokens per round and sequence that drafting is expected to bring.
-    lookup_min: the shortest lookup match whose draft is preferred to the model's.
     """
 
     step: float
     markup: float
     floors: list[float]
     gain: float
-    lookup_min: int
 
 
 class Experience(msgspec.Struct):
@@ -117,7 +115,7 @@ class GoodputPolicy(LengthPolicy):
         self._n_seq = 1
         self._rows = self.curve.target.table()
         self._price = 1.0 / self._rows[1]
-        self._table = _Tables(0.0, 1.0, [1.1], 0.0, 1)
+        self._table = _Tables(0.0, 1.0, [1.1], 0.0)
         self._tables: dict[tuple[int, int], _Tables] = {}
         self._round = self._stale_at = 0
         self._rest = 0  # rounds left in which drafting is not considered
@@ -144,9 +142,7 @@ class GoodputPolicy(LengthPolicy):
             self._rest = _REST
             return Plan(lengths)
         learned, table = self.learned_of([place.seq for place in drafting]), self._table
-        return Plan(
-            lengths, learned.calibration.table, table.floors, self._score(places), table.lookup_min
-        )
+        return Plan(lengths, learned.calibration.table, table.floors, self._score(places))
 
     def _follow(self, places: Sequence[Place]) -> None:
         """Record where each sequence stands and what its draft model can do."""
@@ -222,7 +218,7 @@ class GoodputPolicy(LengthPolicy):
         markup = self._markup(gain)
         if markup > 1.0:
             floors, _ = drafting(markup * price)
-        return _Tables(step, markup, floors, gain, self._lookup_min(verify, price, gain))
+        return _Tables(step, markup, floors, gain)
 
     def _markup(self, gain: float) -> float:
         """How many times plain decoding's price a ms of drafting has to earn, where drafts gain this many tokens per round.
@@ -232,15 +228,6 @@ class GoodputPolicy(LengthPolicy):
         """
         won = self._drafting[self._n_seq.bit_length()].share(gain)
         return 1.0 / (1.0 - _MARKUP * won)
-
-    def _lookup_min(self, verify: list[float], price: float, gain: float) -> int:
-        """The shortest match whose lookup draft is worth more than a model's draft."""
-        for match in range(1, 9):
-            chain = survivals(self.learned.lookup.predict(match, LONGEST))
-            g = best_length(chain, verify, price)
-            if sum(chain[:g]) - price * (verify[g] - verify[0]) > max(0.0, gain):
-                return match
-        return 9
 
     def _pays(self, place: Place) -> bool:
         """Whether running the draft model pays: its gain over the tokens left, against the cost of catching up."""

@@ -86,14 +86,12 @@ class Plan(msgspec.Struct, frozen=True):
         table: acceptance by bin. While drafting, survival is the product of `table[bin(p)]` over the drafted tokens. None
             switches the survival test off.
         floors: after token i (0-based) drafting goes on only if survival >= `floors[i]`; the last floor holds for the rest.
-        lookup_min: a lookup draft with a shorter match yields to the draft model.
     """
 
     lengths: Sequence[int]
     table: Sequence[float] | None = None
     floors: Sequence[float] = (0.0,)
     use_companion: bool = False
-    lookup_min: int = 1
 
 
 class Draft(msgspec.Struct):

@@ -269,7 +269,7 @@ class Loop:
             return Draft(run.seq, 0)
         proposal = self._propose(self.drafter, run, min(limit, LOOKUP_MAX))
         n = len(proposal.tokens)
-        if n == 0 or 0 < proposal.match_length < plan.lookup_min:
+        if n == 0:
             return Draft(run.seq, 0)
         self.engine.put_draft(run.seq, proposal.tokens)
         return Draft(

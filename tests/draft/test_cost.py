@@ -88,27 +88,6 @@ def test_outliers_do_not_move_the_curve() -> None:
     assert times.table()[3] == pytest.approx(3.0)
 
 
-def test_a_machine_that_stays_slow_is_believed() -> None:
-    """Three times are a stall, more are how fast it is now."""
-    times = RowTimes({0: expand({1: 1.0})})
-    for ms in (1.0, 1.0, 5.0, 5.0, 5.0):
-        times.observe(1, ms)
-    assert times.table()[1] == pytest.approx(1.0)
-    for _ in range(9):
-        times.observe(1, 5.0)
-    assert times.table()[1] == pytest.approx(5.0, rel=0.05)
-
-
-def test_more_is_hoped_of_counts_not_tried_after_a_while() -> None:
-    """A step of the kernels beyond all counts that were seen is worth a look once a few looks cost little."""
-    times = RowTimes({0: expand({1: 10.0, 16: 40.0})})
-    times.observe(1, 10.0)
-    at_first = times.table()[8]
-    for _ in range(100):
-        times.observe(1, 10.0)
-    assert times.table()[8] < 0.95 * at_first
-
-
 def test_counts_not_tried_are_hoped_to_be_cheaper_than_assumed() -> None:
     """Until they were tried: a prior that is too expensive must not keep them from it."""
     times = RowTimes({0: expand({1: 1.0, 8: 4.0})})
@@ -131,15 +110,6 @@ def test_a_count_between_expensive_ones_is_tried_once() -> None:
     assert times.table()[4] < 0.85 * 2.5
     times.observe(4, 2.5)
     assert times.table()[4] == pytest.approx(2.5, rel=0.02)
-
-
-def test_cheap_rows_tell_of_their_neighbours() -> None:
-    """Where four rows cost a tenth of what was assumed, five will not cost what was assumed."""
-    times = RowTimes({0: expand({1: 1.0, 8: 8.0})})
-    for _ in range(20):
-        times.observe(1, 1.0)
-        times.observe(4, 1.3)
-    assert times.table()[5] < 1.6
 
 
 def test_many_sequences_have_rows_beyond_the_curve() -> None:
@@ -268,13 +238,6 @@ def test_hostile_times_leave_a_usable_curve(seen: list[tuple[int, float]]) -> No
     assert all(0.0 < t < 1e15 for t in times.table()[1:])
 
 
-def test_depth_interpolates_between_measured_depths() -> None:
-    """Half-way between two depths a row costs the mean of both."""
-    times = RowTimes({0: expand({1: 1.0}), 1024: expand({1: 3.0})}, measured=True)
-    assert times.table(512)[1] == pytest.approx(2.0)
-    assert times.table(0)[1] == pytest.approx(1.0)
-
-
 def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
     """Each of n rows pays for the positions of context that it attends to."""
     target = CostCurve.prior("BF16", 10.0, deeper={1: 0.01, 8: 0.08}).target
@@ -284,21 +247,6 @@ def test_a_prior_with_depth_adds_the_same_time_for_each_row() -> None:
     assert [b - a for a, b in zip(shallow, deep, strict=True)] == pytest.approx(
         [10.24 * n for n in range(N_MAX + 1)]
     )
-
-
-def test_a_long_text_is_priced_without_a_table_of_its_length() -> None:
-    """A row more each round, far beyond the table: the same times as from a table that reaches there, which stays as it is."""
-    curve, other = (
-        RowTimes({0: expand({1: 10, 2: 14, 16: 40})}),
-        RowTimes({0: expand({1: 10, 2: 14, 16: 40})}),
-    )
-    for times in (curve, other):
-        for rows, ms in ((1, 11.0), (2, 15.0), (5, 30.0)) * 6:
-            times.observe(rows, ms)
-    held = curve.table()
-    for rows in (3, 64, 65, 700, 3000):
-        assert curve.time(rows) == pytest.approx(other.table(0, 3000)[rows], rel=0.02)
-    assert curve.table() is held
 
 
 def test_a_wrong_prior_is_not_taken_for_the_machine() -> None:

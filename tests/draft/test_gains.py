@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import geometric_mean
 
 import pytest
 from helpers.known_costs import LINE, SIDE, measured
-from measure.simulate import Costs, Player, Times, load_rounds
-from msgspec import structs
 
-from pyspec.draft.acceptance import Acceptance
-from pyspec.draft.costs import SHAPES, CostCurve
+from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import expand
 from pyspec.draft.switch import UseSwitch
@@ -197,19 +192,6 @@ def test_a_companion_saves_up_for_trials_too() -> None:
     assert policy._scoring._credit > 0.0
 
 
-def test_a_text_that_grows_takes_new_tables_now_and_then() -> None:
-    """Each two hundred tokens at most, where what a row costs depends on them."""
-    deep = [1.5 * t for t in LINE]
-    policy = GoodputPolicy(CostCurve.from_tables({0: LINE, 4096: deep}, SIDE, SIDE), auto=False)
-    made = 0
-    before: object = None
-    for depth in range(2000):
-        rows = policy.curve.target.table(depth)
-        made, before = made + (rows is not before), rows
-        assert rows[1] == pytest.approx(10.0 * (1.0 + 0.5 * depth / 4096), rel=0.05)
-    assert made <= 10
-
-
 def test_rows_cost_what_they_do_where_the_longest_text_is() -> None:
     """Texts of a batch share a decode, and the one with most context has the say."""
     deep = [2.0 * t for t in LINE]
@@ -226,27 +208,3 @@ def test_a_round_may_have_more_texts_than_were_planned_for() -> None:
     seen = [SeqOutcome(0, g, 0), *(SeqOutcome(seq, 0, 0) for seq in range(1, 71))]
     policy.observe(Outcome(seen, 90.0, 71 + g, 0.5 * g, g))
     assert sum(policy.stats()["rounds_by_length"].values()) == 71
-
-
-class Unpriced(UseSwitch):
-    """Charges nothing for what the model gains."""
-
-    def share(self, expected: float) -> float:
-        return 0.0
-
-
-def test_a_ms_is_priced_by_what_drafts_win() -> None:
-    """On recorded answers of a good draft that gains a percent over plain decoding's price, from curve to curve."""
-    answers = load_rounds(Path(__file__).parents[2] / "bench" / "rounds" / "good.gz")
-    texts = [structs.replace(answer, lookups={}) for answer in answers]
-    half, ratios = len(texts) // 2, []
-    for points in (SHAPES["Q4_K_M"], SHAPES["BF16"], {1: 1.0, 16: 1.15, 64: 1.6}):
-        side = Times({1: 1.0, 2: 1.4, 4: 1.9, 8: 2.8, 16: 4.6, 64: 15.0}, 1.0)
-        truth, speeds = Costs(Times(points, 10.0), side, side), []
-        for switch in (UseSwitch, Unpriced):
-            greedy = Acceptance().under("greedy", relaxing=False)
-            policy = GoodputPolicy(truth.curve(), greedy, switch=switch)
-            Player(policy, truth).play(texts[:half])
-            speeds.append(Player(policy, truth, 1).play(texts[half:]).speed)
-        ratios.append(speeds[0] / speeds[1])
-    assert geometric_mean(ratios) > 1.007

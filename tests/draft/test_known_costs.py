@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-from helpers.known_costs import LINE, measured
-
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.goodput import GoodputPolicy
 from pyspec.draft.row_times import expand
@@ -43,48 +40,6 @@ def test_a_draft_that_pays_in_no_text_is_not_looked_at() -> None:
         policy = GoodputPolicy(CostCurve.from_tables({0: table}, [0.05 * t for t in table], table))
         drafted[name] = policy.plan([Place(0, 16, 0, 200, 50)]).lengths[0]
     assert drafted == {"expensive": 0, "cheap": 16}
-
-
-@pytest.mark.parametrize(
-    ("aside", "first", "drafted"), [(0.1, 0.1, True), (30.0, 30.0, False), (0.1, 30.0, True)]
-)
-def test_what_a_draft_takes_beside_decodes_counts(
-    aside: float, first: float, drafted: bool
-) -> None:
-    """A good draft by its decodes alone pays no more where Python needs three tokens' time for a round: four texts tell.
-
-    The first round with drafts tells nothing: its code and memory are in no cache.
-    """
-    policy = measured()
-    for k in range(160):
-        if k % 40 == 0:
-            policy.begin_sequence(0)
-        plan = policy.plan([Place(0, 3, 0, 200, 50)])
-        n = min(plan.lengths[0], 3)
-        if n:
-            policy.choose([Draft(0, n, [0.8] * n)])
-            seen, took = SeqOutcome(0, n, n - 1), LINE[n + 1] + 0.5 * n + (aside if k else first)
-            policy.observe(Outcome([seen], LINE[n + 1], n + 1, 0.5 * n, n, t_round=took))
-        else:
-            policy.watch(1, 10.0, 10.0 + 0.05, 50)
-    policy.begin_sequence(0)
-    assert any(policy.plan([Place(0, 3, 40, 200, 50)]).lengths) == drafted
-
-
-def test_one_slow_round_in_the_first_text_ends_no_draft() -> None:
-    """What Python took in the first round is no price of the second one."""
-    policy = measured()
-    drafted = 0
-    for k in range(12):
-        n = min(policy.plan([Place(0, 3, 0, 60, 50)]).lengths[0], 3)
-        drafted += n > 0
-        if not n:
-            policy.watch(1, 10.0, 10.0, 50)
-            continue
-        policy.choose([Draft(0, n, [0.8] * n)])
-        took = LINE[n + 1] + 0.5 * n + (0.1 if k else 20.0)
-        policy.observe(Outcome([SeqOutcome(0, n, 1)], LINE[n + 1], n + 1, 0.5 * n, n, t_round=took))
-    assert drafted == 12
 
 
 def test_drafting_costs_more_where_rounds_with_drafts_win() -> None:

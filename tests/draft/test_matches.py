@@ -23,17 +23,14 @@ def test_a_match_with_several_continuations_is_trusted_less() -> None:
     assert all(a < b for a, b in zip(lookup.predict(5, 4, choices=2), before, strict=True))
     for _ in range(20):
         lookup.update(5, [False], choices=2)
-    lookup.recent = 0.5
     assert lookup.predict(5, 4) == before
 
 
 def test_matches_long_ago_are_forgotten() -> None:
-    """A thousand that were right, and two hundred of now that were not."""
+    """A thousand that were right, and four hundred of now that were not."""
     lookup = LookupEstimator()
-    for hit in [True] * 1000 + [False] * 200:
-        lookup.recent = 0.5
+    for hit in [True] * 1000 + [False] * 400:
         lookup.update(8, [hit])
-    lookup.recent = 0.5
     assert lookup.predict(8, 1)[0] < 0.35
 
 
@@ -41,9 +38,7 @@ def test_a_few_matches_change_little() -> None:
     """Three refusals of matches that looked good leave them worth a look; thirty do not."""
     lookup, chances = LookupEstimator(), []
     for _ in range(30):
-        lookup.recent = 0.5
         lookup.update(14, [False])
-        lookup.recent = 0.5
         chances.append(lookup.predict(14, 1)[0])
     assert chances[2] > 0.4
     assert chances[29] < 0.2

@@ -123,5 +123,5 @@ def test_a_text_that_moves_goes_on_under_its_new_number() -> None:
     policy.plan([Place(3, 4, depth=10)])
     policy.plan([Place(3, 4, depth=25)])
     made.move_sequence(3, 0)
-    assert policy._texts[0].emitted == 15
+    assert policy._emitted(0) == 15
     assert made.shared({0: None}) == {policy: [0]}

@@ -46,16 +46,6 @@ def test_up_to_the_rows_of_one_draft_each_count_is_tried_by_itself() -> None:
     assert curve.table()[15] < 0.95 * assumed[15]
 
 
-def test_many_rows_speak_for_their_neighbours() -> None:
-    """Counts of several sequences are too many to be tried one by one: where 25 rows were seen, 26 cost a little more."""
-    curve = times()
-    assumed = times(measured=True).table()
-    for _ in range(6):
-        curve.observe(1, 10.0)
-        curve.observe(25, assumed[25])
-    assert curve.table()[26] == pytest.approx(assumed[26], rel=0.02)
-
-
 def test_a_table_is_made_anew_in_few_rounds_and_never_long_ago() -> None:
     """It takes time to make, and a machine that became slower is to be known: one decode in ten at most, in twenty at least."""
     curve, made = times(), [0]
@@ -89,18 +79,6 @@ def test_a_depth_costs_what_its_neighbours_do_in_proportion() -> None:
     curve = RowTimes({d: expand({1: t}) for d, t in ((1024, 10.0), (3072, 12.0), (4096, 16.0))})
     one = [curve.table(depth)[1] for depth in (0, 1024, 2048, 3072, 3584, 4096, 5120)]
     assert one == pytest.approx([10.0, 10.0, 11.0, 12.0, 14.0, 16.0, 20.0])
-
-
-def test_a_time_that_is_a_little_off_moves_the_speed_a_little() -> None:
-    """One row says how fast the machine is, several rows that are known say less of it."""
-    curve = times()
-    for _ in range(6):
-        curve.observe(1, 10.0)
-        curve.observe(4, 16.0)
-    curve.observe(4, 1.2 * 16.0)
-    assert 10.0 < curve.scale * 10.0 < 10.15
-    curve.observe(1, 8.0)
-    assert 9.5 < curve.scale * 10.0 < 9.9
 
 
 def test_a_draft_follows_no_noise_of_the_target() -> None:

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from pyspec.draft.costs import SHAPES
 from pyspec.draft.row_times import expand
 from pyspec.draft.stopping import (
-    GRID,
-    _expectations,
     allocate,
     best_length,
     draft_floors,
@@ -64,22 +62,6 @@ def test_allocation_equals_brute_force(
 
     best = max(value(g) for g in product(*(range(len(c) + 1) for c in chains)))
     assert value(tuple(allocate(chains, rows, at))) == pytest.approx(best, rel=1e-9, abs=1e-9)
-
-
-def test_linear_curve_and_low_acceptance_choose_zero() -> None:
-    """Where every row costs the same and acceptance is low, nothing is verified."""
-    assert best_length(survivals([0.4] * 8), [float(n) for n in range(1, 10)], 1.0) == 0
-
-
-def test_flat_curve_takes_everything() -> None:
-    """Where further rows are free, every drafted token is verified."""
-    assert best_length(survivals([0.5] * 8), [3.0] * 9, 0.5) == 8
-
-
-def test_a_step_down_is_found_behind_an_expensive_stretch() -> None:
-    """The scan does not stop at the first fall: eight rows are cheaper than five here."""
-    verify = [1.0, 2.0, 2.5, 3.0, 4.5, 4.4, 4.3, 2.2]
-    assert best_length(survivals([0.95] * 7), verify, 1.0) == 7
 
 
 def kept(chain: list[float], cost: list[float], *, whole: bool) -> float:
@@ -180,16 +162,6 @@ def test_more_expensive_time_lengthens_nothing(
     assert expensive <= cheap
 
 
-@given(st.lists(chance, min_size=1, max_size=12), rising, price, st.integers(1, 12))
-def test_a_more_expensive_row_is_verified_no_sooner(
-    acceptance: list[float], verify: list[float], at: float, row: int
-) -> None:
-    chain = survivals(acceptance)
-    before = best_length(chain, verify, at)
-    after = best_length(chain, [t + (n == row) for n, t in enumerate(verify)], at)
-    assert before in (after, row)
-
-
 def expected(step: float, at: float, likely: float) -> tuple[list[float], float]:
     """Floors and gain, where every second token is accepted with a chance `likely`, and the others with 0.3."""
     nexts = np.array([0.5, 0.5]), np.array([0.5, 0.5])
@@ -206,18 +178,3 @@ def test_drafting_gains_less_where_it_costs_more_or_is_refused_more(
     assert all(slow >= fast - 1e-9 for fast, slow in zip(floors, later, strict=True))
     assert expected(step, at + change, likely)[1] <= gain + 1e-9
     assert expected(step, at, likely + change)[1] >= gain - 1e-9
-
-
-@given(st.floats(0.0, 0.3), st.floats(0.3, 2.0), st.floats(0.35, 0.99))
-def test_drafting_loses_one_step_at_most(step: float, at: float, likely: float) -> None:
-    assert expected(step, at, likely)[1] >= -at * step - 0.01
-
-
-@pytest.mark.parametrize("likely", [0.5, 0.8, 0.97])
-def test_a_survival_between_two_of_the_grid_is_taken_for_both(likely: float) -> None:
-    """What is left after a token is the survival times its chance, within the grid's steps."""
-    one = np.array([1.0])
-    for leaves, brings in _expectations(np.array([likely]), (one, one)):
-        assert brings == pytest.approx(likely * GRID)
-        inside = GRID * likely > GRID[-1]
-        assert (leaves @ GRID)[inside] == pytest.approx((likely * GRID)[inside], rel=0.01)

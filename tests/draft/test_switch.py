@@ -40,11 +40,6 @@ def test_trials_go_on_and_find_a_change() -> None:
     assert play(switch, 0.8, 100)[0] == 100
 
 
-def test_a_good_expectation_is_followed_at_once() -> None:
-    """What the model of the use expects decides before anything was observed."""
-    assert UseSwitch().on(0, 0.5, 0.0, 200.0)
-
-
 def test_a_cost_is_weighed_against_what_is_left() -> None:
     """Reading a long prompt pays for a long answer and not for a short one, however well drafts do."""
     switch = UseSwitch()
@@ -85,16 +80,6 @@ def test_every_answer_is_a_number(rounds: list[tuple[float, float]]) -> None:
         if switch.on(0, 0.0, cost, 100.0):
             switch.used(gain)
     assert -3.0 <= switch.gain(0.0) <= 3.0
-
-
-def test_an_expectation_outlives_two_bad_rounds_and_no_six() -> None:
-    switch = UseSwitch()
-    for _ in range(2):
-        switch.used(-1.0)
-    assert switch.gain(1.0) > 0.0
-    for _ in range(4):
-        switch.used(-1.0)
-    assert switch.gain(1.0) < 0.0
 
 
 def test_a_bad_minute_ends_no_good_use_and_a_change_does() -> None:

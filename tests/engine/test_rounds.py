@@ -9,7 +9,6 @@ from helpers import tiny
 from helpers.answers import CELLS, GREEDY, Scripted, ask, ask_at_once, counters, foretelling
 
 from pyspec import Speculation
-from pyspec.draft.lookup import Proposal
 from pyspec.draft.simple import FixedPolicy
 from pyspec.draft.types import Outcome, Place, Plan
 from pyspec.engine import handle
@@ -355,25 +354,3 @@ def test_prompt_rows_beside_an_answer_count_as_rows_of_the_verify(tiny_target):
         policy = Cautious()
         contexts.loop.round([answering], policy, reading=[(reading, 5)])
     assert [outcome.verify_rows for outcome in policy.outcomes] == [len(PROMPT) + 1 + 5]
-
-
-class Choosy(FixedPolicy):
-    """Prefers the model's drafts to lookup's of matches under three tokens."""
-
-    def plan(self, places) -> Plan:
-        """See Policy."""
-        return Plan(super().plan(places).lengths, lookup_min=3)
-
-
-@pytest.mark.parametrize(("match", "by_lookup"), [(2, False), (3, True)])
-def test_a_match_as_long_as_the_shortest_is_taken(open_llama, tiny_target, match, by_lookup):
-    """One that is shorter gives way to the model."""
-    wrong = Scripted(lambda _tokens, _limit: Proposal([tiny.A + 9], match))
-    llm = open_llama(tiny_target, draft=wrong)
-    seen = []
-    llm.assembly.loop.draft_model = True
-    llm.assembly.engine.draft = lambda seqs, *_, **__: seen.extend(seqs)
-    steps = llm.steps(PROMPT, GREEDY, max_tokens=6, policy=Choosy(2))
-    for _ in steps:
-        pass
-    assert (not seen) is by_lookup
