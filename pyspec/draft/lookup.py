@@ -45,24 +45,60 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, seq: int, tokens: Sequence[int], limit: int) -> Proposal:
-        """Draft up to `limit` tokens that may follow the committed ones (prompt included; do not change them)."""
+        """Draft for one sequence.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Its committed token ids, prompt included. Do not change them.
+            limit: Most tokens that are of use.
+
+        Returns:
+            Up to `limit` tokens that may follow.
+        """
 
     def begin(self, seq: int, owner: str = "") -> None:  # noqa: B027 - as below
-        """Note that another text takes this number. owner: whose text it is; "" if it has no named owner."""
+        """Note that another text takes this sequence number.
+
+        Args:
+            seq: Number of the sequence.
+            owner: Whose text it is; "" if it has no named owner.
+        """
 
     def move(self, seq: int, to: int) -> None:  # noqa: B027 - as below
-        """Note that a text goes on under the number `to`, whose own text is over."""
+        """Note that a text goes on under another sequence number.
+
+        Args:
+            seq: Its number so far.
+            to: Its new number, whose own text is over.
+        """
 
     def expect(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Take the prompt's last tokens and a predicted text, to draft from. Called after `begin`."""
+        """Take a prediction of a sequence's text, to draft from. Called after `begin`.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of the prompt's last tokens and of the predicted text.
+        """
 
     def end(self, seq: int, tokens: Sequence[int]) -> None:  # noqa: B027 - as below
-        """Note that a text, given as a whole, is over, whether anything was proposed for it or not."""
+        """Note that the text of a sequence is over, whether anything was proposed for it or not.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids of the whole text.
+        """
 
     def observe(  # noqa: B027 - most have nothing to learn
         self, seq: int, tokens: Sequence[int], drafted: int, accepted: int
     ) -> None:
-        """Learn which tokens a round emitted, how many drafted ones the target verified, and how many of those it accepted."""
+        """Learn from a round.
+
+        Args:
+            seq: Number of the sequence.
+            tokens: Ids that were emitted.
+            drafted: Drafted tokens that the target verified.
+            accepted: How many of them were accepted.
+        """
 
 
 class ForeignDrafter(Drafter):
