@@ -14,6 +14,8 @@ from helpers import tiny
 from helpers.draws import LIMIT, MANY_ANSWERS, N_DRAWS, PROMPT, WIDE, Source, apart, pairs, sized
 
 from pyspec._lib import ffi, lib
+from pyspec.draft.simple import LengthPolicy
+from pyspec.draft.types import Plan
 from pyspec.sampling.chain import xtc_chance
 
 pytestmark = MANY_ANSWERS
@@ -93,6 +95,48 @@ def test_long_drafts_keep_the_distribution(tiny_target, near_draft, options, n_d
         counts = source.pairs(n_draws)
     assert apart(counts, pairs(tiny_target, sampling)) < LIMIT
     assert source.drafted > 4 * n_draws
+
+
+class Nosy(LengthPolicy):
+    """A schedule made of everything it may see: probabilities, the companion's view, what was accepted."""
+
+    def __init__(self):
+        super().__init__()
+        self._accepted = 0
+
+    def plan(self, places):
+        """1 to 3 tokens, with the companion at times: all by what was accepted so far."""
+        length = 1 + (self._accepted + places[0].depth) % 3
+        return Plan(
+            [min(length, place.room) for place in places], use_companion=self._accepted % 2 == 0
+        )
+
+    def choose(self, drafts):
+        """Any number of them, by everything the models said."""
+        return [self._length(draft) for draft in drafts]
+
+    def _length(self, draft):
+        seen = [
+            *draft.p,
+            *(draft.s or ()),
+            *(draft.a or ()),
+            *(draft.pc or ()),
+            *(draft.agree or ()),
+        ]
+        return int(1e4 * sum(seen)) % (draft.n + 1)
+
+    def observe(self, outcome):
+        self._accepted += sum(seq.n_accepted for seq in outcome.seqs)
+
+
+@pytest.mark.parametrize(("options", "n_draws"), sized(({},), ({"top_k": 2},), few=(1,)))
+def test_a_schedule_driven_by_everything_keeps_it(tiny_target, near_draft, tiny_companion, options, n_draws):  # fmt: skip
+    """It sees drafted tokens through the models' eyes before they are verified, and it does not matter."""
+    sampling, models = replace(WIDE, **options), (near_draft, tiny_companion)
+    with closing(Source(tiny_target, models, 8, sampling, length=3, policy=Nosy())) as source:
+        counts = source.pairs(n_draws)
+    assert apart(counts, pairs(tiny_target, sampling)) < LIMIT
+    assert 0.1 * source.drafted < source.verified < 0.9 * source.drafted
 
 
 # -- the same test catches a wrong coupling ------------------------------------------------------------------------------

@@ -165,18 +165,20 @@ def pairs(path, sampling, letters=None):
 
 
 class Source:
-    """Two tokens after the prompt at many seeds, through the engine's own rounds."""
+    """Two tokens after the prompt at many seeds, through the engine's own rounds. draft: a companion may go with it."""
 
-    def __init__(self, path, draft, n_seq, sampling, grammar=None, length=2):
+    def __init__(self, path, draft, n_seq, sampling, grammar=None, length=2, policy=None):
         self._stack = ExitStack()
-        models = Models(str(path), str(draft), "none", n_threads=1, n_threads_batch=1, trust=True)
+        names = map(str, draft if isinstance(draft, tuple) else (draft, "none"))
+        models = Models(str(path), *names, n_threads=1, n_threads_batch=1, trust=True)
         self._stack.enter_context(closing(models))
         layout = Layout(padded(64 * n_seq))
         self.contexts = self._stack.enter_context(closing(Contexts(models, n_seq, 64, layout)))
         self.sampling, self.target, self.length = sampling, models.target, length
         self.grammar = Constraint(of_gbnf(grammar)) if grammar else None
         self.chains = [None] * n_seq
-        self.drafted = self.accepted = 0
+        self.policy = policy or FixedPolicy(length)
+        self.drafted = self.verified = self.accepted = 0
 
     def close(self):
         for chain in self.chains:
@@ -207,16 +209,17 @@ class Source:
         return run
 
     def _answer(self, runs):
-        policy, live = FixedPolicy(self.length), runs
+        live = runs
         while live := [run for run in live if len(run.tokens) < len(PROMPT) + 2]:
             for run in live:  # an end is a token like others
                 run.finish_reason = None
             fills = [(run.seq, missing, -1) for run in live if (missing := self._missing(run))]
             if fills:
                 self.contexts.engine.verify(fills)
-            self.contexts.loop.round(live, policy)
+            self.contexts.loop.round(live, self.policy)
         for run in runs:
             self.drafted += run.tally.drafted
+            self.verified += run.tally.verified
             self.accepted += run.tally.accepted
 
     def _missing(self, run):
