@@ -34,49 +34,30 @@ def target(open_plain, tiny_target):
 # -- what is chosen ----------------------------------------------------------------------------------------------------
 
 
-def test_none_drafts_nothing(target):
-    parts = choose_parts(target, "none", "auto")
-    assert (parts.drafter, parts.draft, parts.companion) == (None, None, None)
-    assert parts.names == ("none", "none")
-
-
-def test_lookup_alone(target):
-    """Draft "lookup" is the prompt lookup and nothing else."""
-    parts = choose_parts(target, "lookup", "auto")
-    assert isinstance(parts.drafter, LookupDrafter)
-    assert parts.draft is None
-    assert parts.names == ("lookup", "none")
-
-
-def test_path_alone(target, tiny_draft):
-    """A path is a draft GGUF without lookup."""
-    parts = choose_parts(target, tiny_draft, "none")
-    assert (parts.drafter, parts.draft) == (None, tiny_draft)
-    assert parts.names == ("draft", "none")
-
-
-def test_lookup_and_path(target, tiny_draft):
-    parts = choose_parts(target, f"lookup+{tiny_draft}", "none")
-    assert isinstance(parts.drafter, LookupDrafter)
-    assert parts.draft == tiny_draft
-    assert parts.names == ("lookup+draft", "none")
-
-
-def test_auto_for_a_model_nobody_knows_is_lookup(target):
-    """Where no shipped draft fits, "auto" is lookup alone."""
-    assert choose_parts(target, "auto", "auto").names == ("lookup", "none")
+@pytest.mark.parametrize(
+    ("draft", "companion", "drafter", "file", "names"),
+    [
+        ("none", "auto", type(None), False, ("none", "none")),
+        ("lookup", "auto", LookupDrafter, False, ("lookup", "none")),
+        ("FILE", "none", type(None), True, ("draft", "none")),
+        ("lookup+FILE", "none", LookupDrafter, True, ("lookup+draft", "none")),
+        # no shipped draft fits a model that nobody knows
+        ("auto", "auto", LookupDrafter, False, ("lookup", "none")),
+        (LlamaPromptLookupDecoding(), "auto", ForeignDrafter, False, ("LlamaPromptLookupDecoding", "none")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_a_word_or_an_object_chooses(target, tiny_draft, draft, companion, drafter, file, names):  # fmt: skip
+    given = draft.replace("FILE", str(tiny_draft)) if isinstance(draft, str) else draft
+    parts = choose_parts(target, given, companion)
+    assert type(parts.drafter) is drafter
+    assert (parts.draft, parts.companion) == (tiny_draft if file else None, None)
+    assert parts.names == names
 
 
 def test_drafter_object(target):
     drafter = Scripted(lambda _tokens, _limit: [])
     assert choose_parts(target, drafter, "auto").drafter is drafter
-
-
-def test_draft_model_object(target):
-    """A draft model of llama-cpp-python is wrapped."""
-    parts = choose_parts(target, LlamaPromptLookupDecoding(), "auto")
-    assert isinstance(parts.drafter, ForeignDrafter)
-    assert parts.names == ("LlamaPromptLookupDecoding", "none")
 
 
 @pytest.mark.parametrize("draft", [None, 3, object(), ["lookup"]])
@@ -86,23 +67,18 @@ def test_something_else_is_refused(target, draft):
         choose_parts(target, draft, "auto")
 
 
-def test_companion_without_a_draft_is_noted(target, tiny_companion):
-    """A companion judges a draft model: without one it is left out, and a note says so."""
-    parts = choose_parts(target, "lookup", str(tiny_companion))
-    assert parts.companion is None
-    assert "not used" in parts.notes[0]
-
-
-def test_companion_equal_to_the_draft_is_left_out(target, tiny_draft):
-    parts = choose_parts(target, tiny_draft, str(tiny_draft))
-    assert parts.companion is None
-    assert "nothing to add" in parts.notes[0]
-
-
-def test_companion_that_is_the_draft_by_another_name_is_left_out(target, tiny_draft, tmp_path):
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [("lookup", "not used"), ("FILE", "nothing to add"), ("LINK", "nothing to add")],
+)
+def test_a_companion_that_has_nothing_to_judge_is_left_out(target, tiny_draft, tmp_path, draft, said):  # fmt: skip
+    """Without a draft model, or where it is that model itself, by whatever name; a note says so."""
     link = tmp_path / "other.gguf"
     link.symlink_to(tiny_draft)
-    assert choose_parts(target, tiny_draft, str(link)).companion is None
+    drafts = draft if draft == "lookup" else str(tiny_draft)
+    parts = choose_parts(target, drafts, str(link if draft == "LINK" else tiny_draft))
+    assert parts.companion is None
+    assert said in parts.notes[0]
 
 
 def test_companion_is_named_in_results(open_llama, tiny_target, tiny_draft, tiny_companion):
@@ -157,24 +133,14 @@ MISMATCHES = {
 }
 
 
+@pytest.mark.parametrize("role", ["draft", "companion"])
 @pytest.mark.parametrize("named", MISMATCHES)
-def test_a_companion_of_another_vocabulary_is_refused_naming_the_first_difference(
-    open_llama, tiny_target, tiny_draft, tmp_path, named
-):
-    """It is refused before anything is generated; the first differing id is named."""
+def test_another_vocabulary_is_refused(open_llama, tiny_target, tiny_draft, tmp_path, named, role):
+    """Before anything is generated; the first differing id is named."""
     other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
     with pytest.raises(DraftMismatch, match=named) as caught:
-        open_llama(tiny_target, draft=tiny_draft, companion=other)
+        open_llama(tiny_target, **{"draft": tiny_draft, role: other})
     assert "other.gguf" in caught.value.message
-    assert "--draft none" in caught.value.hint
-
-
-@pytest.mark.parametrize("named", MISMATCHES)
-def test_a_draft_of_another_vocabulary_is_refused(open_llama, tiny_target, tmp_path, named):
-    """Where it was named: before anything is generated, by the first id that differs."""
-    other = tiny.write(tmp_path / "other.gguf", **MISMATCHES[named])
-    with pytest.raises(DraftMismatch, match=named) as caught:
-        open_llama(tiny_target, draft=other)
     assert "--draft none" in caught.value.hint
 
 
@@ -194,24 +160,17 @@ def test_padded_vocabulary_is_accepted(open_llama, tiny_target, tmp_path):
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda _path: None, ModelNotFound),
-        (lambda path: path.mkdir(), ModelUnreadable),
-        (lambda path: path.write_bytes(b"junk, not a model"), ModelError),
-        (lambda path: path.write_bytes(b""), ModelError),
+        (lambda _path, _whole: None, ModelNotFound),
+        (lambda path, _whole: path.mkdir(), ModelUnreadable),
+        (lambda path, _whole: path.write_bytes(b"junk, not a model"), ModelError),
+        (lambda path, _whole: path.write_bytes(b""), ModelError),
+        (lambda path, whole: path.write_bytes(whole[:-5000]), ModelInvalid),
     ],
 )
 def test_draft_that_is_no_model(open_llama, tiny_target, tmp_path, make, error):
-    """A draft that is missing, a folder or junk is one typed error."""
     path = tmp_path / "x.gguf"
-    make(path)
+    make(path, tiny_target.read_bytes())
     with pytest.raises(error, match=r"x\.gguf"):
-        open_llama(tiny_target, draft=path)
-
-
-def test_truncated_draft(open_llama, tiny_target, tmp_path):
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(tiny_target.read_bytes()[:-5000])
-    with pytest.raises(ModelInvalid, match=r"cut\.gguf"):
         open_llama(tiny_target, draft=path)
 
 

@@ -30,79 +30,65 @@ def target(tmp_path: Path) -> Path:
     return tiny.write(tmp_path / "target.gguf", n_layer=tiny_eagle.N_LAYER)
 
 
-def head(folder: Path, key: str, kind: int, value: Any) -> Path:
-    """An EAGLE-3 file that says one thing more."""
-    made = read(tiny_eagle.write(folder / "sound.gguf"))
-    made.kv[f"eagle3.{key}"] = (kind, value)
-    path = folder / "head.gguf"
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_llama().build())
+    return path
+
+
+Change = Callable[[Gguf], None]
+
+
+def changed(sound: Path, change: Change) -> Path:
+    """The file with something in it changed."""
+    made = read(sound)
+    change(made)
+    path = sound.with_name("changed.gguf")
     path.write_bytes(made.build())
     return path
 
 
-@pytest.mark.parametrize(
-    ("key", "kind", "value"),
-    [
-        ("rope.dimension_count", U32, 0),  # never ends
-        ("attention.layer_norm_rms_epsilon", F32, float("nan")),
-        ("expert_count", U32, 3),
-    ],
-)
-def test_a_head_is_tried_with_its_target(
-    key: str, kind: int, value: Any, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What llama.cpp ends the process for, or never ends with, is a rejection."""
-    monkeypatch.setattr(models, "_SECONDS", 0.6)  # of processor time
-    with pytest.raises(ModelRejected, match="trial with"):
-        load(target, draft=str(head(tmp_path, key, kind, value)), n_ctx=128)
+def says(key: str, kind: int, value: Any) -> Change:
+    return lambda made: made.kv.__setitem__(key, (kind, value))
 
 
-def test_a_head_of_another_width_is_refused(tmp_path: Path, target: Path) -> None:
-    """By its header: its states would be read beyond their end."""
-    with pytest.raises(ModelInvalid, match="another width"):
-        load(target, draft=str(head(tmp_path, "embedding_length_out", U32, 7)), n_ctx=128)
-
-
-def test_a_head_that_looks_ahead_is_refused(tmp_path: Path, target: Path) -> None:
-    """By its header: whether llama.cpp survives it depends on how much it reads at once."""
-    with pytest.raises(ModelInvalid, match="still to come"):
-        load(target, draft=str(head(tmp_path, "attention.causal", BOOL, False)), n_ctx=128)
-
-
-def test_a_head_that_drafts_nothing_is_rejected(tmp_path: Path, target: Path) -> None:
-    """It knows too few tokens: what the trial did not reach would end the process in the first answer of other ones."""
-    made = read(tiny_eagle.write(tmp_path / "sound.gguf", d2t=[3, 5, 7]))
+def few_tokens(made: Gguf) -> None:
+    """What the trial did not reach would end the process in the first answer of other ones."""
     made.kv["eagle3.attention.layer_norm_rms_epsilon"] = (F32, float("-inf"))
     made.kv["tokenizer.ggml.tokens"] = (ARR, (STR, tiny.TOKENS[:14]))
-    path = tmp_path / "head.gguf"
-    path.write_bytes(made.build())
-    with pytest.raises(ModelRejected, match="trial with"):
-        load(target, draft=str(path), n_ctx=128)
 
 
-def _layers_of_words(made: Gguf) -> None:
-    made.kv["eagle3.target_layers"] = (ARR, (STR, ["1", "2", "x"]))
-
-
-def _layers_of_fractions(made: Gguf) -> None:
-    made.kv["eagle3.target_layers"] = (ARR, (F32, [1.0, 2.0, float("nan")]))
-
-
-def _flat_embeddings(made: Gguf) -> None:
+def flat_embeddings(made: Gguf) -> None:
     tensor = made.tensor("token_embd.weight")
     tensor.shape = (tensor.shape[0] * tensor.shape[1],)
 
 
-@pytest.mark.parametrize("change", [_layers_of_words, _layers_of_fractions, _flat_embeddings])
-def test_a_head_whose_parts_have_other_types_is_refused(
-    change: Callable[[Gguf], None], tmp_path: Path, target: Path
-) -> None:
-    """By one of the package's own exceptions."""
-    made = read(tiny_eagle.write(tmp_path / "sound.gguf"))
-    change(made)
-    path = tmp_path / "head.gguf"
-    path.write_bytes(made.build())
-    with pytest.raises(ModelInvalid):
-        load(target, draft=str(path), n_ctx=128)
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (says("eagle3.rope.dimension_count", U32, 0), ModelRejected, "trial with"),  # never ends
+        (says("eagle3.attention.layer_norm_rms_epsilon", F32, float("nan")), ModelRejected, "trial with"),
+        (says("eagle3.expert_count", U32, 3), ModelRejected, "trial with"),
+        (few_tokens, ModelRejected, "trial with"),
+        # by its header: its states would be read beyond their end
+        (says("eagle3.embedding_length_out", U32, 7), ModelInvalid, "another width"),
+        # as above: whether llama.cpp survives it depends on how much it reads at once
+        (says("eagle3.attention.causal", BOOL, False), ModelInvalid, "still to come"),
+        (says("eagle3.target_layers", ARR, (STR, ["1", "2", "x"])), ModelInvalid, None),
+        (says("eagle3.target_layers", ARR, (F32, [1.0, 2.0, float("nan")])), ModelInvalid, None),
+        (flat_embeddings, ModelInvalid, None),
+    ],
+)  # fmt: skip
+def test_a_head_is_tried_with_its_target(
+    change: Change, error: type[ModelError], words: str | None, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """What llama.cpp ends the process for, or never ends with, is one of the package's own exceptions."""
+    monkeypatch.setattr(models, "_SECONDS", 0.6)  # of processor time
+    ids = [3, 5, 7] if change is few_tokens else None
+    head = changed(tiny_eagle.write(tmp_path / "sound.gguf", d2t=ids), change)
+    with pytest.raises(error, match=words):
+        load(target, draft=str(head), n_ctx=128)
 
 
 def test_a_pair_is_tried_once(
@@ -127,37 +113,45 @@ def test_a_pair_is_tried_once(
 @pytest.mark.parametrize("key", ["attention.layer_norm_rms_epsilon", "rope.freq_base"])
 def test_the_targets_own_head_is_tried(key: str, tmp_path: Path) -> None:
     """One that llama.cpp cannot compute is refused, asked for or not."""
-    made = read(tiny.write(tmp_path / "sound.gguf", arch="qwen35", n_heads=1))
-    made.kv[f"qwen35.{key}"] = (F32, float("nan"))
-    path = tmp_path / "mtp.gguf"
-    path.write_bytes(made.build())
+    sound = tiny.write(tmp_path / "sound.gguf", arch="qwen35", n_heads=1)
+    path = changed(sound, says(f"qwen35.{key}", F32, float("nan")))
     with pytest.raises(ModelError):
         load(path, draft="mtp", n_ctx=128)
 
 
-def adapter(folder: Path, name: str, shape_b: tuple[int, ...]) -> Path:
+def adapter(path: Path, a: tuple[int, ...] = (32, 4), b: tuple[int, ...] = (4, 32)) -> None:
     """A LoRA file for the tiny llama."""
     made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
     made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
-    for end, shape in {"a": (32, 4), "b": shape_b}.items():
-        tensor = f"{name}.lora_{end}"
-        made.tensors.append(Tensor(tensor, shape, floats(shape, 1)))
-    path = folder / "lora.gguf"
+    for end, shape in {"a": a, "b": b}.items():
+        name = f"blk.0.attn_q.weight.lora_{end}"
+        made.tensors.append(Tensor(name, shape, floats(shape, 1)))
     path.write_bytes(made.build())
-    return path
 
 
-@pytest.mark.parametrize("shape", [(4, 32), (4, 31), (32,), (5, 32)])
-def test_an_adapter_is_tried(shape: tuple[int, ...], tmp_path: Path) -> None:
-    """With its model: it is put on, or refused."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(tiny_llama().build())
-    lora = adapter(tmp_path, "blk.0.attn_q.weight", shape)
-    if shape == (4, 32):
-        load(path, lora_path=str(lora)).close()
-        return
-    with pytest.raises(ModelError):
-        load(path, lora_path=str(lora))
+BAD_ADAPTERS: dict[str, Callable[[Path], object]] = {
+    "missing": lambda _path: None,
+    "no file": os.mkfifo,
+    "a model": lambda path: path.write_bytes(tiny_llama().build()),
+    "fewer columns": lambda path: adapter(path, b=(4, 31)),
+    "flat": lambda path: adapter(path, b=(32,)),
+    "another rank": lambda path: adapter(path, b=(5, 32)),
+    "another width": lambda path: adapter(path, (7, 4), (4, 7)),
+}
+
+
+def test_an_adapter_is_put_on(model: Path, tmp_path: Path) -> None:
+    """After its trial with the model."""
+    adapter(tmp_path / "lora.gguf")
+    load(model, lora_path=str(tmp_path / "lora.gguf")).close()
+
+
+@pytest.mark.parametrize("kind", BAD_ADAPTERS)
+def test_an_adapter_that_cannot_be_used_is_refused(kind: str, model: Path, tmp_path: Path) -> None:
+    """llama_cpp would go on with a null pointer, or end in the decode."""
+    BAD_ADAPTERS[kind](tmp_path / "lora.gguf")
+    with pytest.raises(ModelError, match="lora"):
+        load(model, lora_path=str(tmp_path / "lora.gguf"))
 
 
 @pytest.mark.parametrize(
@@ -168,34 +162,28 @@ def test_an_adapter_is_tried(shape: tuple[int, ...], tmp_path: Path) -> None:
         ("llama.attention.head_count", 0),
     ],
 )
-def test_overrides_are_tried(key: str, value: Any, tmp_path: Path) -> None:
+def test_overrides_are_tried(key: str, value: Any, model: Path) -> None:
     """A value that ends llama.cpp is a rejection, as it would be in the file."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(tiny_llama().build())
     with pytest.raises(ModelError):
-        load(path, kv_overrides={key: value})
+        load(model, kv_overrides={key: value})
 
 
 @pytest.mark.parametrize("override", [{"k" * 200: 1}, {"a": "b" * 128}, {"a": 2**70}, {"a": None}])
-def test_overrides_that_llama_cpp_cannot_hold(override: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(tiny_llama().build())
+def test_overrides_that_llama_cpp_cannot_hold(override: dict[str, Any], model: Path) -> None:
     with pytest.raises(OptionError):
-        load(path, kv_overrides=override)
+        load(model, kv_overrides=override)
 
 
 @pytest.mark.parametrize("name", ["type_k", "type_v", "draft_type_k", "draft_type_v"])
-def test_types_of_the_cache(name: str, tmp_path: Path) -> None:
+def test_types_of_the_cache(name: str, model: Path) -> None:
     """One that no KV cache can have is an option outside its range; the others are tried."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(tiny_llama().build())
     for number in (99, -1, 14):
         with pytest.raises(OptionError, match=name):
-            load(path, **{name: number})
-    load(path, **{name: 1}).close()
+            load(model, **{name: number})
+    load(model, **{name: 1}).close()
     if not name.startswith("draft"):
         with pytest.raises(ModelError):
-            load(path, **{name: 8})  # heads of 16 entries, blocks of 32
+            load(model, **{name: 8})  # heads of 16 entries, blocks of 32
 
 
 LOOPS = "import time\nwhile True: time.sleep(1)"

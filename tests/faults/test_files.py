@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from faults.cases import load
 from helpers import tiny_eagle
-from helpers.make_gguf import ARR, F32, STR, U32, U64, Gguf, Tensor, floats, string, tiny_llama
+from helpers.make_gguf import ARR, STR, U32, U64, Gguf, string, tiny_llama
 from helpers.running import start
 
 from pyspec.engine.handle import Engine
 from pyspec.errors import (
     DraftMismatch,
-    ModelError,
     ModelInvalid,
     ModelNotFound,
     ModelRejected,
@@ -147,20 +146,7 @@ def test_09_file_that_changes_while_open(tmp_path: Path) -> None:
 
 def test_09_file_that_changes_while_a_command_reads(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    words = [
-        "generate",
-        "abcd",
-        "-m",
-        path,
-        "-n",
-        "60",
-        "-t",
-        "1",
-        "--raw",
-        "--temp",
-        "0",
-        "--no-mmap",
-    ]
+    words = ["generate", "abcd", "-m", path, "-n", 60, "-t", 1, "--raw", "--temp", 0, "--no-mmap"]
     texts = []
     for is_cut in (False, True):
         path.write_bytes(GOOD.build())
@@ -203,26 +189,6 @@ def test_11_another_vocabulary(
     assert (code, "token before a text" in said) == (1, True)
     code, said = command(tiny_target, "--draft", str(path))
     assert (code, "token before a text" in said) == (1, True)
-
-
-@pytest.mark.parametrize("kind", ["missing", "fifo", "model", "other shapes"])
-def test_bad_adapter(kind: str, tmp_path: Path) -> None:
-    """A LoRA adapter that cannot be used is an error: llama_cpp would go on with a null pointer."""
-    model, path = tmp_path / "m.gguf", tmp_path / "lora.gguf"
-    model.write_bytes(GOOD.build())
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "model":
-        path.write_bytes(GOOD.build())
-    elif kind == "other shapes":
-        made = Gguf({"general.type": (STR, "adapter"), "adapter.type": (STR, "lora")})
-        made.kv |= {"general.architecture": (STR, "llama"), "adapter.lora.alpha": (F32, 1.0)}
-        for end, shape in {"a": (7, 4), "b": (4, 7)}.items():
-            name = f"blk.0.attn_q.weight.lora_{end}"
-            made.tensors.append(Tensor(name, shape, floats(shape, 1)))
-        path.write_bytes(made.build())
-    with pytest.raises(ModelError, match="lora"):
-        load(model, lora_path=str(path))
 
 
 def test_an_eagle_head_is_no_model(
