@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import tiny_heads
 from helpers.answers import ask, drafted
-from helpers.forked import fork
+from helpers.forked import told
 from helpers.nextn import context_of, decode, likeliest, loaded
 from llama_cpp import llama_cpp_ext as ext
 
@@ -46,8 +44,8 @@ def reference(model: Any, text: Sequence[int], heads: Sequence[int]) -> list[int
     return found
 
 
-def look(path: Path, n_heads: int, draft: str, report: int) -> None:
-    """What came of texts, drafts, and drafts of the reference, in a fork."""
+def look(path: Path, n_heads: int, draft: str) -> tuple[bool, list[Any]]:
+    """What came of texts, drafts, and drafts of the reference."""
     plain = SpeculativeLlama(str(path), draft="none", **EXACT)
     llm = SpeculativeLlama(str(path), draft=draft, length="fixed:6", **EXACT)
     same, found = llm.assembly.loop.draft_longest == n_heads, []
@@ -57,8 +55,7 @@ def look(path: Path, n_heads: int, draft: str, report: int) -> None:
                 same &= ask(llm, text, answered).ids == ask(plain, text, answered).ids
                 theirs = partial(reference, model, llm.session.tokens)
                 found.append((drafted(llm, 6)[0], theirs(range(n_heads)), theirs([0] * n_heads)))
-    os.write(report, json.dumps([same, found]).encode())
-    os._exit(0)
+    return same, found
 
 
 def written(folder: Path, arch: str, n_heads: int) -> Path:
@@ -84,15 +81,13 @@ def test_each_token_is_its_own_heads(
     """After answers in which drafts were accepted or refused and texts that go back; the text is plain decoding's."""
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = written(tmp_path, arch, n_heads)
-    said, status, where = fork(partial(look, path, n_heads, "mtp"), 100)
-    assert status == 0, (status, where)
-    same, found = json.loads(said)
+    same, found = told(look, path, n_heads, "mtp")
     assert same
     assert [ours for ours, _, _ in found] == [theirs for _, theirs, _ in found]
     assert any(ours != first for ours, _, first in found)  # the first head alone says others
 
 
-def answer_four(path: Path, report: int) -> None:
+def answer_four(path: Path) -> tuple[Any, Any, int]:
     """Texts of four at once, with heads and without, and tokens drafted."""
     records = [
         Record(id=str(i), prompt="abca" + "bcd"[: i % 4], max_tokens=24, temperature=0.0)
@@ -105,14 +100,11 @@ def answer_four(path: Path, report: int) -> None:
             found = sorted(batch.run(records), key=lambda result: result.id)
         texts.append([[result.text, result.finish_reason] for result in found])
         proposed = sum(result.speculation["drafted"] for result in found)
-    os.write(report, json.dumps([*texts, proposed]).encode())
-    os._exit(0)
+    return *texts, proposed
 
 
 def test_four_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
-    said, status, where = fork(partial(answer_four, written(tmp_path, "step35", 3)), 100)
-    assert status == 0, (status, where)
-    plain, with_heads, proposed = json.loads(said)
+    plain, with_heads, proposed = told(answer_four, written(tmp_path, "step35", 3))
     assert with_heads == plain
     assert proposed > 20

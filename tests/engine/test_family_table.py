@@ -5,11 +5,8 @@ Texts are those of llama-cpp-python, a token a decode, but for places where two 
 
 from __future__ import annotations
 
-import json
-import os
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import pytest
 from faults.cases import load
 from helpers import devices, tiny_archs
 from helpers.answers import ask, ask_at_once
-from helpers.forked import fork, run_child
+from helpers.forked import run_child, told
 
 from pyspec.engine.contexts import Layout, Models
 from pyspec.engine.target import TargetLlama
@@ -150,7 +147,7 @@ WAYS: list[Callable[[Path, Path, Reference], str]] = [
 ]  # fmt: skip
 
 
-def all_ways(path: Path, draft: Path, report: int) -> None:
+def all_ways(path: Path, draft: Path) -> tuple[dict[str, str], int]:
     wrong = {}
     reference = Reference(path)
     for way in WAYS:
@@ -160,8 +157,7 @@ def all_ways(path: Path, draft: Path, report: int) -> None:
             said = traceback.format_exc()[-700:]
         if said:
             wrong[way.__name__] = said
-    os.write(report, json.dumps([wrong, reference.near_ties]).encode())
-    os._exit(0)
+    return wrong, reference.near_ties
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +181,6 @@ def test_families(
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     path = tmp_path / f"{arch}.gguf"
     assert tiny_archs.write(path, arch)
-    draft = drafts[arch == "llama"]
-    said, status, where = fork(partial(all_ways, path, draft), 200)
-    assert status == 0, (status, where)
-    wrong, near_ties = json.loads(said)
+    wrong, near_ties = told(all_ways, path, drafts[arch == "llama"], timeout=200)
     assert wrong == {}
     assert near_ties <= MAX_NEAR_TIES

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import tiny_heads
 from helpers.answers import ask
-from helpers.forked import fork
+from helpers.forked import told
 
 from pyspec.engine.selection import choose_parts
 from pyspec.gguf.heads import CHAINED_HEADS, NO_STATES, ONE_HEAD
@@ -24,14 +21,13 @@ PROMPT = [100, 101, 102, 100, 101, 102, 100, 101]
 EXACT: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "flash_attn": False, "verbose": False}
 
 
-def drafted(path: Path, report: int) -> None:
+def drafted(path: Path) -> tuple[bool, int, str]:
     """Whether both texts are one, how many tokens the head proposed, and what `auto` drafts with."""
     plain = ask(SpeculativeLlama(str(path), draft="none", **EXACT), PROMPT, 20).ids
     llm = SpeculativeLlama(str(path), draft="mtp", length="fixed:2", **EXACT)
     same = ask(llm, PROMPT, 20).ids == plain
     name, _ = choose_parts(llm, "auto", "none").names
-    os.write(report, json.dumps([same, llm.last_speculation["drafted"], name]).encode())
-    os._exit(0)
+    return same, llm.last_speculation["drafted"], name
 
 
 @pytest.mark.parametrize(
@@ -42,9 +38,7 @@ def test_a_head_drafts(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / f"{arch}.gguf"
     monkeypatch.setenv("PYSPEC_CACHE", str(tmp_path / "cache"))
     assert tiny_heads.write(path, arch)
-    said, status, where = fork(partial(drafted, path), 100)
-    assert status == 0, (status, where)
-    same, proposed, by_itself = json.loads(said)
+    same, proposed, by_itself = told(drafted, path)
     assert same
     assert by_itself == "lookup+mtp"
     assert proposed > 20

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers import tiny_archs
-from helpers.forked import fork
+from helpers.forked import told
 
 from pyspec.engine.models import longest_draft
 from pyspec.engine.target import TargetLlama
@@ -18,17 +16,13 @@ _KEPT = "lfm2 lfm2moe qwen35 qwen35moe qwen4exp nemotron_h nemotron_h_moe bailin
 NAMES = sorted({*_KEPT.split(), *NO_STATES} - tiny_archs.REFUSED - {"deepseek4"})
 
 
-def most(path: Path, report: int) -> None:
-    """How far a context goes back."""
+def goes_back(path: Path) -> bool:
     llm = TargetLlama(str(path), trust=True, verbose=False, n_ctx=64, n_threads=1)
-    os.write(report, b"goes back" if longest_draft(llm) else b"stays")
-    os._exit(0)
+    return bool(longest_draft(llm))
 
 
 @pytest.mark.parametrize("arch", [*NAMES, pytest.param("deepseek4", marks=pytest.mark.slow)])
 def test_it_is_known_whether_states_are_kept(arch: str, tmp_path: Path) -> None:
     path = tmp_path / f"{arch}.gguf"
     assert tiny_archs.write(path, arch)
-    said, status, where = fork(partial(most, path), 60)
-    assert status == 0, (status, where)
-    assert said == ("stays" if arch in NO_STATES else "goes back")
+    assert told(goes_back, path) is (arch not in NO_STATES)

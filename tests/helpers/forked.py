@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import io
+import json
 import os
 import runpy
 import signal
@@ -54,6 +55,18 @@ def fork(work: Callable[[int], None], timeout: float) -> End:
         report.seek(0)
         stacks.seek(0)
         return End(report.read().decode("utf-8", "replace"), status, stacks.read().decode()[:2000])
+
+
+def told(work: Callable[..., Any], *arguments: Any, timeout: float = 100) -> Any:
+    """What a call returns, by way of JSON, in a fork: one that ended the process would be known by where it was."""
+
+    def report(fd: int) -> None:
+        os.write(fd, json.dumps(work(*arguments)).encode())
+        os._exit(0)
+
+    said, status, where = fork(report, timeout)
+    assert status == 0, (status, where)
+    return json.loads(said)
 
 
 def _become(work: Callable[[int], None], report: int, stacks: IO[bytes]) -> None:
