@@ -42,50 +42,13 @@ REFUSED = {*_PURPOSE, *PURPOSES, "gptj", "clip", "rwkv6qwen2", "chameleon"}
 chameleon's where no row of a decode has logits.
 """
 
-_LATENT = {
-    "deepseek2",
-    "deepseek32",
-    "glm-dsa",
-    "dots3note",
-    "kimi-linear",
-    "bailingmoe3",
-    "kimi-k3",
-    "glm5-next",
-    "mistral4",
-    "hy_v4",
-}
-_MIXED = {
-    "plamo2",
-    "jamba",
-    "nemotron_h",
-    "nemotron_h_moe",
-    "granitehybrid",
-    "lfm2",
-    "lfm2moe",
-    "kimi-linear",
-    "bailingmoe3",
-    "kimi-k3",
-}
-_PATTERN = {
-    "cohere2moe",
-    "mimo2",
-    "step35",
-    "spark2_5",
-    "muse-glimmer",
-    "granite_swa",
-    "dots3note",
-    "maple",
-}
+_MLA = "deepseek2 deepseek32 glm-dsa dots3note kimi-linear bailingmoe3 kimi-k3 glm5-next mistral4 hy_v4"
+_STATES = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear bailingmoe3 kimi-k3"
+_SWA = "cohere2moe mimo2 step35 spark2_5 muse-glimmer granite_swa dots3note maple"
+_LATENT, _MIXED, _PATTERN = ({*names.split()} for names in (_MLA, _STATES, _SWA))
 _DELTA = {"qwen3next", "qwen35", "qwen35moe", "qwen4exp"}
-_LAYERS = {
-    "llama4": 4,
-    "gemma4": 5,
-    "gemma3n": 22,
-    "deepseek4": 4,
-    "hrm_text": 6,
-    "nemotron_h": 3,
-    "nemotron_h_moe": 3,
-}
+_LAYERS = {"llama4": 4, "gemma4": 5, "gemma3n": 22, "deepseek4": 4, "hrm_text": 6}
+_LAYERS |= {"nemotron_h": 3, "nemotron_h_moe": 3}
 _TOKENS = {"chameleon": 10240, "qwen3tts": 3072}
 _SWITCHES = ("activate", "substitute")
 _CONTEXT = 256
@@ -93,16 +56,9 @@ _CONTEXT = 256
 
 def _sizes(arch: str) -> tuple[int, int, int]:
     """Width, heads, and width inside the feed-forward part."""
-    known = {
-        "gemma4": (128, 2, 192),
-        "gemma3n": (64, 1, 96),
-        "deepseek4": (512, 8, 1024),
-        "step35": (160, 2, 384),
-        "laguna": (160, 2, 384),
-        "qwen3": (256, 4, 384),
-        "muse-glimmer": (256, 4, 384),
-        "afmoe": (256, 4, 384),
-    }
+    known = {"gemma4": (128, 2, 192), "gemma3n": (64, 1, 96), "deepseek4": (512, 8, 1024)}
+    known |= dict.fromkeys(["step35", "laguna"], (160, 2, 384))
+    known |= dict.fromkeys(["qwen3", "muse-glimmer", "afmoe"], (256, 4, 384))
     return (128, 1, 192) if arch in _LATENT else known.get(arch, (256, 2, 384))
 
 
@@ -132,15 +88,10 @@ def header(arch: str, *, experts: bool) -> Gguf:
         "kda.gate_lower_bound": -5.0, "activation.situ_beta": 4.0, "activation.situ_linear_beta": 25.0,
         "embedding_scale": 1.0, "attention.scale": head**-0.5,
     }  # fmt: skip
-    truths = {
-        "use_parallel_residual": False,
-        "kda.safe_gate": True,
-        "attention.indexer.kpool_select_tail": True,
-    }
     facts: dict[str, tuple[int, Any]] = {key: (U32, n) for key, n in numbers.items()}
-    facts |= {key: (F32, x) for key, x in fractions.items()} | {
-        key: (BOOL, x) for key, x in truths.items()
-    }
+    facts |= {key: (F32, x) for key, x in fractions.items()}
+    facts |= {"use_parallel_residual": (BOOL, False), "kda.safe_gate": (BOOL, True)}
+    facts["attention.indexer.kpool_select_tail"] = (BOOL, True)
     facts["rope.dimension_sections"] = (ARR, (U32, [head // 4] * 4))
     for key in ("alpha_n", "alpha_p", "beta", "eps"):
         facts[f"xielu.{key}"] = (F32, 1e-7 if key == "eps" else 1.0)
@@ -181,12 +132,9 @@ def _heads(arch: str, width: int, heads: int, layers: int) -> dict[str, tuple[in
     if arch in _LATENT:
         rope = 0 if arch == "glm5-next" else 64
         numbers = {
-            "attention.key_length": 512 + rope,
-            "attention.value_length": 512,
-            "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128,
-            "rope.dimension_count": rope,
-        }
+            "attention.key_length": 512 + rope, "attention.value_length": 512, "attention.key_length_mla": 192,
+            "attention.value_length_mla": 128, "rope.dimension_count": rope,
+        }  # fmt: skip
     if arch == "deepseek4":
         head = width // heads
         numbers = {"attention.key_length": head, "attention.value_length": head}
@@ -206,13 +154,11 @@ def _windows(arch: str, width: int, heads: int, layers: int) -> dict[str, tuple[
         found["swiglu_clamp_exp"] = (ARR, (F32, [0.0, 4.0]))
         found["swiglu_clamp_shexp"] = (ARR, (F32, [0.0, 5.0]))
     if arch == "gemma4":
-        numbers = {
-            "embedding_length_per_layer_input": width // 2,
-            "attention.shared_kv_layers": 0,
-            "attention.key_length_swa": width // heads,
-            "attention.value_length_swa": width // heads,
+        found["embedding_length_per_layer_input"] = (U32, width // 2)
+        found["attention.shared_kv_layers"] = (U32, 0)
+        found |= {
+            f"attention.{what}_length_swa": (U32, width // heads) for what in ("key", "value")
         }
-        found |= {key: (U32, n) for key, n in numbers.items()}
         found["rope.freq_base_swa"] = (F32, 1e4)
         found["attention.sliding_window_pattern"] = (ARR, (BOOL, [i < 4 for i in range(layers)]))
     return found
@@ -227,49 +173,37 @@ def _newest(arch: str, width: int, layers: int) -> dict[str, tuple[int, Any]]:
         "hyper_connection.sinkhorn_iterations": (U32, 2),
         "hyper_connection.epsilon": (F32, 1e-6),
     }
+    scaled = {
+        "swiglu_clamp_exp": (F32, 10.0),
+        "expert_weights_scale": (F32, 1.0),
+        "expert_weights_norm": (BOOL, True),
+    }
     if arch in ("qwen4exp", "glm5-next"):
         found |= streams | {"hyper_connection.low_rank": (U32, 8)}
-        found |= {
-            "attention.compress_ratios": (ARR, (U32, [4] * layers)),
-            "ple.layers": (ARR, (U32, [0])),
-            "ple.ngram_size": (U32, 3),
-            "ple.heads_per_ngram": (U32, 2),
-            "ple.conv_kernel": (U32, 4),
-            "ple.eos_token_id": (U32, 0),
-            "embedding_length_per_layer_input": (U32, width // 4),
-            "ple.layer_multipliers": (ARR, (U64, [1, 3, 5])),
-            "ple.head_offsets": (ARR, (U64, [263 * i for i in range(4)])),
-            "ple.head_vocab_sizes": (ARR, (U64, [263] * 4)),
-        }
+        numbers = {"ngram_size": 3, "heads_per_ngram": 2, "conv_kernel": 4, "eos_token_id": 0}
+        found |= {f"ple.{key}": (U32, n) for key, n in numbers.items()}
+        lists = {"layer_multipliers": [1, 3, 5], "head_vocab_sizes": [263] * 4}
+        lists["head_offsets"] = [263 * i for i in range(4)]
+        found |= {f"ple.{key}": (ARR, (U64, each)) for key, each in lists.items()}
+        found |= {"ple.layers": (ARR, (U32, [0]))}
+        found |= {"attention.compress_ratios": (ARR, (U32, [4] * layers))}
+        found |= {"embedding_length_per_layer_input": (U32, width // 4)}
     if arch == "hy_v4":
         found |= streams | {"hyper_connection.magnitude": (F32, 2.0)}
-        found |= {"swiglu_clamp_exp": (F32, 10.0), "expert_weights_scale": (F32, 1.0)}
-        found |= {"expert_weights_norm": (BOOL, True), "attention.indexer.types": owners}
+        found |= {"attention.indexer.types": owners} | scaled
     if arch == "deepseek4":
         found |= streams | {"attention.output_group_count": (U32, 8)}
-        found |= {
-            "attention.output_lora_rank": (U32, 32),
-            "attention.compress_ratios": (ARR, (U32, [0, 0, 4, 128])),
-            "attention.compress_rope_freq_base": (F32, 160000.0),
-            "hash_layer_count": (U32, 0),
-            "swiglu_clamp_exp": (F32, 10.0),
-            "expert_weights_scale": (F32, 1.0),
-            "expert_weights_norm": (BOOL, True),
-        }
+        found |= {"attention.output_lora_rank": (U32, 32), "hash_layer_count": (U32, 0)}
+        found |= {"attention.compress_ratios": (ARR, (U32, [0, 0, 4, 128]))}
+        found |= {"attention.compress_rope_freq_base": (F32, 160000.0)} | scaled
     if arch == "dots3note":
-        found |= {
-            f"attention.{key}_swa": (U32, n)
-            for key, n in {
-                "kv_lora_rank": 512, "key_length": 576, "value_length": 512, "key_length_mla": 192, "value_length_mla": 128,
-            }.items()
-        }  # fmt: skip
+        sizes = {"kv_lora_rank": 512, "key_length": 576, "value_length": 512}
+        sizes |= {"key_length_mla": 192, "value_length_mla": 128}
+        found |= {f"attention.{key}_swa": (U32, n) for key, n in sizes.items()}
         found |= {"rope.freq_base_swa": (F32, 1e4), "attention.indexer.types": owners}
     if arch == "hrm_text":
-        found |= {
-            "hrm.layers_per_stack": (U32, 1),
-            "hrm.h_cycles": (U32, 2),
-            "hrm.l_cycles": (U32, 2),
-        }
+        numbers = {"layers_per_stack": 1, "h_cycles": 2, "l_cycles": 2}
+        found |= {f"hrm.{key}": (U32, n) for key, n in numbers.items()}
     return found
 
 
