@@ -46,6 +46,8 @@ for folder in (str(ROOT / "bench"), str(ROOT / "tests")):
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
+from helpers import tiny  # noqa: E402 - as above
+
 pytest_plugins = ["helpers.processor_time"]
 
 
@@ -157,40 +159,30 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_target(tiny_folder: Path) -> Path:
     """A random model of 32 tokens."""
-    from helpers import tiny
-
     return tiny.write(tiny_folder / "target.gguf")
 
 
 @pytest.fixture(scope="session")
 def tiny_draft(tiny_folder: Path) -> Path:
     """A worse copy of `tiny_target`: it agrees with it at some places and not at others."""
-    from helpers import tiny
-
     return tiny.write(tiny_folder / "draft.gguf", noise=0.15)
 
 
 @pytest.fixture(scope="session")
 def tiny_companion(tiny_folder: Path) -> Path:
     """Another worse copy of `tiny_target`, with errors of its own."""
-    from helpers import tiny
-
     return tiny.write(tiny_folder / "companion.gguf", noise=0.15, noise_seed=2)
 
 
 @pytest.fixture(scope="session")
 def tiny_recurrent(tiny_folder: Path) -> Path:
     """A random Mamba: its memory cannot be rolled back."""
-    from helpers import tiny
-
     return tiny.write(tiny_folder / "recurrent.gguf", arch="mamba")
 
 
 @pytest.fixture(scope="session")
 def tiny_sliding(tiny_folder: Path) -> Path:
     """A random Gemma 3 whose layers look back 16 tokens."""
-    from helpers import tiny
-
     return tiny.write(tiny_folder / "sliding.gguf", arch="gemma3", n_layer=6, window=16)
 
 
@@ -240,8 +232,6 @@ def open_plain() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def tiny_ascii(tiny_folder: Path) -> Path:
     """A random model that speaks ASCII, one character a token: for templates, grammars and JSON."""
-    from helpers import tiny
-
     return tiny.write(tiny_folder / "ascii.gguf", tokens=tiny.ASCII)
 
 

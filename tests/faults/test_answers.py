@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from faults.cases import load
-from helpers import tiny
 from helpers.make_gguf import tiny_llama
 from helpers.running import run, start
 from helpers.systems import linux
@@ -57,20 +56,6 @@ def test_15_ids_that_are_no_tokens(tiny_ascii: Path) -> None:
                 llm.detokenize([token])
 
 
-def test_24_end_inside_a_draft(tmp_path: Path) -> None:
-    """Nothing behind an end of generation is emitted or kept, though it was drafted and would be accepted."""
-    prompt = [tiny.A, tiny.A + 1, tiny.A + 2]
-    with load(tiny.write(tmp_path / "endless.gguf")) as llm:
-        text = llm.generate(prompt, temp=0.0)
-        free = [next(text) for _ in range(20)]
-        text.close()
-    end = next(token for token in free[3:] if token not in free[:3])
-    path = tiny.write(tmp_path / "ends.gguf", eos=end)
-    with load(path, draft=str(path), length="fixed:8") as llm:
-        assert list(llm.generate(prompt, temp=0.0)) == free[: free.index(end) + 1]
-        assert llm.n_tokens <= len(prompt) + free.index(end) + 1
-
-
 def test_22_context_fills(tiny_ascii: Path, command: Callable[..., tuple[int, str]]) -> None:
     with load(tiny_ascii, draft="lookup") as llm:
         answer = llm.create_completion("ab" * 20, max_tokens=10_000, temperature=0)
@@ -90,9 +75,8 @@ def test_22_context_fills_a_command(tiny_ascii: Path, asked: int, name: str) -> 
     n_ctx = -(-asked // 256) * 256
     assert code == 0
     assert f"the context of {n_ctx} tokens is full" in said
-    assert (
-        len(answer.removesuffix("\n")) >= n_ctx - 60
-    )  # a chat's prompt has words around the message
+    # a chat's prompt has words around the message
+    assert len(answer.removesuffix("\n")) >= n_ctx - 60
 
 
 @pytest.mark.parametrize(
@@ -171,27 +155,11 @@ def test_27_little_memory_from_the_start(megabytes: int, entry: str, smollm2: st
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
-    command = [
-        "-m",
-        "pyspec",
-        "generate",
-        "a",
-        "-m",
-        smollm2,
-        "-n",
-        "2",
-        "-t",
-        "1",
-        "--draft",
-        "none",
-    ]
-    words = command if entry == "command" else ["-c", IN_A_SCRIPT, smollm2]
+    asked = ["generate", "a", "-m", smollm2, "-n", "2", "-t", "1", "--draft", "none"]
+    words = ["-m", "pyspec", *asked] if entry == "command" else ["-c", IN_A_SCRIPT, smollm2]
     done = subprocess.run(
         [sys.executable, *words],
-        preexec_fn=limit,
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+        preexec_fn=limit, capture_output=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr[-500:]
     assert b"Traceback" not in done.stderr

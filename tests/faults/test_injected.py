@@ -77,20 +77,8 @@ def command(both, capfd) -> Callable[..., tuple[int, str, str]]:
     """`pyspec generate`: its exit code, what it wrote, and what it said."""
     files = ["-m", str(both["path"]), "--draft", str(both["draft"])]
     files += ["--companion", str(both["companion"])]
-    options = [
-        "--raw",
-        "--temp",
-        "0",
-        "-n",
-        "24",
-        "-t",
-        "1",
-        "-c",
-        "256",
-        "--trust-model",
-        "--no-stats",
-        "--no-log",
-    ]
+    files += ["--raw", "--temp", "0", "-n", "24", "-t", "1", "-c", "256"]
+    options = ["--trust-model", "--no-stats", "--no-log"]
 
     def run(*more: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as end:
@@ -109,10 +97,8 @@ def test_a_failing_side_changes_no_text(parts, decodes, role, lasts) -> None:
     k = 0
     while k == 0 or decodes.failed:
         k += 1
-        loop._draft_outage, loop._score_outage = (
-            Outage(),
-            Outage(),
-        )  # else it sits out whole answers
+        # else it sits out whole answers
+        loop._draft_outage, loop._score_outage = Outage(), Outage()
         decodes.fail(role, k, lasts, ANSWERS[k % 3])
         assert ask(llm, PROMPT).ids == reference, k
     assert k > 5  # it was used, and failed at each of these places
@@ -221,10 +207,6 @@ def test_an_end_anywhere_ends_the_command(command, ends) -> None:
     assert len(lengths) > 3
 
 
-needs_elf = pytest.mark.skipif(sys.platform != "linux", reason="it writes into an ELF image")
-
-
-@needs_elf
 @lasting
 def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts) -> None:
     """Case 27: whichever allocation of the extension fails, an EngineError says so or the text is right, as is the next."""
@@ -248,7 +230,6 @@ def test_a_failing_allocation_is_one_error(open_llama, both, allocations, lasts)
     assert min(errors, k) > 5
 
 
-@needs_elf
 @lasting
 def test_a_failing_allocation_is_one_sentence(command, allocations, lasts) -> None:
     _, reference, _ = command()
