@@ -10,7 +10,7 @@ from typing import Any
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.schemas import ANY_OBJECT, tool_schema
-from pyspec.text.call_grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
+from pyspec.text.call_grammar import AnswerGrammar
 from pyspec.text.notation import (
     CHANNEL,
     EFFORTS,
@@ -23,7 +23,7 @@ from pyspec.text.notation import (
     nearest_effort,
     quiet_arguments,
 )
-from pyspec.text.parser import AnswerParser
+from pyspec.text.parser import AnswerParser, joined
 from pyspec.text.parts import AnswerPart
 from pyspec.text.stream import TextAssembler
 from pyspec.text.template import ChatTemplate
@@ -93,7 +93,7 @@ class AnswerReader:
             parts += self._push([token])
             self.reasoned += self.inside
         self._begun = any(part.kind == "content" for part in parts)
-        return _joined(parts)
+        return joined(parts)
 
     def _push(self, ids: Iterable[int]) -> list[AnswerPart]:
         if self.done:
@@ -111,7 +111,10 @@ class AnswerReader:
         if self._parser is None:
             return _content(text)
         parts = [*self._parser.push(text), *self._parser.finish()]
-        parts = self._stopped(_without_text(parts) if self._forced else parts)
+        if self._forced:
+            kept = (part for part in parts if part.kind != "content")
+            parts = [replace(each, text="") if each.kind == "broken" else each for each in kept]
+        parts = self._stopped(parts)
         return parts if self.done else parts + _content(self._content.finish())
 
     def _stopped(self, parts: list[AnswerPart]) -> list[AnswerPart]:
@@ -130,29 +133,9 @@ class AnswerReader:
         return made
 
 
-def _joined(parts: list[AnswerPart]) -> list[AnswerPart]:
-    """Join neighbouring parts of the content."""
-    made: list[AnswerPart] = []
-    for part in parts:
-        if part.kind == "content" and made and made[-1].kind == "content":
-            made[-1] = AnswerPart("content", made[-1].text + part.text)
-        else:
-            made.append(part)
-    return made
-
-
 def _stopping(stop: Sequence[str]) -> Any:
     """Return an assembler that finds stop strings in pieces of text instead of tokens."""
     return TextAssembler(lambda text: str(text).encode(), stop)
-
-
-def _without_text(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-    """Return the parts without content, and without what was written of a call that is withdrawn."""
-    return [
-        replace(part, text="") if part.kind == "broken" else part
-        for part in parts
-        if part.kind != "content"
-    ]
 
 
 def _content(text: str) -> list[AnswerPart]:
@@ -261,30 +244,27 @@ class Speech:
         if content is not None and content.source and wanted is None:
             functions = None
         functions = {name: tool_schema(schema) for name, schema in (functions or {}).items()}
-        many = parallel is not False
-        if content is None and functions and wanted is None:
-            return self._lazy_shape(functions, many=many)
-        how: dict[str, Any] = {"start": self.start(prompt), "token_of": self.token_of}
-        if content is not None and wanted is None:
-            if functions:
-                made = [
-                    content_or_calls(self.notation, content, known, many=many, **how)
-                    for known in (functions, dict.fromkeys(functions, ANY_OBJECT))
-                ]
-                return Constraint(made[0], looser=made[1])
-            return Constraint(after_reasoning(self.notation, content, **how))
+        names = dict.fromkeys(functions, ANY_OBJECT)  # where schemas are too much for a grammar
+        many, start = parallel is not False, self.start(prompt)
+
+        def writer() -> AnswerGrammar:
+            return AnswerGrammar(self.notation, self.token_of, start=start, many=many)
+
+        if wanted is None and content is not None:
+            if not functions:
+                return Constraint(writer().after_reasoning(content))
+            first, looser = (
+                writer().content_or_calls(content, each) for each in (functions, names)
+            )
+            return Constraint(first, looser=looser)
         if not functions:
             return None
+        if wanted is None:
+            found, loose = writer().lazy(functions), writer().lazy(names)
+            return Constraint(*found, looser=loose[0]) if found and loose else None
         named = {name: schema for name, schema in functions.items() if name == wanted}
         many = parallel is True and not named
-        return Constraint(calls_grammar(self.notation, named or functions, many=many, **how))
-
-    def _lazy_shape(self, functions: Mapping[str, Any], *, many: bool) -> Constraint | None:
-        """Return what calls have to follow if the model makes any. Schemas that are too much for a grammar leave the names."""
-        how: dict[str, Any] = {"many": many, "token_of": self.token_of}
-        found = lazy_grammar(self.notation, functions, **how)
-        names = lazy_grammar(self.notation, dict.fromkeys(functions, ANY_OBJECT), **how)
-        return Constraint(*found, looser=names[0]) if found and names else None
+        return Constraint(writer().calls(named or functions))
 
     def plain_reader(self, stop: Iterable[str] = ()) -> AnswerReader:
         """Return a reader for text outside a chat: everything is content."""

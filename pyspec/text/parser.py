@@ -125,7 +125,7 @@ class AnswerParser:
     def push(self, text: str) -> list[AnswerPart]:
         """Return the parts that this text makes safe to show."""
         self._s.feed(text)
-        return self._go()
+        return self._drain()
 
     def finish(self) -> list[AnswerPart]:
         """Return what was held back until the end."""
@@ -134,11 +134,8 @@ class AnswerParser:
         self._content.flush()
         return self._drain()
 
-    def _go(self) -> list[AnswerPart]:
-        next(self._reading, None)
-        return self._drain()
-
     def _drain(self) -> list[AnswerPart]:
+        next(self._reading, None)
         parts = joined(self._parts)
         self._parts.clear()
         return parts

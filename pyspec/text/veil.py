@@ -38,6 +38,7 @@ _OWN = ("system", "developer", "assistant")
 _TYPES = frozenset(["function", "text", "object", "array", "string", "number", "integer", "boolean", "null"])  # fmt: skip
 _KINDS = {"role": _ROLES, "type": _TYPES}
 """Words that a template knows, by the key that they stand under."""
+_NOTHING = re.compile(r"(?!)")
 _SAYS = ("content", "reasoning_content", "thinking", "text")
 """Keys of what a template may split at marks in the model's own turns."""
 
@@ -81,15 +82,12 @@ class Veil:
         self._control = control
         self._prefix = unused_digits(*written)
         self._cut = _cut_of(self._prefix)
-        self._edges = control.edges | {word[0] for word in defined}
+        edges = control.edges | {word[0] for word in defined}
         self._open_ended, self._parts = control.open_ended, control.joined
         self._around = frozenset(around)
-        self._defined = re.compile(
-            "|".join(map(re.escape, sorted(defined, key=len, reverse=True))) or r"(?!)"
-        )
-        chars = re.escape("".join(sorted(self._edges)))
-        self._pattern = re.compile(f"[{chars}]") if chars else re.compile(r"(?!)")
-        codes = [(char, own) for char in sorted(self._edges) for own in (False, True)]
+        self._defined, self._pattern = _any_of(defined), _any_of(edges)
+        self._spared, self._seaming = _NOTHING, True
+        codes = [(char, own) for char in sorted(edges) for own in (False, True)]
         self._standing = {key: f"{self._prefix}{code:03d}" for code, key in enumerate(codes, 1)}
         self._hidden = {f"{code:03d}": key for code, key in enumerate(codes, 1)}
         self._plain = {code: char for code, (char, _) in self._hidden.items()}
@@ -117,26 +115,50 @@ class Veil:
             seams: Whether texts that could be the inside of a control word are broken too.
         """
         self.hid = self.seams = False
-        pattern = re.compile("|".join(sorted(map(re.escape, spared), key=len, reverse=True)) or r"(?!)")  # fmt: skip
-        walk = _Walk(self, pattern, seams)
+        self._spared, self._seaming = _any_of(spared), seams
         return {
-            key: [turn if turn["role"] == but else walk.turn(turn) for turn in part]
+            key: [turn if turn["role"] == but else self._turn(turn) for turn in part]
             if key == "messages"
-            else walk.part(part, "")
+            else self._part(part, "")
             for key, part in inputs.items()
         }
 
-    def text(self, text: str, role: str, spared: re.Pattern[str], *, seams: bool) -> str:
-        """Return a text with stand-ins."""
+    def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        role = turn["role"]
+        return {key: self._field(key, each, role, says=key in _SAYS) for key, each in turn.items()}
+
+    def _part(self, part: Any, role: str, *, says: bool = False, own_keys: bool = False) -> Any:
+        """Return a part with stand-ins. says: whether it is what a turn says. own_keys: whether its keys are a caller's."""
+        if isinstance(part, str):
+            spared = self._spared if says and role == "assistant" else _NOTHING
+            return self._text(part, role, spared)
+        if isinstance(part, Mapping):
+            return {
+                self._text(key, role, seams=own_keys) if isinstance(key, str) else key: self._field(
+                    key, each, role, says=says and key in _SAYS, own_keys=own_keys
+                )
+                for key, each in part.items()
+            }
+        if isinstance(part, (list, tuple)):
+            return [self._part(each, role, says=says, own_keys=own_keys) for each in part]
+        return part
+
+    def _field(self, key: str, value: Any, role: str, *, says: bool, own_keys: bool = False) -> Any:
+        if key in _KINDS and isinstance(value, str) and value in _KINDS[key] and not own_keys:
+            return value
+        return self._part(value, role, says=says, own_keys=own_keys or key == "arguments")
+
+    def _text(
+        self, text: str, role: str, spared: re.Pattern[str] = _NOTHING, *, seams: bool = True
+    ) -> str:
         own = role in _OWN
         pieces, at = [], 0
         for match in spared.finditer(text):
             pieces += [self._replaced(text[at : match.start()], own), match[0]]
             at = match.end()
-        made = "".join([*pieces, self._replaced(text[at:], own)])
-        made = self._broken(made)
+        made = self._broken("".join([*pieces, self._replaced(text[at:], own)]))
         core = text.strip()
-        if seams and core and made == text and core in self._parts:
+        if seams and self._seaming and core and made == text and core in self._parts:
             self.seams = self.hid = True
             at = text.find(core) + 1
             made = text[:at] + self._seam + text[at:]
@@ -192,48 +214,6 @@ _SEAM = ("", True)
 """What a seam stands for: no character."""
 
 
-class _Walk:
-    """One way through a request."""
-
-    def __init__(self, veil: Veil, spared: re.Pattern[str], seams: bool) -> None:
-        self._veil, self._spared, self._seams = veil, spared, seams
-
-    def turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a message with stand-ins."""
-        role = turn["role"]
-        return {key: self._field(key, each, role, turn=True) for key, each in turn.items()}
-
-    def part(self, part: Any, role: str, *, says: bool = False, own_keys: bool = False) -> Any:
-        """Return a part with stand-ins. says: whether it is what a turn says. own_keys: whether its keys are a caller's."""
-        if isinstance(part, str):
-            return self._text(part, role, spares=says and role == "assistant")
-        if isinstance(part, Mapping):
-            return {
-                self._name(key, role, own_keys=own_keys): self._field(key, each, role, says=says, own_keys=own_keys)
-                for key, each in part.items()
-            }  # fmt: skip
-        if isinstance(part, (list, tuple)):
-            return [self.part(each, role, says=says, own_keys=own_keys) for each in part]
-        return part
-
-    def _field(
-        self, key: str, value: Any, role: str, *, turn: bool = False, says: bool = False, own_keys: bool = False
-    ) -> Any:  # fmt: skip
-        if key in _KINDS and isinstance(value, str) and value in _KINDS[key] and not own_keys:
-            return value
-        says = key in _SAYS and (turn or says)
-        return self.part(value, role, says=says, own_keys=own_keys or key == "arguments")
-
-    def _name(self, key: Any, role: str, *, own_keys: bool) -> Any:
-        return self._text(key, role, seams=own_keys) if isinstance(key, str) else key
-
-    def _text(self, text: str, role: str, *, spares: bool = False, seams: bool = True) -> str:
-        spared = self._spared if spares else _NOTHING
-        return self._veil.text(text, role, spared, seams=seams and self._seams)
-
-
-_NOTHING = re.compile(r"(?!)")
-
 Render = Callable[[Mapping[str, Any]], "str | None"]
 """Renders a template's input; None if the template refuses it."""
 
@@ -266,7 +246,7 @@ def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[s
         return found
     if veil.seams:  # they may be names that the template knows, rather than insides of words
         without = shown(seams=False)
-        if without is not None and _words(veil, without) == _words(veil, found):
+        if without is not None and found is not None and veil.frame(without) == veil.frame(found):
             seams, found = False, without
     wanted = bare(shown(seams=seams, but="assistant"))
     if wanted is None or bare(found) == wanted:
@@ -280,10 +260,11 @@ def veiled(veil: Veil, inputs: Mapping[str, Any], plain: str, read: Collection[s
     return shown(whole, seams=seams)
 
 
-def _words(veil: Veil, shown: str | None) -> list[str] | None:
-    return None if shown is None else veil.frame(shown)
-
-
 def written(inputs: Mapping[str, Any]) -> str:
     """Return all that a request has, for looking things up in it."""
     return json.dumps(inputs, ensure_ascii=False, default=str)
+
+
+def _any_of(words: Collection[str]) -> re.Pattern[str]:
+    """Return a pattern that matches any of these words, the longest first."""
+    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)")

@@ -17,7 +17,7 @@ from text.test_calls import notation_of
 from pyspec.engine.target import TargetLlama
 from pyspec.grammar.languages import Language, of_gbnf
 from pyspec.grammar.schemas import of_schema, tool_schema
-from pyspec.text.call_grammar import after_reasoning, calls_grammar, content_or_calls, lazy_grammar
+from pyspec.text.call_grammar import AnswerGrammar
 from pyspec.text.notation import DEEPSEEK_FENCED, LLAMA, MISTRAL_IDS, THINK, Notation
 
 Takes = Callable[..., bool]
@@ -70,7 +70,7 @@ def takes(llm: Any) -> Takes:
 def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
     """The examples as they stand; nothing else is one."""
     family, _, text, *_ = case
-    grammar = calls_grammar(notation_of(family), FUNCTIONS)
+    grammar = AnswerGrammar(notation_of(family)).calls(FUNCTIONS)
     text = text.removesuffix("<|call|>")  # which ends the answer
     assert takes(grammar, text)
     assert not takes(grammar, text[:-1])
@@ -83,7 +83,7 @@ def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
     """And once, where several are not wanted."""
-    grammar = calls_grammar(notation_of(family), {"now": FUNCTIONS["now"]}, many=False)
+    grammar = AnswerGrammar(notation_of(family), many=False).calls({"now": FUNCTIONS["now"]})
     assert not any(
         takes(grammar, text.removesuffix("<|call|>"))
         for _, text, _, calls in FAMILIES[family]
@@ -93,12 +93,12 @@ def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
 
 def test_deepseeks_older_form(takes: Takes) -> None:
     text = {what: text for what, text, *_ in FAMILIES["DEEPSEEK"]}["3, several"]
-    assert takes(calls_grammar(Notation(calls=DEEPSEEK_FENCED), FUNCTIONS), text)
+    assert takes(AnswerGrammar(Notation(calls=DEEPSEEK_FENCED)).calls(FUNCTIONS), text)
 
 
 def test_mistrals_ids(takes: Takes) -> None:
     text = '[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{"city": "Paris"}'
-    assert takes(calls_grammar(Notation(calls=MISTRAL_IDS), FUNCTIONS), text)
+    assert takes(AnswerGrammar(Notation(calls=MISTRAL_IDS)).calls(FUNCTIONS), text)
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,20 @@ def test_mistrals_ids(takes: Takes) -> None:
     ],
 )  # fmt: skip
 def test_further_families(template: str, text: str, takes: Takes) -> None:
-    assert takes(calls_grammar(Notation.of(template), FUNCTIONS), text)
+    assert takes(AnswerGrammar(Notation.of(template)).calls(FUNCTIONS), text)
 
 
 def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
     spoken, call = Notation(THINK), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    inside, free = (calls_grammar(spoken, FUNCTIONS, start=each) for each in ("inside", "free"))
+    inside, free = (
+        AnswerGrammar(spoken, start=each).calls(FUNCTIONS) for each in ("inside", "free")
+    )
     assert takes(inside, f"Hm.</thin</think>\n\n{call}")
     assert not takes(inside, call)
     assert takes(free, call)
     assert takes(free, f"<think>Hm.</think>{call}")
     assert not takes(free, f"Hm.</think>{call}")
-    behind = calls_grammar(spoken, FUNCTIONS, start="behind")
+    behind = AnswerGrammar(spoken, start="behind").calls(FUNCTIONS)
     assert takes(behind, call)
     assert not takes(behind, f"<think>Hm.</think>{call}")
 
@@ -134,7 +136,7 @@ def test_reasoning_comes_before_a_call_that_is_asked_for(takes: Takes) -> None:
 def test_marks_are_tokens_where_they_are_some(takes: Takes, llm: Any) -> None:
     """A call that is asked for is not spelled out, and text that spells a mark ends nothing."""
     tokens = {mark: llm.tokenize(mark.encode(), False, True)[0] for mark in MARKS}
-    grammar = calls_grammar(Notation(THINK), FUNCTIONS, start="inside", token_of=tokens.get)
+    grammar = AnswerGrammar(Notation(THINK), start="inside", token_of=tokens.get).calls(FUNCTIONS)
     call = ("<tool_call>", '{"name": "now", "arguments": {}}', "</tool_call>")
     assert takes(grammar, "Hm.</thin", "</think>", *call)
     assert not takes(grammar, "Hm.", "</think>", *list("<tool_call>"), *call[1:])
@@ -144,23 +146,24 @@ def test_content_of_a_shape_comes_behind_reasoning(takes: Takes) -> None:
     schema = of_schema(
         {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
-    assert after_reasoning(Notation(), schema) == schema
+    assert AnswerGrammar(Notation()).after_reasoning(schema) == schema
     assert takes(
-        after_reasoning(Notation(THINK), schema, start="inside"), 'Hm.</think>\n\n{"n": 3}'
+        AnswerGrammar(Notation(THINK), start="inside").after_reasoning(schema),
+        'Hm.</think>\n\n{"n": 3}',
     )
-    assert takes(after_reasoning(Notation(THINK), schema), '{"n": 3}')
-    channels = after_reasoning(Notation(channels=True), schema)
+    assert takes(AnswerGrammar(Notation(THINK)).after_reasoning(schema), '{"n": 3}')
+    channels = AnswerGrammar(Notation(channels=True)).after_reasoning(schema)
     assert takes(channels, '<|channel|>final<|message|>{"n": 3}')
 
 
 def test_a_callers_own_grammar_comes_behind_reasoning(takes: Takes) -> None:
     """However it is laid out, unless it has the marks itself."""
     text = '# an answer\nroot   ::=\n  "a" b\nb ::= "c"\n'
-    own = after_reasoning(Notation(THINK), of_gbnf(text), start="inside")
+    own = AnswerGrammar(Notation(THINK), start="inside").after_reasoning(of_gbnf(text))
     assert takes(own, "Hm.</think>ac")
     assert not takes(own, "ac")
     marked = of_gbnf('root ::= "a</think>b"')
-    assert after_reasoning(Notation(THINK), marked) == marked
+    assert AnswerGrammar(Notation(THINK)).after_reasoning(marked) == marked
 
 
 def test_content_or_calls(takes: Takes) -> None:
@@ -170,15 +173,15 @@ def test_content_or_calls(takes: Takes) -> None:
         (Notation(), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
         (Notation(calls=LLAMA), '{"name": "now", "parameters": {}}'),
     ):
-        either = content_or_calls(notation, schema, FUNCTIONS)
+        either = AnswerGrammar(notation).content_or_calls(schema, FUNCTIONS)
         assert takes(either, '{"n": 3}')
         assert takes(either, call)
         assert not takes(either, "Yes.")
 
 
 def test_a_grammar_waits_for_the_mark(takes: Takes) -> None:
-    language, mark = lazy_grammar(Notation(), FUNCTIONS) or (Language(""), "")
+    language, mark = AnswerGrammar(Notation()).lazy(FUNCTIONS) or (Language(""), "")
     assert mark == "<tool_call>"
     assert takes(language, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
-    assert lazy_grammar(Notation(calls=LLAMA), FUNCTIONS) is None
-    assert lazy_grammar(Notation(channels=True), FUNCTIONS) is None
+    assert AnswerGrammar(Notation(calls=LLAMA)).lazy(FUNCTIONS) is None
+    assert AnswerGrammar(Notation(channels=True)).lazy(FUNCTIONS) is None
