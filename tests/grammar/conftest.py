@@ -28,7 +28,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def takes(llama: Any) -> Takes:
-    """Says whether a text follows a language and may end."""
     return lambda language, text: follows(llama, language, [3 + byte for byte in text.encode()])
 
 

@@ -57,7 +57,6 @@ SCHEMAS = st.recursive(LEAVES, schemas, max_leaves=5)
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A random model that drafts for itself, with tokens of several characters."""
     words = ["true", '":', '",', "é", '\\"', "\\n", "00", "[]", "}}"]
     path = tmp_path_factory.mktemp("words") / "words.gguf"
     tiny.write(path, tokens=[*tiny.ASCII, *words])

@@ -85,7 +85,6 @@ def with_another(value: Any) -> Iterator[Any]:
 @settings(max_examples=60)
 @given(made=made_of())
 def test_no_other_property_can_be_answered(made: Made, takes: Takes) -> None:
-    """By response_format and by tools."""
     schema, value, defs = made
     inside = {"type": "object", "properties": {"v": schema}, "required": ["v"], "$defs": defs}
     before = deepcopy(inside)
@@ -126,7 +125,6 @@ def test_a_schema_says_what_is_open(name: str, takes: Takes) -> None:
 
 
 def test_a_schema_that_joins_thousands_of_parts_is_refused() -> None:
-    """Each place is closed around all of them."""
     part = {"allOf": [A, {"properties": {f"n{n}": True for n in range(1000)}}]}
     with pytest.raises(InputError, match="joins too many parts"):
         closed({"$defs": {"x": part}, "prefixItems": [{**A, "$ref": "#/$defs/x"}] * 500})

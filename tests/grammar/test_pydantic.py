@@ -95,7 +95,6 @@ KINDS: dict[str, tuple[Any, list[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_models_field_is_followed(name: str, takes: Takes) -> None:
-    """As response_format, and as a tool's argument."""
     kind, right, wrong = KINDS[name]
     model = pydantic.create_model("Answer", v=(kind, ...))
     schema = model.model_json_schema()

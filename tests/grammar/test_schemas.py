@@ -232,7 +232,6 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
 
 
 def test_what_is_left_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """In the log of level INFO."""
     caplog.set_level("INFO", "pyspec")
     tool_schema(of(v={"type": "string", "not": {"const": "x"}}, w={"pattern": "(?=b)"}))
     assert "not" in caplog.text
@@ -265,7 +264,6 @@ def test_a_tool_may_have_no_schema(schema: Any, made: Any) -> None:
 
 
 def test_what_is_no_schema_is_refused() -> None:
-    """Nobody could call the tool."""
     with pytest.raises(InputError, match="not an object"):
         tool_schema("x")
 

@@ -20,7 +20,6 @@ VALUES = st.dictionaries(st.sampled_from(["a", "b,", 'c"']), PARTS, min_size=1, 
 
 
 def missed(text: bytes, spacing: Spacing) -> list[bytes]:
-    """What was read where other spaces followed than were expected, and which were no characters of texts."""
     found = []
     for at in range(len(text)):
         char = text[at : at + 1]
@@ -45,12 +44,10 @@ def test_json_with_lines_is_foreseen_after_its_first(indent: int, value: Any) ->
 
 @given(value=VALUES)
 def test_json_in_one_line_is_foreseen_from_the_start(value: Any) -> None:
-    """As Python writes it."""
     assert missed(json.dumps(value).encode(), Spacing()) == []
 
 
 def test_separators_are_learnt() -> None:
-    """After the first colon and comma."""
     spacing = Spacing()
     spacing.read(b'{"a":1,"b":2,')
     assert spacing.expected(b'"') == b""
@@ -61,7 +58,6 @@ def test_separators_are_learnt() -> None:
 
 
 def test_what_the_model_wrote_before_is_expected_at_first() -> None:
-    """Another answer's spacing may be given."""
     spacing = Spacing()
     spacing.read(b'{\n  "a": [')
     again = Spacing(nested=spacing.nested)

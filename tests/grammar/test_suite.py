@@ -20,7 +20,6 @@ OTHERWISE = {"format", "oneOf"}
 
 
 def whole(value: Any) -> Any:
-    """The same value as it can be answered: 1.0 as 1."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):

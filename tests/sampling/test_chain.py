@@ -41,12 +41,10 @@ def chosen(chain, logits):
     ],
 )
 def test_shaped(options, shaped):
-    """Shaped is what changes a row before the choice; truncation and temperature do not."""
     assert Sampling(**options).shaped is shaped
 
 
 def test_greedy_needs_no_chain(open_plain, tiny_target):
-    """At temperature 0 with nothing else the argmax of the raw row is the choice."""
     assert build_chain(Sampling(temperature=0.0), open_plain(tiny_target)) is None
 
 
@@ -74,7 +72,6 @@ def test_the_coldest_temperature_chooses_the_likeliest(open_plain, tiny_target, 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_temperature_must_be_finite(bad):
-    """NaN and infinity are refused with the option's name."""
     with pytest.raises(OptionError, match="temperature"):
         Sampling(temperature=bad)
 
@@ -91,13 +88,11 @@ def test_temperature_must_be_finite(bad):
     ],
 )
 def test_ranges(bad):
-    """top_p 0 keeps nothing, and a NaN is in no range."""
     with pytest.raises(OptionError, match=next(iter(bad))):
         Sampling(**bad)
 
 
 def test_bias_moves_the_choice(open_plain, tiny_target):
-    """A bias of 10 nats wins over a lead of 5."""
     chain = build_chain(Sampling(temperature=0.0, logit_bias={7: 10.0}), open_plain(tiny_target))
     row = np.zeros(32)
     row[3] = 5.0
@@ -106,7 +101,6 @@ def test_bias_moves_the_choice(open_plain, tiny_target):
 
 
 def test_top_k_1_is_the_argmax(open_plain, tiny_target):
-    """Sampling from one token is greedy."""
     chain = build_chain(
         Sampling(temperature=2.0, top_k=1, seed=1, noise="llama.cpp"), open_plain(tiny_target)
     )
@@ -118,7 +112,6 @@ def test_top_k_1_is_the_argmax(open_plain, tiny_target):
 
 
 def test_seeds_repeat(open_plain, tiny_target):
-    """A seed makes the same draws again, another seed others."""
     llm, row = open_plain(tiny_target), np.zeros(32)
     draws = []
     for seed in (1, 1, 2):
@@ -132,7 +125,6 @@ def test_seeds_repeat(open_plain, tiny_target):
 
 
 def test_penalties_remember_what_was_accepted(open_plain, tiny_target):
-    """A presence penalty works from the first emitted token on."""
     chain = build_chain(Sampling(temperature=0.0, presence_penalty=2.0), open_plain(tiny_target))
     row = np.zeros(32)
     row[5], row[6] = 3.0, 2.0

@@ -123,14 +123,12 @@ def left(chain, logits):
     ],
 )
 def test_xtc_that_excludes_nothing_is_left_out(off):
-    """Then nothing is done for it at any token, and near misses may be accepted."""
     on = {"xtc_probability": 0.5, "xtc_threshold": 0.1}
     assert Sampling(**on).shaped
     assert not Sampling(**(on | off)).excluding
 
 
 def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
-    """The default chain is as long as it was: top-k, top-p, min-p, temperature."""
     chain = build_chain(Sampling(), open_plain(tiny_target))
     assert llama_cpp.llama_sampler_chain_n(chain.sampler) == 4
     chain.close()

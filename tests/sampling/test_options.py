@@ -97,8 +97,6 @@ def test_a_number_out_of_range_is_named() -> None:
 
 
 def test_an_option_that_is_not_given_is_left_to_the_model() -> None:
-    """Then its own value holds, or else the default."""
-
     @command()
     def asked(sampler: SamplerOptions) -> None:
         made = sampler.sampling(1, {"top_k": 7})

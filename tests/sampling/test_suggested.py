@@ -22,7 +22,6 @@ COMMON = ["--trust-model", "-t", "1", "--draft", "none", "--no-stats"]
 
 @pytest.fixture(scope="module")
 def suggesting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose file says how to sample."""
     folder = tmp_path_factory.mktemp("suggesting")
     return tiny.write(folder / "suggesting.gguf", tokens=tiny.ASCII, sampling=FILE)
 
@@ -37,14 +36,12 @@ def test_the_file_says_it_by_llama_cpps_keys(suggesting: Path) -> None:
 
 
 def test_what_the_user_sets_stays(suggesting: Path) -> None:
-    """The rest is the model's, or the usual."""
     made = SamplerOptions(top_k=3).sampling(1, suggested_by(suggesting).values)
     assert (made.temperature, made.top_k, made.top_p) == (0.5, 3, 0.95)
 
 
 @pytest.mark.parametrize(("name", "value"), [("temp", -1.0), ("top_k", "many"), ("top_p", 7.0)])
 def test_what_is_no_value_of_its_option_is_named(tmp_path: Path, name: str, value: Any) -> None:
-    """And left out: a file is not to be trusted."""
     found = of(tmp_path, min_p=0.5, **{name: value})
     ours = {"temp": "temperature"}.get(name, name)
     assert found == SuggestedSampling({"min_p": 0.5}, (ours,))
@@ -67,7 +64,6 @@ def test_a_sequence_turns_off_what_it_leaves_out(tmp_path: Path) -> None:
 
 
 def test_another_order_of_samplers_is_named(tmp_path: Path) -> None:
-    """Ours is llama.cpp's usual one."""
     (left,) = of(tmp_path, sequence="temperature;top_k").left
     assert left == "order of samplers (temperature;top_k)"
 
@@ -102,7 +98,6 @@ def test_ollamas_parameters_come_before_the_files(tmp_path: Path, suggesting: Pa
 
 
 def test_generate_follows_it_and_says_so(suggesting: Path) -> None:
-    """Once; an option of the user's comes first, and is not told."""
     run = partial(running.run, "generate", "x", "-m", suggesting, "-n", "0", *COMMON)
     assert (
         run().stderr
@@ -112,7 +107,6 @@ def test_generate_follows_it_and_says_so(suggesting: Path) -> None:
 
 
 def test_batch_follows_it(suggesting: Path, tmp_path: Path) -> None:
-    """At temperature 0 no seed is told."""
     (tmp_path / "in.txt").write_text("x\n")
     model = tiny.write(tmp_path / "cold.gguf", tokens=tiny.ASCII, sampling={"temp": 0.0})
     out = tmp_path / "out.jsonl"
@@ -146,7 +140,6 @@ def test_a_server_follows_it(suggesting: Path) -> None:
 
 
 def test_models_info_shows_it(suggesting: Path) -> None:
-    """Beside what else the file says."""
     assert (
         "suggests     sampling as the model suggests: --temp 0.5"
         in running.run("models", "info", suggesting).stdout

@@ -16,17 +16,14 @@ from pyspec.sampling.verification import Margin, Strict
 
 
 def test_names():
-    """Results call the rules by these names."""
     assert (Strict().name, Margin().name) == ("strict", "margin")
 
 
 def test_defaults_are_the_papers_ratio_and_one_nat():
-    """Theta 0.9, gap 1 nat, no budget."""
     assert Margin().limits == (0.9, 1.0, math.inf)
 
 
 def test_limits_are_passed_on():
-    """A budget replaces the number that stands for none."""
     rule = Margin(theta=0.5, gap=math.inf, budget=2.5)
     assert rule.limits == (0.5, math.inf, 2.5)
 
@@ -53,19 +50,16 @@ def test_out_of_range_is_an_option_error(option, value):
 
 
 def test_rules_are_values():
-    """Equal rules are equal and hashable."""
     assert len({Margin(), Margin(), Margin(gap=2.0), Strict(), Strict()}) == 3
 
 
 def test_strict_gate_is_closed():
-    """The extension's gate for the strict rule has theta 1."""
     gate = Gate(Strict(), sampled=True)
     assert gate.gate.theta == 1.0
     assert gate.state.spent == 0.0
 
 
 def test_margin_gate_carries_the_limits():
-    """The extension's gate has the rule's numbers, and knows whether tokens are drawn at random."""
     gate = Gate(Margin(theta=0.5, gap=2.0, budget=4.0), sampled=True).gate
     found = (gate.theta, gate.gap, gate.budget, gate.sampled)
     assert found == (0.5, 2.0, 4.0, 1)
@@ -73,7 +67,6 @@ def test_margin_gate_carries_the_limits():
 
 @pytest.mark.parametrize("confirm", [0, 2])
 def test_the_gate_has_what_confirms(confirm):
-    """As many tokens as the rule asks for."""
     assert Gate(Margin(confirm=confirm), sampled=False).gate.confirm == confirm
 
 

@@ -21,7 +21,6 @@ class View:
         """It starts with the first rendering."""
 
     def add(self, name: str, source: str, variables: Mapping[str, str]) -> None:
-        """As `Renderer.add`."""
         key = repr((source, sorted(variables.items())))
         if key not in self._names:
             self._names[key] = f"{len(self._names)}"
@@ -29,7 +28,6 @@ class View:
         self._own[name] = self._names[key]
 
     def render(self, name: str, arguments: Mapping[str, Any], now: float | None = None) -> str:
-        """As `Renderer.render`."""
         return self._child.render(self._own[name], arguments, now)
 
     def close(self) -> None:

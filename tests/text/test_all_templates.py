@@ -84,7 +84,6 @@ def said(text: str, **more: Any) -> dict[str, Any]:
 
 
 def call(arguments: Any) -> dict[str, Any]:
-    """A tool call, as OpenAI has it."""
     function = {"name": "get_weather", "arguments": arguments}
     return {"id": "call12345", "type": "function", "function": function}
 
@@ -114,7 +113,6 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def oracle(source: str, messages: list[dict[str, Any]], tools: Any, **how: Any) -> str:
-    """What `transformers` renders."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     today = datetime.now().astimezone().strftime("%d %b %Y")  # Llama's, as llama-server gives it
@@ -168,7 +166,6 @@ def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
     shared_renderer: Callable[[], Any],
 ) -> Iterator[dict[str, TargetLlama]]:  # fmt: skip
-    """A vocabulary of bytes and the template's marks for each of them."""
     folder = tmp_path_factory.mktemp("templates")
     names, found = sorted(sdist.templates())[request.param :: PARTS], {}
     with pytest.MonkeyPatch.context() as patch:
@@ -243,18 +240,15 @@ class Caught(Exception):
 
 
 def catching(*args: Any, **_asked: Any) -> None:
-    """Stands for the engine: it gets a prompt, and throws it."""
     raise Caught(list(args[1]))
 
 
 def by_class(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
-    """`create_chat_completion`."""
     given, *_ = Method("create_chat_completion").read(llm, messages, tools=tools)
     return ChatCompletion(llm, given, None).prompt
 
 
 def by_batch(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
-    """A record of `Batch` and `pyspec batch`."""
     functions = [tool["function"] for tool in tools or ()]
     record = Record(id="a", messages=messages, tools=functions or None)
     return JobMaker(llm, Settings(), 1 << 20).job(0, record).tokens
@@ -280,7 +274,6 @@ def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
 
 
 def by_llm(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:
-    """The plugin of `llm`."""
     parts = [
         SimpleNamespace(role=m["role"], parts=[SimpleNamespace(text=m["content"])])
         for m in messages
@@ -336,7 +329,6 @@ def test_an_answer_goes_on_where_it_was_begun(opened: dict[str, TargetLlama]) ->
 
 
 def test_every_template_that_is_named_is_there() -> None:
-    """An exception for a name that is none would hide nothing, and say so to nobody."""
     named = {*NO_RESULTS, *NO_CALLS, *NO_SYSTEM, *TOOLS_ALONE, *UNUSABLE, *NEITHER}
     assert named <= sdist.templates().keys()
 

@@ -24,7 +24,6 @@ MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A model whose marks are control tokens."""
     path = tmp_path_factory.mktemp("marks") / "marks.gguf"
     tiny.write(path, tokens=tiny.ASCII, marks=MARKS)
     with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
@@ -33,7 +32,6 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def speech(llm: Any) -> Speech:
-    """How a model of Mistral's speaks."""
     piece = piece_reader(llm._model.vocab)
     return Speech(["[THINK] [/THINK] [TOOL_CALLS] [ARGS]"], llm.tokenizer_, piece)
 
@@ -74,7 +72,6 @@ def test_without_tools_marks_of_calls_are_not_shown(llm: Any, speech: Speech) ->
 
 
 def test_the_prompt_says_where_an_answer_begins(llm: Any, speech: Speech) -> None:
-    """Inside reasoning, where the prompt ends with its first mark."""
     assert speech.start(ids_of(llm, "user[THINK]\n")) == "inside"
     assert speech.start(ids_of(llm, "[THINK]user")) == "free"
     assert speech.start(ids_of(llm, "user[THINK]\n\n[/THINK]\n")) == "behind"
@@ -88,7 +85,6 @@ def test_a_plain_text_has_no_parts(llm: Any, speech: Speech) -> None:
 
 
 def thinking(stop: list[str]) -> AnswerReader:
-    """A reader whose tokens are characters."""
     return AnswerReader(
         lambda token: chr(token).encode(), stop, AnswerParser(Notation(THINK), functions=FUNCTIONS)
     )

@@ -39,7 +39,6 @@ class Reader:
 
 
 def budget(most: int, piece: Callable[[int], bytes] = lambda _: b"x") -> Budget:
-    """One whose end is the tokens 8 and 9."""
     return Budget(Reader(), most, [8, 9], piece)  # type: ignore[arg-type]
 
 
@@ -84,7 +83,6 @@ def test_what_something_else_forbids_is_not_forced() -> None:
     ],
 )  # fmt: skip
 def test_each_family_has_its_end(notation: Notation, architecture: str, text: str) -> None:
-    """A model that marks no reasoning has none."""
     assert closing(notation, architecture) == text
 
 
@@ -120,7 +118,6 @@ def test_a_budget_is_a_number() -> None:
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose prompts begin its reasoning."""
     return scripted.write(tmp_path_factory.mktemp("x"), behind=scripted.THINKS)
 
 

@@ -43,7 +43,6 @@ MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A model whose vocabulary has the characters, and some marks as control tokens."""
     path = tmp_path_factory.mktemp("marks") / "marks.gguf"
     tiny.write(path, tokens=[*tiny.ASCII, *"ö\uff5c"], marks=MARKS)
     with closing(TargetLlama(str(path), trust=True, n_ctx=64, verbose=False)) as opened:
@@ -52,7 +51,6 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def takes(llm: Any) -> Takes:
-    """Says whether an answer of these tokens may follow a grammar, and end; texts are spelled by characters."""
     vocab, ids = llm._model.vocab, {}
     for token in range(llm.n_vocab()):
         ids[llama_cpp.llama_vocab_get_text(vocab, token).decode()] = token
@@ -68,7 +66,6 @@ def takes(llm: Any) -> Takes:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
-    """The examples as they stand; nothing else is one."""
     family, _, text, *_ = case
     grammar = AnswerGrammar(notation_of(family)).calls(FUNCTIONS)
     text = text.removesuffix("<|call|>")  # which ends the answer
@@ -82,7 +79,6 @@ def test_each_family_may_write_its_calls(case: Any, takes: Takes) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_function_alone_may_be_asked_for(family: str, takes: Takes) -> None:
-    """And once, where several are not wanted."""
     grammar = AnswerGrammar(notation_of(family), many=False).calls({"now": FUNCTIONS["now"]})
     assert not any(
         takes(grammar, text.removesuffix("<|call|>"))
@@ -167,7 +163,6 @@ def test_a_callers_own_grammar_comes_behind_reasoning(takes: Takes) -> None:
 
 
 def test_content_or_calls(takes: Takes) -> None:
-    """Both follow their schemas, also where calls have no mark of their own."""
     schema = of_schema({"type": "object"})
     for notation, call in (
         (Notation(), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),

@@ -35,18 +35,15 @@ def parts_of(pieces: Iterable[str], spoken: Notation, **asked: Any) -> list[Answ
 
 
 def told(answer: WholeAnswer) -> tuple[str, list[tuple[str, Any]]]:
-    """Content, and calls as names and arguments."""
     return answer.content, [(call.name, json.loads(call.arguments)) for call in answer.calls]
 
 
 def test_there_are_ten_of_each() -> None:
-    """The figure that is claimed: eight families, ten examples each."""
     assert [len(examples) for examples in FAMILIES.values()] == [10] * 8
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_answers_are_taken_apart(case: tuple[str, str, str, str, Any]) -> None:
-    """At once, and character by character."""
     family, _, text, *expected = case
     for pieces in ([text], list(text)):
         assert told(WholeAnswer.of(parts_of(pieces, notation_of(family)))) == tuple(expected)
@@ -63,7 +60,6 @@ def test_calls_are_content_where_there_are_no_tools(case: tuple[str, str, str, s
 
 
 def test_arguments_come_as_they_are_written() -> None:
-    """A call begins with its name, and its arguments follow before it ends."""
     parser = AnswerParser(Notation(), functions=FUNCTIONS)
     begun = parser.push('<tool_call>{"name": "weather", "arguments": {"ci')
     assert [(part.kind, part.text) for part in begun] == [
@@ -81,7 +77,6 @@ def test_text_is_not_held_longer_than_a_mark_may_begin() -> None:
 
 
 def test_a_call_ends_reasoning() -> None:
-    """Models forget the mark."""
     parts = parts_of(
         ['<think>Hm.\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'], Notation(THINK)
     )

@@ -32,7 +32,6 @@ def model(tiny_folder: Path) -> Path:
 
 @pytest.fixture
 def llm(model: Path, open_llama: Callable[..., Any]) -> Any:
-    """It, loaded; lookup drafts."""
     return open_llama(model, trust=True, draft="lookup")
 
 
@@ -45,7 +44,6 @@ def test_a_prompt_is_prefix_suffix_and_the_gap(llm: Any) -> None:
 def test_the_suffix_comes_first_where_asked_for(
     model: Path, open_llama: Callable[..., Any]
 ) -> None:
-    """As `spm_infill` of a Llama says."""
     llm = open_llama(model, trust=True, spm_infill=True)
     assert FillIn(llm).tokens("ab", "c") == [SUF, *ids("c"), PRE, *ids("ab"), MID]
 

@@ -28,7 +28,6 @@ def test_any_text_needs_no_grammar(form: Any) -> None:
     ],
 )
 def test_a_schema_is_found_wherever_it_stands(form: Any) -> None:
-    """In OpenAI's places for it, old and new."""
     assert format_language(form) == of_schema(SCHEMA)
 
 

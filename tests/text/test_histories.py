@@ -28,7 +28,6 @@ def said(role: str, text: str, **more: Any) -> dict[str, Any]:
 
 
 def call(arguments: str) -> dict[str, Any]:
-    """A turn of the model that is a call. Mistral's templates demand such an id."""
     function = {"name": "read_file", "arguments": arguments}
     return said("assistant", "", tool_calls=[{"id": "call12345", "type": "function", "function": function}])  # fmt: skip
 
@@ -79,7 +78,6 @@ def body_of(kinds: Mapping[str, Any], path: str, body: Any) -> Any:
 
 
 def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn whose calls have ids as Mistral's models write them, and so get them back."""
     made = dict(turn)
     if "tool_call_id" in made:
         made["tool_call_id"] = "call12345"
@@ -119,7 +117,6 @@ def test_all_that_was_said_is_in_the_prompt(templates: dict[str, ChatTemplate], 
 
 
 def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> list[str]:
-    """Texts that the prompt lacks, or the refusal."""
     try:
         prompt = template.render(turns, tools=tools)
     except InputError as error:
@@ -133,7 +130,6 @@ def lost(template: ChatTemplate, turns: list[Mapping[str, Any]], tools: Any) -> 
 def test_turns_stay_as_they_are_where_the_template_takes_them(
     name: str, templates: dict[str, ChatTemplate]
 ) -> None:
-    """None becomes another role's, and none is merged."""
     prompt = templates["Qwen-Qwen3-0.6B"].render(HISTORIES[name])
     roles = [part.split("\n")[0] for part in prompt.split("<|im_start|>")[1:]]
     assert roles == [*(turn["role"] for turn in HISTORIES[name]), "assistant"]

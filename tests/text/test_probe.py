@@ -17,7 +17,6 @@ IGNORES = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[[], TargetLlama]]:
-    """Opens a model whose template ignores tools."""
     found: list[TargetLlama] = []
 
     def make() -> TargetLlama:
@@ -57,13 +56,11 @@ def test_tools_are_in_the_prompt_whatever_else_is(
     turns: list[dict[str, Any]],
     opened: Callable[[], TargetLlama],
 ) -> None:
-    """A message that has a tool's words does not stand for the tool."""
     text = opened().template.render(turns, tools=[tool(name, description)])
     assert f'"name": "{name}"' in text
 
 
 def test_prompt_is_the_same_after_any_request(opened: Callable[[], TargetLlama]) -> None:
-    """What others asked before changes nothing."""
     fresh, used = opened().template, opened().template
     used.render([user("Get the time in Rome.")], tools=[tool("get_time", "Get the time")])
     used.render([user("x")])
@@ -73,7 +70,6 @@ def test_prompt_is_the_same_after_any_request(opened: Callable[[], TargetLlama])
 
 
 def test_long_conversations_have_short_probes() -> None:
-    """Stretches that come again and again are left out from the third on."""
     pair = [user("a"), {"role": "assistant", "content": "b"}]
     asked: dict[str, Any] = {"messages": [*(pair * 50), user("c")], "tools": None}
     roles = [turn["role"] for turn in probe_of(asked)["messages"]]

@@ -13,7 +13,6 @@ CASES = [(mark, *example) for mark, examples in FAMILIES.items() for example in 
 
 
 def test_there_are_ten_of_each() -> None:
-    """The figure that is claimed: five families, ten examples each."""
     assert [len(examples) for examples in FAMILIES.values()] == [10] * 5
 
 
@@ -75,7 +74,6 @@ def test_templates_that_refuse_no_word_get_it_as_it_is(template: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 def test_reasoning_is_taken_apart(case: tuple[str, str, str, str, str, str, bool]) -> None:
-    """At once, and character by character."""
     template, _, prompt, text, *expected = case
     notation = Notation.of(template)
     for pieces in ([text], list(text)):

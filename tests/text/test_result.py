@@ -33,7 +33,6 @@ def test_a_message_has_only_what_was_said() -> None:
 
 
 def test_a_message_of_calls_alone_has_no_content() -> None:
-    """As OpenAI's clients expect it."""
     message = Result.of([AnswerPart("reasoning", "Hm"), *CALL]).message()
     assert (message["content"], message["reasoning_content"]) == (None, "Hm")
     assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
@@ -56,7 +55,6 @@ def test_pieces_without_an_end_were_cut_by_an_error() -> None:
 
 
 def test_a_journal_of_an_earlier_version_reads_as_the_same() -> None:
-    """Its format is the same: a batch that an older version began goes on."""
     result = msgspec.json.decode(EARLIER, type=RecordResult)
     assert (result.index, result.text, result.speculation) == (3, "t", BLOCK)
     assert msgspec.json.decode(msgspec.json.encode(result), type=RecordResult) == result
@@ -82,7 +80,6 @@ def of_a_batch(tiny_ascii: Path) -> RecordResult:
 
 @pytest.fixture
 def of_the_class(open_llama: Callable[..., Any], tiny_ascii: Path) -> dict[str, Any]:
-    """The block of one answered by a `SpeculativeLlama` that lookup drafts for."""
     llm = open_llama(tiny_ascii, draft="lookup")
     llm.create_completion("hello", max_tokens=12, temperature=0)
     block: dict[str, Any] = llm.last_speculation
@@ -99,7 +96,6 @@ def test_the_block_has_the_same_keys_at_every_door(
 
 
 def test_a_batchs_result_is_shown_like_any(of_a_batch: RecordResult) -> None:
-    """By what shows an answer of `generate` and `chat`."""
     block = of_a_batch.speculation
     assert stats_line(block, of_a_batch.rate).startswith("12 tokens | ")
     assert speed_sentence(block, of_a_batch.rate)

@@ -8,7 +8,6 @@ from pyspec.text.scan import MAX_NAME, Scanner
 
 
 def until(text: str, pieces: int) -> tuple[str, str]:
-    """What is read up to a mark, of a text that comes in so many pieces."""
     scanner, size = Scanner(), -(-len(text) // pieces)
     reading = scanner.until(("</x>",))
     for n in range(pieces + 1):

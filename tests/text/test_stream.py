@@ -11,37 +11,31 @@ from pyspec.text.stream import TextAssembler
 
 
 def assembler(pieces: list[bytes], stop: tuple[str, ...] = ()) -> TextAssembler:
-    """One whose token i is pieces[i]."""
     return TextAssembler(pieces.__getitem__, stop)
 
 
 def test_half_a_character_waits() -> None:
-    """A character split over two tokens appears with the second."""
     text = assembler(["é".encode()[:1], "é".encode()[1:]])
     assert [text.push([0]), text.push([1])] == ["", "é"]
 
 
 def test_bad_bytes_are_replaced_at_the_end() -> None:
-    """What never becomes a character is shown as the replacement character."""
     text = assembler([b"\xe2\x82"])
     assert text.push([0]) + text.finish() == "\ufffd"
 
 
 def test_possible_stop_is_held_back() -> None:
-    """The beginning of a stop string is not shown before it is known to be none."""
     text = assembler([b"a EN", b"Dless", b" way"], ("END.",))
     assert [text.push([0]), text.push([1]), text.push([2])] == ["a ", "ENDless", " way"]
 
 
 def test_stop_string_ends_the_text() -> None:
-    """Text goes up to the first stop string, and later tokens are ignored."""
     text = assembler([b"one", b" STOP two"], ("STOP",))
     assert text.push([0]) + text.push([1]) + text.push([0]) + text.finish() == "one "
     assert text.done
 
 
 def test_earliest_of_several_stops_counts() -> None:
-    """Of two stop strings in one push the one that begins first ends the text."""
     text = assembler([b"x BB AA"], ("AA", "BB"))
     assert text.push([0]) == "x "
 
@@ -76,14 +70,12 @@ def test_stops_are_found_where_a_plain_search_finds_them(text: str, stops: list[
 
 
 def test_empty_stop_string_is_refused() -> None:
-    """An empty stop string would end every text at once."""
     with pytest.raises(OptionError):
         assembler([], ("",))
 
 
 @given(st.text(), st.data())
 def test_any_split_gives_the_same_text(text: str, data: st.DataObject) -> None:
-    """However the bytes are cut into tokens, the whole text comes out."""
     raw = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]

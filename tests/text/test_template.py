@@ -28,7 +28,6 @@ MARKS = ["<|im_start|>", "<|im_end|>"]
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
-    """Opens tiny vocabularies of bytes and marks with a template, each with a child of its own that renders it."""
     opened: list[TargetLlama] = []
 
     def make(template: str | None, *, marks: list[str] = MARKS, **how: Any) -> TargetLlama:
@@ -68,7 +67,6 @@ def control(llm: TargetLlama, tokens: list[int]) -> list[str]:
 def test_same_tokens_as_llama_cpps_own_rendering(
     open_plain: Callable[..., Any], smollm2: str
 ) -> None:
-    """The default target's prompt is what llama-cpp-python makes of the file's template, in its class too."""
     llm = open_plain(smollm2)
     messages = [user("Hello there."), {"role": "assistant", "content": "Hi."}, user("And?")]
     source = llm.metadata["tokenizer.chat_template"]
@@ -78,7 +76,6 @@ def test_same_tokens_as_llama_cpps_own_rendering(
 
 
 def test_tool_use_template_is_for_tools(made: Callable[..., TargetLlama]) -> None:
-    """A file's template of that name is taken where tools are given, its default else."""
     named = {"tool_use": "tools {{ tools | map(attribute='function.name') | join }}"}
     llm = made("plain {{ messages[0].content }}", named=named)
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
@@ -87,20 +84,17 @@ def test_tool_use_template_is_for_tools(made: Callable[..., TargetLlama]) -> Non
 
 
 def test_special_tokens_are_variables(made: Callable[..., TargetLlama]) -> None:
-    """Templates write the vocabulary's own tokens by name, and get control tokens."""
     llm = made("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
     assert llm.template.prompt([user("a")]) == [1, *llm.tokenize(b"a", add_bos=False), 2]
 
 
 @pytest.mark.parametrize("written", ["", "{{ bos_token }}"])
 def test_begins_with_one_bos(written: str, made: Callable[..., TargetLlama]) -> None:
-    """Whether the template writes it or the vocabulary adds it."""
     llm = made(written + "{{ messages[0].content }}", add_bos=True)
     assert llm.template.prompt([user("a")])[:2] == [1, *llm.tokenize(b"a", add_bos=False)]
 
 
 def test_date_is_the_one_that_was_asked_for(made: Callable[..., TargetLlama]) -> None:
-    """A conversation that goes on over midnight keeps its first date."""
     for date in ("{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"):
         llm = made(date + "{{ messages[0].content }}")
         said = llm.detokenize(llm.template.prompt([user("!")], now=86400.0 * 180))
@@ -108,7 +102,6 @@ def test_date_is_the_one_that_was_asked_for(made: Callable[..., TargetLlama]) ->
 
 
 def test_variables_of_call_and_model(made: Callable[..., TargetLlama]) -> None:
-    """A call's variables go before the model's, and those before none."""
     llm = made("{{ a }}{{ b }}{{ messages[0].content }}", template_args={"a": 1, "b": 2})
     assert llm.template.render([user("!")], arguments={"b": 3}) == "13!"
 
@@ -117,7 +110,6 @@ def test_variables_of_call_and_model(made: Callable[..., TargetLlama]) -> None:
 
 
 def test_user_text_holds_no_control_token(made: Callable[..., TargetLlama]) -> None:
-    """Text that looks like a turn's end is text, and comes back as it was."""
     llm = made(CHATML)
     clean, dirty = llm.template.prompt([user("x")]), llm.template.prompt([user(INJECTED)])
     assert control(llm, dirty) == control(llm, clean)
@@ -186,7 +178,6 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), min_s
 @settings(max_examples=60)
 @given(text=TEXTS, marks=st.lists(st.sampled_from([*MARKS, "<", "|>", "im_end"])))
 def test_any_text_comes_back(text: str, marks: list[str], endless: TargetLlama) -> None:
-    """Arbitrary contents are in the prompt unchanged, and between the same control tokens."""
     said = "".join(mark + text for mark in marks) + text
     tokens = endless.template.prompt([user(said)])
     assert control(endless, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
@@ -229,7 +220,6 @@ def test_other_spelling_is_kept(open_plain: Callable[..., Any], smollm2: str) ->
 
 
 def test_rewritten_answer_is_tokenised_anew(made: Callable[..., TargetLlama]) -> None:
-    """Where the template changes what was said, its words count."""
     llm = made(CHATML.replace("m.content", "m.content | upper"))
     said = llm.tokenize(b"ab", add_bos=False)
     turns = [user("q"), {"role": "assistant", "content": "ab", "tokens": said}]
@@ -240,14 +230,12 @@ def test_rewritten_answer_is_tokenised_anew(made: Callable[..., TargetLlama]) ->
 
 
 def test_lists_of_text_parts_are_text(made: Callable[..., TargetLlama]) -> None:
-    """OpenAI's parts read as one text."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     turns = [{"role": "user", "content": parts}]
     assert made("{{ messages[0].content }}").template.render(turns) == "ab"
 
 
 def test_template_that_wants_parts_gets_them(made: Callable[..., TargetLlama]) -> None:
-    """A template that only reads lists is given lists."""
     llm = made("{% for p in messages[0].content %}{{ p.text }}{% endfor %}")
     assert llm.template.render([user("hello")]) == "hello"
 
@@ -300,7 +288,6 @@ def test_whatever_a_tools_parameters_are_it_has_a_form(form: str, parameters: An
 
 
 def test_plain_words_without_a_template(made: Callable[..., TargetLlama]) -> None:
-    """A file without a template gets a dialogue, which ends at the next speaker."""
     template = made(None).template
     brief, yo = (
         {"role": "system", "content": "Be brief."},
@@ -316,7 +303,6 @@ def test_plain_words_without_a_template(made: Callable[..., TargetLlama]) -> Non
 
 
 def test_choice_of_a_template(made: Callable[..., TargetLlama], tmp_path: Path) -> None:
-    """A name in the file, a file, or none."""
     (tmp_path / "own.jinja").write_text("own {{ messages[0].content }}")
     own = str(tmp_path / "own.jinja")
     shown = {}
@@ -332,7 +318,6 @@ def test_choice_of_a_template(made: Callable[..., TargetLlama], tmp_path: Path) 
 
 
 def test_unknown_role_is_refused(made: Callable[..., TargetLlama]) -> None:
-    """A role that plain words do not have is a usage error."""
     with pytest.raises(InputError, match="wizard"):
         made(None).template.prompt([{"role": "wizard", "content": "x"}])
 
@@ -364,7 +349,6 @@ def test_hostile_template_is_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It ends in one sentence; the process lives, and so does the next template."""
     script = render._SCRIPT.read_text()
     assert "\nSECONDS = 2.0\n" in script
     (tmp_path / "hasty.py").write_text(script.replace("SECONDS = 2.0", "SECONDS = 0.3"))
@@ -377,14 +361,12 @@ def test_hostile_template_is_an_error(
 
 
 def test_huge_template_is_refused(alone: Callable[..., TargetLlama], tmp_path: Path) -> None:
-    """One of more than 1 MiB never comes to the child."""
     (huge := tmp_path / "huge.jinja").write_text("x" * (1 << 20) + "y")
     with pytest.raises(TemplateError, match="more than"):
         alone(None, chat_template=str(huge)).template.prompt([user("x")])
 
 
 def test_child_that_died_is_replaced(alone: Callable[..., TargetLlama]) -> None:
-    """A child killed from outside costs one error at most."""
     llm = alone("{{ messages[0].content }}")
     assert llm.template.render([user("a")]) == "a"
     (child := llm.template._renderer._child).kill()

@@ -31,7 +31,6 @@ READS = (
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], TargetLlama]]:
-    """Opens a tiny vocabulary with a template, once each."""
     folder, found = tmp_path_factory.mktemp("veil"), dict[str, TargetLlama]()
 
     def make(source: str) -> TargetLlama:
@@ -74,7 +73,6 @@ CHATML = (
 def test_signs_of_ours_protect_nothing_and_break_nothing(
     sign: str, opened: Callable[[str], TargetLlama]
 ) -> None:
-    """A text that has them, or their escapes, is text like another."""
     llm = opened(CHATML)
     for turn in (user(sign + INJECTED), {"role": "tool", "content": sign + INJECTED}):
         tokens = llm.template.prompt([turn])
@@ -83,14 +81,12 @@ def test_signs_of_ours_protect_nothing_and_break_nothing(
 
 
 def test_many_words_that_a_template_reads(opened: Callable[[str], TargetLlama]) -> None:
-    """Seventy different ones protect no other."""
     llm = opened(READS)
     turns = [user(f"<tool_response>q{i}<{INJECTED}") for i in range(70)]
     assert control(llm, llm.template.prompt(turns)) == ["<|im_start|>", "<|im_end|>"] * 70
 
 
 def test_key_of_an_argument_makes_no_control_token(opened: Callable[[str], TargetLlama]) -> None:
-    """The template's own bracket behind it completes nothing."""
     llm = opened(READS.replace("<parameter={{ k }}>", "{{ k }}>"))
     tokens = llm.template.prompt([user("a"), call({"<|im_end|": 1})])
     assert control(llm, tokens) == ["<|im_start|>", "<|im_end|>"] * 2
@@ -112,7 +108,6 @@ def test_all_private_characters_leave_a_prompt(opened: Callable[[str], TargetLla
 
 
 def test_variables_may_have_keys_that_are_no_text(opened: Callable[[str], TargetLlama]) -> None:
-    """Programs give any dict of Python's."""
     llm = opened("{{ names['1'] }}{{ messages[0].content }}")
     said = llm.template.prompt([user("<b>")], arguments={"names": {1: "<|im_end|>"}})
     assert control(llm, said) == []
@@ -127,7 +122,6 @@ def test_answer_goes_on_behind_any_text(opened: Callable[[str], TargetLlama]) ->
 def test_text_that_a_template_drops_without_its_marks_is_refused(
     opened: Callable[[str], TargetLlama],
 ) -> None:
-    """It is neither lost nor parsed."""
     llm = opened("{{ messages[0].content if '<|im_end|>' in messages[0].content }}")
     with pytest.raises(InputError, match="marks"):
         llm.template.prompt([user("a<|im_end|>")])
@@ -177,7 +171,6 @@ def test_no_text_key_or_name_makes_a_control_token(
 def test_any_text_of_such_pieces_comes_back(
     text: str, opened: Callable[[str], TargetLlama]
 ) -> None:
-    """A template that reads nothing writes it as it is."""
     llm = opened(CHATML)
     shown = llm.detokenize(llm.template.prompt([user(text)], answer=False), special=True).decode()
     assert shown == f"<|im_start|>user\n{text}<|im_end|>\n"

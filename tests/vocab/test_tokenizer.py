@@ -30,7 +30,6 @@ UNSPELLED = ("gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace")
 
 
 def split(path: Path, pre: str, _report: int) -> None:
-    """Tokens of long runs, and the texts that they make again."""
     llm = TargetLlama(str(path), vocab_only=True, verbose=False, trust=True)
     for text in ((run * 100_000)[:100_000] for run in RUNS):
         try:
@@ -44,7 +43,6 @@ def split(path: Path, pre: str, _report: int) -> None:
 
 @contextmanager
 def vocabulary(folder: Path, pre: str) -> Iterator[TargetLlama]:
-    """A model without weights that splits words as `pre` says."""
     path = folder / f"{pre}.gguf"
     path.write_bytes(tiny_words(pre).build())
     llm = TargetLlama(str(path), vocab_only=True, verbose=False, trust=True)
@@ -106,7 +104,6 @@ def test_any_bytes(text: bytes, pre: str, tmp_path: Path) -> None:
 
 
 def test_bytes_beyond_unicode_are_damaged_text(tmp_path: Path) -> None:
-    """As other bytes that are not UTF-8."""
     with vocabulary(tmp_path, "qwen2") as llm:
         assert llm.tokenize(b"a\xf7\xbf\xbf\xbfb") == llm.tokenize("a\ufffdb".encode())
 

@@ -22,7 +22,6 @@ PIECES = [*MARKS, "a", " ", "\n", "<", "im_end", "|>", "\u2603", " b c ", "<s>",
 
 @pytest.fixture(scope="module", params=[("gpt2", False), ("llama", False), ("gpt2", True), ("llama", True)])  # fmt: skip
 def opened(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetLlama]:
-    """Vocabularies of both kinds, with control words and with words that are defined anywhere."""
     model, defined = request.param
     path = tmp_path_factory.mktemp("splits") / "v.gguf"
     how = {"kind": tiny.USER_DEFINED} if defined else {}
@@ -67,7 +66,6 @@ def test_words_are_found_once_each(opened: TargetLlama) -> None:
 
 
 def test_detokenizing_reads_each_piece_once(opened: TargetLlama) -> None:
-    """A long text's tokens cost look-ups alone."""
     ids = [tiny.mark(0), tiny.mark(1)] * 5000
     assert opened.detokenize(ids, special=True) == b"<|im_start|><|im_end|>" * 5000
     with pytest.MonkeyPatch.context() as patch:
