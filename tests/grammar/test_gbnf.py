@@ -20,26 +20,9 @@ from pyspec.grammar.languages import MAX_DEPTH, Constraint, of_gbnf, of_grammar
 from pyspec.grammar.masks import CANDIDATES, Masks
 
 WORDS = [
-    "ab",
-    "abc",
-    "bc",
-    "th",
-    "he",
-    '{"',
-    '":',
-    "tr",
-    "ue",
-    "12",
-    "0.",
-    "[[",
-    "],",
-    "e4",
-    "O-O",
-    "日",
-    "本",
-    "日本",
-    "é",
-]
+    "ab", "abc", "bc", "th", "he", '{"', '":', "tr", "ue", "12", "0.", "[[", "],", "e4", "O-O", "日",
+    "本", "日本", "é",
+]  # fmt: skip
 """Tokens of several characters, and of several bytes."""
 
 GRAMMARS = {

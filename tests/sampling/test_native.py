@@ -24,17 +24,12 @@ REPEATING = [A, B, C, A, B]
 @pytest.mark.parametrize(
     ("options", "second"),
     [
-        ({}, True),
-        ({"dry_allowed_length": 3}, False),
-        ({"dry_penalty_last_n": 2}, False),
-        ({"dry_penalty_last_n": -1}, True),
-        ({"dry_penalty_last_n": (1 << 31) - 1}, True),
-        ({"dry_penalty_last_n": 0}, False),
-        ({"dry_sequence_breakers": ["b"]}, False),
-        ({"dry_sequence_breakers": ["c"]}, False),
-        ({"dry_sequence_breakers": []}, True),
+        ({}, True), ({"dry_allowed_length": 3}, False), ({"dry_penalty_last_n": 2}, False),
+        ({"dry_penalty_last_n": -1}, True), ({"dry_penalty_last_n": (1 << 31) - 1}, True),
+        ({"dry_penalty_last_n": 0}, False), ({"dry_sequence_breakers": ["b"]}, False),
+        ({"dry_sequence_breakers": ["c"]}, False), ({"dry_sequence_breakers": []}, True),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("n_prompt", [0, 3, 5])
 def test_dry_reads_prompt_and_answer_alike(open_plain, tiny_target, options, second, n_prompt):
     """What would go on a repetition gives way to the next one, whoever wrote what is repeated."""
@@ -115,13 +110,10 @@ def left(chain, logits):
 @pytest.mark.parametrize(
     "off",
     [
-        {"xtc_probability": 0.0},
-        {"xtc_threshold": 0.51},
-        {"temperature": 0.0},
-        {"temperature": -1.0},
-        {"mirostat_mode": 2},
+        {"xtc_probability": 0.0}, {"xtc_threshold": 0.51}, {"temperature": 0.0},
+        {"temperature": -1.0}, {"mirostat_mode": 2},
     ],
-)
+)  # fmt: skip
 def test_xtc_that_excludes_nothing_is_left_out(off):
     on = {"xtc_probability": 0.5, "xtc_threshold": 0.1}
     assert Sampling(**on).shaped

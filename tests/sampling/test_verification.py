@@ -19,30 +19,18 @@ def test_names():
     assert (Strict().name, Margin().name) == ("strict", "margin")
 
 
-def test_defaults_are_the_papers_ratio_and_one_nat():
+def test_limits_are_the_papers_ratio_and_one_nat_or_the_rules_own():
     assert Margin().limits == (0.9, 1.0, math.inf)
-
-
-def test_limits_are_passed_on():
-    rule = Margin(theta=0.5, gap=math.inf, budget=2.5)
-    assert rule.limits == (0.5, math.inf, 2.5)
+    assert Margin(theta=0.5, gap=math.inf, budget=2.5).limits == (0.5, math.inf, 2.5)
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("theta", -0.1),
-        ("theta", 1.1),
-        ("theta", math.nan),
-        ("gap", -1.0),
-        ("gap", math.nan),
-        ("budget", -0.5),
-        ("budget", math.nan),
-        ("confirm", -1),
-        ("confirm", 17),
-        ("confirm", 1.5),
+        ("theta", -0.1), ("theta", 1.1), ("theta", math.nan), ("gap", -1.0), ("gap", math.nan),
+        ("budget", -0.5), ("budget", math.nan), ("confirm", -1), ("confirm", 17), ("confirm", 1.5),
     ],
-)
+)  # fmt: skip
 def test_out_of_range_is_an_option_error(option, value):
     """The message names option and value; a NaN is out of every range."""
     with pytest.raises(OptionError, match=option):
@@ -53,21 +41,13 @@ def test_rules_are_values():
     assert len({Margin(), Margin(), Margin(gap=2.0), Strict(), Strict()}) == 3
 
 
-def test_strict_gate_is_closed():
-    gate = Gate(Strict(), sampled=True)
-    assert gate.gate.theta == 1.0
-    assert gate.state.spent == 0.0
-
-
-def test_margin_gate_carries_the_limits():
-    gate = Gate(Margin(theta=0.5, gap=2.0, budget=4.0), sampled=True).gate
-    found = (gate.theta, gate.gap, gate.budget, gate.sampled)
-    assert found == (0.5, 2.0, 4.0, 1)
-
-
-@pytest.mark.parametrize("confirm", [0, 2])
-def test_the_gate_has_what_confirms(confirm):
-    assert Gate(Margin(confirm=confirm), sampled=False).gate.confirm == confirm
+def test_the_gate_has_the_rules_numbers():
+    strict = Gate(Strict(), sampled=True)
+    assert (strict.gate.theta, strict.state.spent) == (1.0, 0.0)
+    gate = Gate(Margin(theta=0.5, gap=2.0, budget=4.0, confirm=2), sampled=True).gate
+    found = (gate.theta, gate.gap, gate.budget, gate.confirm, gate.sampled)
+    assert found == (0.5, 2.0, 4.0, 2, 1)
+    assert Gate(Margin(), sampled=False).gate.confirm == 0
 
 
 @pytest.mark.parametrize("rule", ["margin", None, Margin])
@@ -75,8 +55,7 @@ def test_what_is_no_rule_is_refused_before_the_model_is_loaded(
     rule: Any, tiny_target: Path
 ) -> None:
     """A rule given by name, or its class instead of one of its kind, would fail in mid-answer."""
-    with pytest.raises(OptionError, match=r"Strict\(\) or Margin\(\)"):
-        SpeculativeLlama(str(tiny_target), verification=rule)
-    if rule is not None:
+    makers = [lambda **options: SpeculativeLlama(str(tiny_target), **options), Speculation]
+    for make in makers if rule is not None else makers[:1]:
         with pytest.raises(OptionError, match=r"Strict\(\) or Margin\(\)"):
-            Speculation(verification=rule)
+            make(verification=rule)

@@ -26,12 +26,10 @@ WRITTEN = {
     "HERMES": ["one", "several", "nested"],
     "QWEN_CODER": ["one", "several", "nested", "lines of code", "no arguments"],
     "GLM": ["one", "in one line", "several", "nested", "lines of code", "no arguments"],
-    "LLAMA": ["one", "several"],
-    "MISTRAL": ["one", "several"],
-    "DEEPSEEK": ["3.1", "3.1, several", "nested"],
-    "KIMI": ["one", "several", "nested"],
+    "LLAMA": ["one", "several"], "MISTRAL": ["one", "several"],
+    "DEEPSEEK": ["3.1", "3.1, several", "nested"], "KIMI": ["one", "several", "nested"],
     "GPT_OSS": ["nested"],
-}
+}  # fmt: skip
 """The examples that are written as each family's grammar has it."""
 
 CASES = [

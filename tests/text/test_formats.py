@@ -46,9 +46,7 @@ def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
 @pytest.mark.parametrize(
     ("choice", "left", "wanted"),
     [
-        (None, TOOLS, None),
-        ("auto", TOOLS, None),
-        ("required", TOOLS, "required"),
+        (None, TOOLS, None), ("auto", TOOLS, None), ("required", TOOLS, "required"),
         ({"type": "function", "function": {"name": "sub"}}, TOOLS, "sub"),
         ({"name": "sub"}, TOOLS, "sub"),
         (
@@ -57,7 +55,7 @@ def test_a_format_that_there_is_not_is_refused(form: Any) -> None:
             "required",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_choice_leaves_tools_and_wants_one(choice: Any, left: Any, wanted: str | None) -> None:
     assert tools_left(TOOLS, choice) == (left, wanted)
 

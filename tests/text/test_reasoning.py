@@ -41,15 +41,12 @@ KIMI = HY3.replace("reasoning_effort", "thinking_effort").replace("no_think", "m
 @pytest.mark.parametrize(
     ("template", "asked", "variable", "word"),
     [
-        (HY3, "medium", "reasoning_effort", "high"),
-        (HY3, "minimal", "reasoning_effort", "low"),
-        (HY3, "low", "reasoning_effort", "low"),
-        (HY3, "max", "reasoning_effort", "high"),
-        (KIMI, "medium", "thinking_effort", "high"),
-        (KIMI, "minimal", "thinking_effort", "low"),
+        (HY3, "medium", "reasoning_effort", "high"), (HY3, "minimal", "reasoning_effort", "low"),
+        (HY3, "low", "reasoning_effort", "low"), (HY3, "max", "reasoning_effort", "high"),
+        (KIMI, "medium", "thinking_effort", "high"), (KIMI, "minimal", "thinking_effort", "low"),
         (KIMI, "max", "thinking_effort", "max"),
     ],
-)
+)  # fmt: skip
 def test_words_for_effort_are_the_templates(
     template: str, asked: str, variable: str, word: str
 ) -> None:

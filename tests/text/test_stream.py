@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,30 +16,23 @@ def assembler(pieces: list[bytes], stop: tuple[str, ...] = ()) -> TextAssembler:
     return TextAssembler(pieces.__getitem__, stop)
 
 
-def test_half_a_character_waits() -> None:
-    text = assembler(["é".encode()[:1], "é".encode()[1:]])
-    assert [text.push([0]), text.push([1])] == ["", "é"]
-
-
-def test_bad_bytes_are_replaced_at_the_end() -> None:
-    text = assembler([b"\xe2\x82"])
-    assert text.push([0]) + text.finish() == "\ufffd"
-
-
-def test_possible_stop_is_held_back() -> None:
-    text = assembler([b"a EN", b"Dless", b" way"], ("END.",))
-    assert [text.push([0]), text.push([1]), text.push([2])] == ["a ", "ENDless", " way"]
-
-
-def test_stop_string_ends_the_text() -> None:
-    text = assembler([b"one", b" STOP two"], ("STOP",))
-    assert text.push([0]) + text.push([1]) + text.push([0]) + text.finish() == "one "
-    assert text.done
-
-
-def test_earliest_of_several_stops_counts() -> None:
-    text = assembler([b"x BB AA"], ("AA", "BB"))
-    assert text.push([0]) == "x "
+@pytest.mark.parametrize(
+    ("pieces", "stop", "shown"),
+    [
+        (["é".encode()[:1], "é".encode()[1:]], (), ["", "é", ""]),
+        ([b"\xe2\x82"], (), ["", "\ufffd"]),
+        ([b"a EN", b"Dless", b" way"], ("END.",), ["a ", "ENDless", " way", ""]),
+        ([b"one", b" STOP two", b"one"], ("STOP",), ["one", " ", "", ""]),
+        ([b"x BB AA"], ("AA", "BB"), ["x ", ""]),
+    ],
+    ids=["half a character", "damaged bytes", "possible stop", "stop", "earliest stop"],
+)
+def test_text_is_shown_as_soon_as_it_is_safe(
+    pieces: list[bytes], stop: tuple[str, ...], shown: list[str]
+) -> None:
+    text = assembler(pieces, stop)
+    assert [*(text.push([i]) for i in range(len(pieces))), text.finish()] == shown
+    assert text.done is any(each.encode() in b"".join(pieces) for each in stop)
 
 
 def test_the_first_complete_stop_counts_however_the_text_is_cut() -> None:
@@ -47,12 +42,10 @@ def test_the_first_complete_stop_counts_however_the_text_is_cut() -> None:
         assert "".join(text.push([i]) for i in range(len(cuts))) + text.finish() == "a"
 
 
-def test_too_many_stop_strings_are_refused() -> None:
-    """Each token would be held against all of them."""
-    with pytest.raises(OptionError, match="stop strings"):
-        assembler([], tuple(map(str, range(1000))))
-    with pytest.raises(OptionError, match="stop strings"):
-        assembler([], ("x" * 10_000,))
+@pytest.mark.parametrize("stops", [tuple(map(str, range(1000))), ("x" * 10_000,), ("",)])
+def test_stop_strings_that_are_too_many_too_long_or_empty_are_refused(stops: Any) -> None:
+    with pytest.raises(OptionError, match="stop string"):
+        assembler([], stops)
 
 
 @given(st.text(alphabet="ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4)))
@@ -67,11 +60,6 @@ def test_stops_are_found_where_a_plain_search_finds_them(text: str, stops: list[
     wanted = text[: sum(min(found))] if found else text
     out = assembler([char.encode() for char in text], tuple(stops))
     assert "".join(out.push([i]) for i in range(len(text))) + out.finish() == wanted
-
-
-def test_empty_stop_string_is_refused() -> None:
-    with pytest.raises(OptionError):
-        assembler([], ("",))
 
 
 @given(st.text(), st.data())
