@@ -156,7 +156,7 @@ def _blamed(schema: Any, why: str) -> Iterator[tuple[str, str]]:
                 yield at, key
 
 
-def held(schema: Any) -> str:
+def json_expression(schema: Any) -> str:
     """Return an expression for a schema that `tool_schema` returned, or one that is composed of those."""
     return f"%json {_written(schema, lenient=True)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,9 @@ def suggested_by(path: Path, name: str = "") -> SuggestedSampling:
     for key, value in found.items():
         if key in SUGGESTED and _is_usable(key, value):
             values[key] = value
-        elif key in SUGGESTED or _loses(key, value):
+        elif key in SUGGESTED or (key in _MEANINGLESS and value != _MEANINGLESS[key]):
             left.append(key)
     return SuggestedSampling({**values, **off}, (*left, *disorder))
-
-
-def _loses(key: str, value: Any) -> bool:
-    return key in _MEANINGLESS and value != _MEANINGLESS[key]
 
 
 def _is_usable(name: str, value: Any) -> bool:
@@ -94,15 +90,9 @@ def _of_sequence(sequence: str) -> tuple[dict[str, float], list[str]]:
     """Return values that turn off what a sequence of samplers leaves out, and what of it cannot be followed."""
     named = [_ALSO.get(word, word) for word in sequence.split(";") if word]
     ours = [word for word in named if word in _OUR_ORDER]
-    off = dict(_off_samplers(named))
+    off = {k: v for each, values in _OFF.items() if each not in named for k, v in values.items()}
     in_order = ours == sorted(ours, key=_OUR_ORDER.index)
     return off, [] if in_order else [f"order of samplers ({sequence[:80]})"]
 
 
 _ALSO = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p"}
-
-
-def _off_samplers(named: list[str]) -> Iterator[tuple[str, float]]:
-    for sampler, values in _OFF.items():
-        if sampler not in named:
-            yield from values.items()

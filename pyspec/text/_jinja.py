@@ -21,7 +21,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -160,14 +160,6 @@ def _limit(room: int) -> None:
                 resource.setrlimit(kind, (size, size))
 
 
-@contextlib.contextmanager
-def _timed() -> Iterator[None]:
-    """Have the system end this process if the body takes too long."""
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-
-
 def main(room: int) -> None:
     """Answer until the input ends."""
     # signals are for the parent, which may have answers to finish
@@ -178,8 +170,9 @@ def main(room: int) -> None:
     renderings = Renderings()
     _limit(room)
     for line in sys.stdin:
-        with _timed():
-            reply = json.dumps(renderings.answer(line))
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # the system ends this process behind that
+        reply = json.dumps(renderings.answer(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
         out.write(reply + "\n")
         out.flush()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspec.grammar.languages import Language, literal
-from pyspec.grammar.schemas import held, part_of
+from pyspec.grammar.schemas import json_expression, part_of
 from pyspec.text.calls import BareCalls, CallForm, NamedCalls, ObjectCalls, SpokenCalls
 from pyspec.text.notation import MARKS, Notation, Start
 from pyspec.text.parts import properties_of
@@ -167,7 +167,7 @@ class AnswerGrammar:
                 if form.keyed
                 else {form.name: {"const": name}, form.arguments: inside}
             )
-            return held({
+            return json_expression({
                 "type": "object", "properties": properties, "required": [*properties], "additionalProperties": False
             })  # fmt: skip
 
@@ -192,7 +192,7 @@ class AnswerGrammar:
                 literal(f"\n{form.behind}") if form.behind and form.behind in form.written else ""
             )
             last = self._mark(form.close) if form.close else ""
-            return f"{head} {self._rule(f'args{i}', held(schema))} {fence} {last}"
+            return f"{head} {self._rule(f'args{i}', json_expression(schema))} {fence} {last}"
 
         call = self._each(functions, write)
         if isinstance(form, SpokenCalls):  # the prompt ends with the first mark
@@ -210,7 +210,7 @@ class AnswerGrammar:
     def _in_channels(self, functions: Functions) -> str:
         def write(name: str, schema: Any, _i: int) -> str:
             head = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
-            return f"{self._marks(head, MARKS)} {held(schema)}"
+            return f"{self._marks(head, MARKS)} {json_expression(schema)}"
 
         return self._each(functions, write)
 
@@ -253,7 +253,7 @@ class AnswerGrammar:
             elif text:
                 value = self._until(form.value_close)
             else:
-                value = f"{held(schema)} {_NEWLINE} {self._mark(form.value_close)}"
+                value = f"{json_expression(schema)} {_NEWLINE} {self._mark(form.value_close)}"
             return f"{first} {value} {_NEWLINE}"
 
         def write(name: str, schema: Any, i: int) -> str:
@@ -298,7 +298,7 @@ class AnswerGrammar:
 
     def _python(self, form: CallForm, functions: Functions) -> str:
         def argument(key: str, schema: Any) -> str:
-            return f"{literal(key + '=')} {held(schema)}"
+            return f"{literal(key + '=')} {json_expression(schema)}"
 
         def write(name: str, schema: Any, i: int) -> str:
             arguments = self._arguments(f"args{i}", schema, argument, between='"," " "?')

@@ -118,13 +118,10 @@ class BareCalls(ObjectCalls):
         parts: list[str] = []
         yield from s.copy((), parts.append)
         calls.begin(runner)
-        calls.add(json.dumps({_code_key(calls.functions[runner]): "".join(parts)}))
+        known = properties_of(calls.functions[runner])
+        key = next(iter(known)) if len(known) == 1 else "code"
+        calls.add(json.dumps({key: "".join(parts)}))
         return calls.end()
-
-
-def _code_key(parameters: Any) -> str:
-    known = properties_of(parameters)
-    return next(iter(known)) if len(known) == 1 else "code"
 
 
 def _read_builtin(s: Scanner, calls: Calls) -> Scan[bool]:
@@ -194,7 +191,7 @@ class _ObjectReader:
 
     def __init__(self, s: Scanner, calls: Calls, *, known: bool) -> None:
         self._s, self._calls, self._known = s, calls, known
-        self._name, self._held = "", ""
+        self._name, self._early = "", ""  # arguments may come before the name
 
     def read(self) -> Scan[bool]:
         if not (yield from self._s.accept("{")):
@@ -221,7 +218,7 @@ class _ObjectReader:
         value: list[str] = []
         whole = yield from self._s.json(value.append)
         if key in _ARGUMENTS:
-            self._held = "".join(value)
+            self._early = "".join(value)
         return whole
 
     def _end(self) -> bool:
@@ -229,7 +226,7 @@ class _ObjectReader:
             return False
         if not self._calls.is_open:
             self._calls.begin(self._name)
-            self._calls.add(self._held or "{}")
+            self._calls.add(self._early or "{}")
         return self._calls.end()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from pyspec.grammar.languages import Constraint, Language, constraint_of
-from pyspec.grammar.schemas import held, tool_schema
+from pyspec.grammar.schemas import json_expression, tool_schema
 from pyspec.text.formats import format_language, tools_left
 from pyspec.text.messages import from_outside
 from pyspec.text.parser import joined
@@ -52,7 +52,7 @@ class ChatCompletion:
         if llm.template.is_plain or not (tools or speech.notation.marks(tools=False)):
             self._call = wanted if wanted in known else None
             if self._call is not None:  # as llama-cpp-python asks for it: its arguments alone
-                content = Language(held(tool_schema(known[self._call])))
+                content = Language(json_expression(tool_schema(known[self._call])))
             self._reader = speech.plain_reader([*llm.end_text, *stops])
             self.grammar = given["grammar"] if content is None else Constraint(content)
         else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -50,33 +51,6 @@ SYSTEM_ROLES = ("system", "developer")
 """Roles that tell the model what to do."""
 
 
-def _known_roles(inputs: TemplateInput) -> TemplateInput:
-    """Rename roles to their older names."""
-    return _with_messages(inputs, lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])})
-
-
-def _empty_contents(inputs: TemplateInput) -> TemplateInput:
-    """Replace missing content by empty text."""
-    return _with_messages(inputs, lambda m: {**m, "content": m["content"] or ""})
-
-
-def _no_contents(inputs: TemplateInput) -> TemplateInput:
-    """Replace empty content beside calls by null."""
-    return _with_messages(
-        inputs, lambda m: {**m, "content": None} if m.get("tool_calls") and not m["content"] else m
-    )
-
-
-def _no_tools(inputs: TemplateInput) -> TemplateInput:
-    """Pass an empty list if there are no tools, for templates that expect tools."""
-    return inputs if inputs.get("tools") else {**inputs, "tools": []}
-
-
-def _tools_renamed(inputs: TemplateInput) -> TemplateInput:
-    """Also pass the tools as `xml_tools`, which SmolLM3's template reads."""
-    return {**inputs, "xml_tools": inputs["tools"]} if inputs.get("tools") else inputs
-
-
 def _tools_described(inputs: TemplateInput) -> TemplateInput:
     """Give functions and arguments that have no description an empty one, for templates that read it unasked."""
 
@@ -98,26 +72,7 @@ def _tools_described(inputs: TemplateInput) -> TemplateInput:
     return {**inputs, "tools": tools} if tools else inputs
 
 
-def _written_arguments(inputs: TemplateInput) -> TemplateInput:
-    """Write call arguments as JSON text."""
-
-    def written(arguments: Any) -> Any:
-        is_text = isinstance(arguments, str)
-        return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
-
-    return _with_arguments(inputs, written)
-
-
-def _held_arguments(inputs: TemplateInput) -> TemplateInput:
-    """Wrap call arguments that are not an object in one."""
-
-    def held(arguments: Any) -> Any:
-        return arguments if isinstance(arguments, dict) else {"arguments": arguments}
-
-    return _with_arguments(inputs, held)
-
-
-def _thought(inputs: TemplateInput) -> TemplateInput:
+def _content_in_reasoning(inputs: TemplateInput) -> TemplateInput:
     """Move content beside calls to the end of the reasoning, for templates that accept only one of the two."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +85,7 @@ def _thought(inputs: TemplateInput) -> TemplateInput:
     return _with_messages(inputs, change)
 
 
-def _content_aside(inputs: TemplateInput) -> TemplateInput:
+def _content_before_calls(inputs: TemplateInput) -> TemplateInput:
     """Give content beside calls a turn of its own before them, for templates that leave it out."""
     made: list[dict[str, Any]] = []
     for message in inputs["messages"]:
@@ -167,18 +122,7 @@ def _behind_call(made: Sequence[Mapping[str, Any]], first: int, call_id: Any) ->
     return len(made)
 
 
-def _parts(inputs: TemplateInput) -> TemplateInput:
-    """Write contents as lists of parts."""
-
-    def change(message: dict[str, Any]) -> dict[str, Any]:
-        text = message["content"]
-        parts = [{"type": "text", "text": text}] if isinstance(text, str) else text
-        return {**message, "content": parts}
-
-    return _with_messages(inputs, change)
-
-
-def _system_in_front(inputs: TemplateInput) -> TemplateInput:
+def _system_in_user(inputs: TemplateInput) -> TemplateInput:
     """Put the system prompt in front of the first user message."""
     first, *rest = inputs["messages"] or [{}]
     if first.get("role") not in SYSTEM_ROLES or not isinstance(first["content"], str):
@@ -203,7 +147,7 @@ def _tools_in_words(inputs: TemplateInput) -> TemplateInput:
 
 
 def _call_in_words(message: dict[str, Any]) -> dict[str, Any]:
-    if message["role"] in ("tool", "function"):
+    if message["role"] in RESULTS:
         return {
             "role": "user",
             "content": f"<tool_response>\n{message['content']}\n</tool_response>",
@@ -212,13 +156,14 @@ def _call_in_words(message: dict[str, Any]) -> dict[str, Any]:
     if not calls:
         return message
     made = {key: value for key, value in message.items() if key != "tool_calls"}
-    written = [_in_words(call["function"]) for call in calls]
+    functions = [
+        {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        for call in calls
+    ]
+    written = [
+        f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in functions
+    ]
     return {**made, "content": "\n".join(filter(None, [message["content"], *written]))}
-
-
-def _in_words(function: Mapping[str, Any]) -> str:
-    call = {"name": function["name"], "arguments": function["arguments"]}
-    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
 
 def tools_text(functions: Sequence[Mapping[str, Any]]) -> str:
@@ -243,16 +188,6 @@ def _late_system(inputs: TemplateInput) -> TemplateInput:
     return {**inputs, "messages": [*messages[:first], *late]}
 
 
-def _merged(inputs: TemplateInput) -> TemplateInput:
-    """Merge neighbouring turns of the same role."""
-    return _joined(inputs, lambda before, message: before["role"] == message["role"] != "tool")
-
-
-def _behind_results(inputs: TemplateInput) -> TemplateInput:
-    """Append a user message to the tool result before it."""
-    return _joined(inputs, lambda *pair: [m["role"] for m in pair] == ["tool", "user"])
-
-
 def _joined(
     inputs: TemplateInput, belong: Callable[[dict[str, Any], dict[str, Any]], bool]
 ) -> TemplateInput:
@@ -272,62 +207,88 @@ def _joined(
     return {**inputs, "messages": made}
 
 
+def _content_parts(message: dict[str, Any]) -> dict[str, Any]:
+    text = message["content"]
+    parts = [{"type": "text", "text": text}] if isinstance(text, str) else text
+    return {**message, "content": parts}
+
+
+def _json_text(arguments: Any) -> Any:
+    is_text = isinstance(arguments, str)
+    return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
+
+
 FORMS: Mapping[str, Callable[[TemplateInput], TemplateInput]] = {
-    "empty": _empty_contents,
-    "null": _no_contents,
-    "written": _written_arguments,
-    "held": _held_arguments,
-    "roles": _known_roles,
-    "thought": _thought,
-    "aside": _content_aside,
-    "apart": _calls_apart,
-    "parts": _parts,
-    "untooled": _no_tools,
-    "renamed": _tools_renamed,
-    "described": _tools_described,
-    "front": _system_in_front,
-    "words": _tools_in_words,
-    "late": _late_system,
-    "merged": _merged,
-    "behind": _behind_results,
+    # missing content is empty text, or empty content beside calls is null
+    "empty content": partial(_with_messages, change=lambda m: {**m, "content": m["content"] or ""}),
+    "null content": partial(
+        _with_messages,
+        change=lambda m: {**m, "content": m["content"] or None} if m.get("tool_calls") else m,
+    ),
+    # arguments of calls are JSON text, or an object where they are none
+    "text arguments": partial(_with_arguments, change=_json_text),
+    "object arguments": partial(
+        _with_arguments, change=lambda a: a if isinstance(a, dict) else {"arguments": a}
+    ),
+    # roles have their older names
+    "old roles": partial(
+        _with_messages, change=lambda m: {**m, "role": _ROLES.get(m["role"], m["role"])}
+    ),
+    "content in reasoning": _content_in_reasoning,
+    "content before calls": _content_before_calls,
+    "calls apart": _calls_apart,
+    "content parts": partial(_with_messages, change=_content_parts),
+    # for templates that expect tools, and for SmolLM3's, which reads `xml_tools`
+    "empty tools": lambda inputs: inputs if inputs.get("tools") else {**inputs, "tools": []},
+    "xml tools": lambda inputs: (
+        {**inputs, "xml_tools": inputs["tools"]} if inputs.get("tools") else inputs
+    ),
+    "described tools": _tools_described,
+    "system in user": _system_in_user,
+    "tools in words": _tools_in_words,
+    "late system": _late_system,
+    # neighbouring turns of one role are one turn; a user's text is appended to the tool's result before it
+    "merged turns": partial(_joined, belong=lambda a, b: a["role"] == b["role"] != "tool"),
+    "in result": partial(_joined, belong=lambda a, b: (a["role"], b["role"]) == ("tool", "user")),
 }
+"""Changes of a conversation, by name."""
 
 _TURNS: Sequence[tuple[str, ...]] = (
     (),
-    ("roles",),
-    ("roles", "late"),
-    ("roles", "merged"),
-    ("roles", "late", "merged"),
-    ("roles", "late", "merged", "behind"),
+    ("old roles",),
+    ("old roles", "late system"),
+    ("old roles", "merged turns"),
+    ("old roles", "late system", "merged turns"),
+    ("old roles", "late system", "merged turns", "in result"),
 )
 """Forms that change whole turns, for templates that accept turns only in a certain order."""
 
 _NOTATIONS: Sequence[tuple[str, ...]] = (
     (),
     *((name,) for name in FORMS if not any(name in turns for turns in _TURNS)),
-    ("empty", "written"),
-    ("null", "written"),
-    ("aside", "null"),
-    ("aside", "apart"),
-    ("renamed", "empty", "written"),
-    ("renamed", "null", "written"),
-    ("roles", "front"),
-    ("untooled", "front"),
-    ("words", "front"),
-    ("roles", "words"),
-    ("roles", "words", "front"),
-    ("untooled", "roles", "words"),
+    ("empty content", "text arguments"),
+    ("null content", "text arguments"),
+    ("content before calls", "null content"),
+    ("content before calls", "calls apart"),
+    ("xml tools", "empty content", "text arguments"),
+    ("xml tools", "null content", "text arguments"),
+    ("old roles", "system in user"),
+    ("empty tools", "system in user"),
+    ("tools in words", "system in user"),
+    ("old roles", "tools in words"),
+    ("old roles", "tools in words", "system in user"),
+    ("empty tools", "old roles", "tools in words"),
 )
 
 CHOICES = tuple((*notation, *turns) for notation in _NOTATIONS for turns in _TURNS)
 """Combinations of forms in the order in which they are tried."""
 
 WARNINGS = {
-    "front": "this model's chat template has no system role: the system prompt goes before the first user message",
-    "words": "this model's chat template does not support tools: they are described in the system prompt",
-    "late": "this model's chat template accepts a system message only at the beginning: later ones become user messages",
-    "merged": "this model's chat template requires alternating roles: consecutive messages of one role are merged",
-    "behind": "this model's chat template accepts no user message after a tool's result: its text is appended to the result",
+    "system in user": "this model's chat template has no system role: the system prompt goes before the first user message",
+    "tools in words": "this model's chat template does not support tools: they are described in the system prompt",
+    "late system": "this model's chat template accepts a system message only at the beginning: later ones become user messages",
+    "merged turns": "this model's chat template requires alternating roles: consecutive messages of one role are merged",
+    "in result": "this model's chat template accepts no user message after a tool's result: its text is appended to the result",
 }
 """Warnings for forms that change what the model reads."""
 
@@ -391,8 +352,8 @@ def _field(key: str, value: Any) -> Any:
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = function["arguments"]
-    held = {"a": _PLACE} if arguments and isinstance(arguments, dict) else arguments
-    made = _PLACE if isinstance(arguments, str) else held
+    made = {"a": _PLACE} if arguments and isinstance(arguments, dict) else arguments
+    made = _PLACE if isinstance(arguments, str) else made
     return {
         **{key: _id(value) if key == "id" else value for key, value in call.items()},
         "function": {"name": _PLACE, "arguments": made},

@@ -52,56 +52,31 @@ def _tags(name: str, *dropped: str) -> Reasoning:
 THINK = _tags("think")
 
 _REASONINGS: tuple[tuple[str, Reasoning], ...] = (
-    (
-        "<|START_THINKING|>",
-        Reasoning(
-            ("<|START_THINKING|>",),
-            ("<|END_THINKING|>",),
-            anywhere=True,
-            dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-        ),
-    ),
+    ("<|START_THINKING|>", Reasoning(
+        ("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True,
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    )),
     ("<|channel>", Reasoning(("<|channel>thought", "<|channel>"), ("<channel|>",), anywhere=True)),
     ("[THINK]", Reasoning(("[THINK]",), ("[/THINK]",))),
     ("<seed:think>", _tags("seed:think")),
     ("<mm:think>", _tags("mm:think")),
-    (
-        "[BEGIN FINAL RESPONSE]",
-        Reasoning(
-            ("Here are my reasoning steps:",),
-            ("[BEGIN FINAL RESPONSE]",),
-            dropped=("[END FINAL RESPONSE]",),
-        ),
-    ),
-    (
-        "<|open|>",
-        Reasoning(
-            ("<|open|>think<|sep|>",),
-            ("<|close|>think<|sep|>",),
-            anywhere=True,
-            dropped=(
-                "<|open|>response<|sep|>",
-                "<|close|>response<|sep|>",
-                "<|close|>message<|sep|>",
-            ),
-        ),
-    ),
-    (
-        "<|content|>",
-        Reasoning(
-            ("<|think|>",),
-            ("<|end|>",),
-            anywhere=True,
-            dropped=("<|begin|>assistant", "<|content|>"),
-        ),
-    ),
+    ("[BEGIN FINAL RESPONSE]", Reasoning(
+        ("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",), dropped=("[END FINAL RESPONSE]",)
+    )),
+    ("<|open|>", Reasoning(
+        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), anywhere=True,
+        dropped=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    )),
+    ("<|content|>", Reasoning(
+        ("<|think|>",), ("<|end|>",), anywhere=True, dropped=("<|begin|>assistant", "<|content|>")
+    )),
     (":opensource", _tags("think:opensource", "<tool_calls:opensource>")),
     ("\u25c1think\u25b7", Reasoning(("\u25c1think\u25b7",), ("\u25c1/think\u25b7",))),
     ("<thought>", _tags("thought")),
     ("<response>", _tags("think", "<response>", "</response>")),
     ("<think>", THINK),
     ("</think>", THINK),
-)
+)  # fmt: skip
 """Strings that a template contains if its model reasons like this; the first match counts."""
 
 
@@ -165,16 +140,12 @@ LLAMA = BareCalls("<|python_tag|>", arguments="parameters")
 FUNCTIONARY = NamedCalls("<function=", "</function>", r"(?P<name>[^>\s]+)>", "<function=NAME>")
 FUNCTIONARY_SPOKEN = SpokenCalls(">>>", "", "", ">>>NAME\n")
 _SEP = "<\uff5ctool\u2581sep\uff5c>"
-_DEEPSEEK_SECTION = (
-    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-    "<\uff5ctool\u2581calls\u2581end\uff5c>",
-)
 DEEPSEEK = NamedCalls(
     "<\uff5ctool\u2581call\u2581begin\uff5c>",
     "<\uff5ctool\u2581call\u2581end\uff5c>",
     rf"(?:\w+{_SEP}(?P<name>[^\n{{]+?)\s*```(?:json)?|(?P<other>[^\n]+?){_SEP})",
     f"<\uff5ctool\u2581call\u2581begin\uff5c>NAME{_SEP}",
-    section=_DEEPSEEK_SECTION,
+    section=("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
     others=(_SEP,),
     behind="```",
 )
@@ -258,21 +229,15 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (("<|tool_call_start|>",), PythonCalls()),
     (("<|tool_list_start|>",), PythonCalls()),
     (("List of tools: [", "<|im_start|>"), PythonCalls()),
-    (
-        ("<|START_ACTION|>",),
-        ObjectCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", listed=True),
-    ),
-    (
-        ("<|tools_prefix|>",),
-        ObjectCalls("<|tools_prefix|>", "<|tools_suffix|>", listed=True, keyed=True),
-    ),
+    (("<|START_ACTION|>",), ObjectCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", listed=True)),
+    (("<|tools_prefix|>",), ObjectCalls("<|tools_prefix|>", "<|tools_suffix|>", listed=True, keyed=True)),
     (("<|tool_call:begin|>",), SOLAR),
     (("<|tool_call|>",), ObjectCalls("<|tool_call|>", listed=True)),
     (("<|function_call|>",), ObjectCalls("<|function_call|>")),
     (('<function name="', "<param name="), PARAMS),
     (("<|python_tag|>",), LLAMA),
     (("<|start_header_id|>", '"parameters": '), LLAMA),
-)
+)  # fmt: skip
 """Strings that a template contains if its model writes calls in this form; the first match counts."""
 
 

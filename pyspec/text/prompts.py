@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -210,15 +210,15 @@ class PromptTokenizer:
             self._check_room(rendering.text)
         shown, at = rendering.shown, 0
         for start, end, ids in [*kept, (len(shown), len(shown), [])]:
-            tokens += self._stretch(shown[at:start], rendering, goes_on=at > 0)
+            tokens += self._stretch(shown[at:start], rendering, inner=at > 0)
             tokens += ids
             at = end
-        return self._with_bos(tokens)
+        return self.with_bos(tokens)
 
     def bare(self, text: str) -> list[int]:
         """Return token ids of a text without a template; at least one."""
         self._check_room(text)
-        return self._with_bos(self._parsed(text, special=False)) or [self._bos]
+        return self.with_bos(self.parsed(text, special=False)) or [self._bos]
 
     def _check_room(self, text: str) -> None:
         """Raise ContextOverflow for a text that is surely too long: tokenizing ten megabytes takes a gigabyte of memory."""
@@ -248,7 +248,7 @@ class PromptTokenizer:
         """Return the tokens of texts and marks in turn. Only the marks, every second part, may be control tokens."""
         made: list[int] = []
         for n, part in enumerate(parts):
-            made += self._tokenized(part, special=n % 2 == 1, goes_on=True)
+            made += self._spelled(part, special=n % 2 == 1, inner=True)
         return made
 
     def text(self, ids: Iterable[int]) -> str:
@@ -275,45 +275,46 @@ class PromptTokenizer:
 
     # -- stretches -----------------------------------------------------------------------------------
 
-    def _stretch(self, text: str, rendering: Rendering, *, goes_on: bool) -> list[int]:
-        """Tokenize template and contents together. goes_on: whether an answer's tokens come before them."""
+    def _stretch(self, text: str, rendering: Rendering, *, inner: bool) -> list[int]:
+        """Tokenize template and contents together. inner: whether an answer's tokens come before them."""
         if not rendering.is_signed:
-            return self._tokenized(text, special=True, goes_on=goes_on)
+            return self._spelled(text, special=True, inner=inner)
         tokens: list[int] = []
-        control, at, after, strip = self.vocabulary.control, 0, goes_on, False
+        control, at, after, strip = self.vocabulary.control, 0, inner, False
         for match in control.pattern.finditer(text):
             token = control[match[0]]
             before, behind = self.vocabulary.strips(token)
             piece = text[at : match.start()]
             piece = piece.lstrip(_SPACE) if strip else piece
             piece = piece.rstrip(_SPACE) if before else piece
-            tokens += self._words(piece, rendering, goes_on=after)
+            tokens += self._words(piece, rendering, inner=after)
             tokens.append(token)
             at, after, strip = match.end(), False, behind
         piece = text[at:]
         return tokens + self._words(
-            piece.lstrip(_SPACE) if strip else piece, rendering, goes_on=after
+            piece.lstrip(_SPACE) if strip else piece, rendering, inner=after
         )
 
-    def _words(self, text: str, rendering: Rendering, *, goes_on: bool) -> list[int]:
+    def _words(self, text: str, rendering: Rendering, *, inner: bool) -> list[int]:
         """Tokenize the text between control tokens. Words with a sign inside are split there, so that they stay text."""
         tokens: list[int] = []
         for piece in text.replace(rendering.signs[0], "").split(rendering.signs[1]):
-            tokens += self._tokenized(piece, special=False, goes_on=goes_on)
-            goes_on = True
+            tokens += self._spelled(piece, special=False, inner=inner)
+            inner = True
         return tokens
 
-    def _tokenized(self, text: str, *, special: bool, goes_on: bool) -> list[int]:
-        """Tokenize a text. goes_on: leave out the space that some vocabularies put in front."""
-        if not text:
-            return []
-        if goes_on and (newline := self._newline):
-            tokens = self._parsed("\n" + text, special=special)
+    def _spelled(self, text: str, *, special: bool, inner: bool) -> list[int]:
+        """Tokenize a text. inner: leave out the space that some vocabularies put in front."""
+        if text and inner and (newline := self._newline):
+            tokens = self.parsed("\n" + text, special=special)
             if tokens[: len(newline)] == newline:
                 return tokens[len(newline) :]
-        return self._parsed(text, special=special)
+        return self.parsed(text, special=special)
 
-    def _parsed(self, text: str, *, special: bool) -> list[int]:
+    def parsed(self, text: str, *, special: bool) -> list[int]:
+        """Return the tokens of a text; control words are tokens if `special`. Raises InputError."""
+        if not text:
+            return []
         try:
             data = text.encode()
         except UnicodeEncodeError as error:
@@ -328,11 +329,11 @@ class PromptTokenizer:
         if llama_cpp.llama_vocab_type(self._vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
             return []
         try:
-            return self._parsed("\n", special=False)
+            return self.parsed("\n", special=False)
         except InputError:  # the vocabulary has no newline
             return []
 
-    def _with_bos(self, tokens: list[int]) -> list[int]:
+    def with_bos(self, tokens: list[int]) -> list[int]:
         """Put the BOS token in front if this vocabulary wants one and the template did not write it."""
         begun = not self._add_bos or tokens[:1] == [self._bos]
         return tokens if begun else [self._bos, *tokens]
@@ -367,9 +368,9 @@ class FillIn:
                 "this model has no tokens for filling in (tokenizer.ggml.fim_*)",
                 "leave the suffix out, or use a model for code, such as Qwen2.5-Coder",
             )
-        self._tokenizer = llm.tokenizer_
-        adds = llama_cpp.llama_vocab_get_add_bos(vocab)
-        self._bos = [int(llama_cpp.llama_vocab_bos(vocab))] if adds else []
+        tokens = PromptTokenizer(llm)
+        self._text = partial(tokens.parsed, special=False)  # no control token is among them
+        self._bos = tokens.with_bos([])
         self._suffix_first = bool(getattr(llm, "spm_infill", False))
 
     def tokens(self, prefix: str, suffix: str) -> list[int]:
@@ -408,11 +409,3 @@ class FillIn:
             head = [self._file, *self._text(f"{each.name}\n")] if marked else self._text(_SNIPPET)
             made += [*head, *self._text(each.text)]
         return [*made, self._file, *self._text(f"{name or 'file'}\n")] if marked else made
-
-    def _text(self, text: str) -> list[int]:
-        """Tokens of what a user wrote: no control token is among them. Raises InputError."""
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"the text is not UTF-8 at character {error.start}") from None
-        return list(self._tokenizer.tokenize(data, add_bos=False, special=False)) if data else []

@@ -119,13 +119,13 @@ class TaggedCalls(CallForm):
 
     def _read_string(self, s: Scanner, calls: Calls) -> Scan[bool]:
         """Read a text value and emit it as it arrives."""
-        held, fresh = "", True
+        newline, fresh = "", True
 
         def give(text: str) -> None:
-            nonlocal held, fresh
+            nonlocal newline, fresh
             if self.lines:
-                text = held + (text.removeprefix("\n") if fresh else text)
-                held = "\n" if text.endswith("\n") else ""
+                text = newline + (text.removeprefix("\n") if fresh else text)
+                newline = "\n" if text.endswith("\n") else ""
                 text = text.removesuffix("\n")
             fresh = False
             calls.add(json_inside(text))

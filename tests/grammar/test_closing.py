@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyspec.errors import InputError
 from pyspec.grammar.languages import Language
-from pyspec.grammar.schemas import closed, held, of_schema, tool_schema
+from pyspec.grammar.schemas import closed, json_expression, of_schema, tool_schema
 
 Made = tuple[Any, Any, dict[str, Any]]
 """A schema, an instance with all that it lists, and definitions that it refers to."""
@@ -88,7 +88,7 @@ def test_no_other_property_can_be_answered(made: Made, takes: Takes) -> None:
     schema, value, defs = made
     inside = {"type": "object", "properties": {"v": schema}, "required": ["v"], "$defs": defs}
     before = deepcopy(inside)
-    for language in (of_schema(inside), Language(held(tool_schema(inside)))):
+    for language in (of_schema(inside), Language(json_expression(tool_schema(inside)))):
         assert takes(language, json.dumps({"v": value}, separators=(",", ":")))
         for other in with_another({"v": value}):
             assert not takes(language, json.dumps(other, separators=(",", ":"))), other

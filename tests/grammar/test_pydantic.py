@@ -13,7 +13,7 @@ import pytest
 from grammar.conftest import Takes
 
 from pyspec.grammar.languages import Language
-from pyspec.grammar.schemas import held, of_schema, tool_schema
+from pyspec.grammar.schemas import json_expression, of_schema, tool_schema
 
 pydantic = pytest.importorskip("pydantic", reason="comes with openai")
 Field, conint, constr = pydantic.Field, pydantic.conint, pydantic.constr
@@ -98,7 +98,7 @@ def test_a_models_field_is_followed(name: str, takes: Takes) -> None:
     kind, right, wrong = KINDS[name]
     model = pydantic.create_model("Answer", v=(kind, ...))
     schema = model.model_json_schema()
-    for language in (of_schema(schema), Language(held(tool_schema(schema)))):
+    for language in (of_schema(schema), Language(json_expression(tool_schema(schema)))):
         for text in (*right, *wrong):
             assert takes(language, f'{{"v":{text}}}') == (text in right), text
         assert not takes(language, f'{{"v":{right[0]},"z":1}}')

@@ -15,7 +15,14 @@ from pyspec.errors import InputError
 from pyspec.grammar import schemas
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.masks import check_constraint
-from pyspec.grammar.schemas import ANY_OBJECT, NO_ARGUMENTS, held, of_schema, part_of, tool_schema
+from pyspec.grammar.schemas import (
+    ANY_OBJECT,
+    NO_ARGUMENTS,
+    json_expression,
+    of_schema,
+    part_of,
+    tool_schema,
+)
 
 
 def of(*required: str, **properties: Any) -> dict[str, Any]:
@@ -214,7 +221,7 @@ def test_a_tools_argument_follows_what_can_be_held(name: str, takes: Takes) -> N
         "$defs": DEFS,
         "definitions": DEFS,
     }
-    language = Language(held(tool_schema(schema)))
+    language = Language(json_expression(tool_schema(schema)))
     for text in (*right, *wrong):
         assert takes(language, f'{{"v":{text},"n":1}}') == (text in right), text
     assert not takes(language, f'{{"v":{right[0]},"n":"a"}}')
@@ -225,7 +232,7 @@ def test_one_argument_that_cannot_be_held_leaves_the_others_as_they_are(takes: T
     ahead = {"type": "string", "pattern": "^(?!a)b$", "maxLength": 1}
     defs = {**DEFS, "Bad": of("w", w=ahead)}
     schema = {**of("p", "b", p={"$ref": "#/$defs/Point"}, b={"$ref": "#/$defs/Bad"}), "$defs": defs}
-    language = Language(held(tool_schema(schema)))
+    language = Language(json_expression(tool_schema(schema)))
     assert takes(language, '{"p":{"x":1},"b":{"w":"a"}}')
     assert not takes(language, '{"p":{"x":"a"},"b":{"w":"a"}}')
     assert not takes(language, '{"p":{"x":1},"b":{"w":"ab"}}')
@@ -243,7 +250,7 @@ def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
     whole = tool_schema(
         {"type": "object", "properties": {"v": {"$ref": "#/$defs/Point"}}, "$defs": DEFS}
     )
-    part = Language(held(part_of(whole, whole["properties"]["v"])))
+    part = Language(json_expression(part_of(whole, whole["properties"]["v"])))
     assert takes(part, '{"x":1}')
     assert not takes(part, '{"x":"a"}')
 
@@ -251,7 +258,7 @@ def test_a_part_of_a_schema_keeps_its_definitions(takes: Takes) -> None:
 def test_arguments_of_which_one_is_needed_keep_their_types(takes: Takes) -> None:
     """Some tools say so beside their arguments."""
     either = [{"required": ["x"]}, {"required": ["v"]}]
-    language = Language(held(tool_schema({**POINT, "required": [], "anyOf": either})))
+    language = Language(json_expression(tool_schema({**POINT, "required": [], "anyOf": either})))
     assert takes(language, '{"x":1}')
     assert not takes(language, '{"x":"a"}')
 

@@ -10,7 +10,7 @@ from llama_cpp import llama_chat_format as formats
 
 from pyspec.grammar.languages import Constraint, Language
 from pyspec.grammar.masks import MaskProcessor, Masks
-from pyspec.grammar.schemas import held, tool_schema
+from pyspec.grammar.schemas import json_expression, tool_schema
 from pyspec.text.formats import format_language
 
 
@@ -24,7 +24,7 @@ def handler(
     if tool_choice:
         (function,) = (tool["function"] for tool in tools)
         name = tool_choice["function"]["name"]
-        language = Language(held(tool_schema(function["parameters"])))
+        language = Language(json_expression(tool_schema(function["parameters"])))
     if language is not None:
         masks = MaskProcessor(Masks(Constraint(language), llama))
         options["logits_processor"] = LogitsProcessorList([masks])
