@@ -270,7 +270,7 @@ def identity_of(models: Models, settings: Settings, options: Mapping[str, Any]) 
     """Version, hashes of models, default settings, and options of the batch."""
     rule = {"name": settings.rule.name, **getattr(settings.rule, "__dict__", {})}
     sampling = dict(vars(settings.sampling))
-    del sampling["chance"]
+    del sampling["unseeded"]
     if sampling["noise"] == "auto":  # a batch has a seed
         sampling["noise"] = "coupled"
     return {

@@ -142,7 +142,7 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     def sampling(self, seed: int) -> Sampling:
         known = {each.name for each in fields(Sampling)} & FIELDS.keys()
         own = {name: getattr(self, name) for name in known}
-        own |= {"temperature": self.temp, "seed": seed, "chance": self.seed is None}
+        own |= {"temperature": self.temp, "seed": seed, "unseeded": self.seed is None}
         return Sampling(**own)
 
 

@@ -131,7 +131,7 @@ class Chat:
         prompt = self.model.prompt(self.conversation.messages(), goes_on=True)
         options = self._options(exchange.seed, self.settings.rule)
         # with the seed of its beginning it goes on as if it had not been cut
-        options = replace(options, sampling=replace(options.sampling, chance=False))
+        options = replace(options, sampling=replace(options.sampling, unseeded=False))
         more = self._stream(prompt, options)
         tokens = (*old.tokens, *more.tokens) if old.tokens else ()
         exchange.answer = replace_fields(

@@ -292,7 +292,7 @@ metavar="KIND",
             hint = "use 0 for greedy, or up to about 2"
             raise OptionError(f"--temp is {self.temperature}", hint)
         chosen = self.seed if self.seed is not None else seed
-        own |= {"seed": chance_seed() if chosen is None else chosen, "chance": chosen is None}
+        own |= {"seed": chance_seed() if chosen is None else chosen, "unseeded": chosen is None}
         breakers = tuple(word for word in self.dry_sequence_breakers if word != "none")
         return Sampling(**{**own, "dry_sequence_breakers": breakers})
 

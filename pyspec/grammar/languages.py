@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn
@@ -232,7 +233,12 @@ class _Reader:
 
     def _part(self) -> str | None:
         """One part of a sequence, or None where it ends."""
-        readers = {'"': self._literal, "[": self._class, "(": self._group, ".": self._any}
+        readers: dict[str, Callable[[], str]] = {
+            '"': self._literal,
+            "[": self._class,
+            "(": self._group,
+            ".": lambda: "/(?s:.)/",
+        }
         reader = readers.get(self._text[self._at : self._at + 1])
         if reader is not None:
             self._at += 1
@@ -244,9 +250,6 @@ class _Reader:
             banned, name = found.groups()
             return f"<[^{name[1:-1]}]>" if banned and name[0] == "[" else f"<{name}>"
         return None
-
-    def _any(self) -> str:
-        return "/(?s:.)/"
 
     def _group(self) -> str:
         self._depth += 1
@@ -296,7 +299,9 @@ class _Reader:
             ):
                 self._at += 1
                 last = self._char()
-            ranges += _characters(first, last)
+            # no text has surrogates
+            parts = (first, min(last, 0xD7FF)), (max(first, 0xE000), min(last, _LAST))
+            ranges += [part for part in parts if part[0] <= part[1]]
         self._at += 1
         inside = "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in ranges)
         if not inside:
@@ -332,9 +337,3 @@ class _Reader:
             f"the grammar cannot be parsed: line {line} needs {wanted} before {rest}",
             "give GBNF with a rule named root",
         )
-
-
-def _characters(first: int, last: int) -> list[tuple[int, int]]:
-    """A range of code points without surrogates, which no text has."""
-    parts = (first, min(last, 0xD7FF)), (max(first, 0xE000), min(last, _LAST))
-    return [part for part in parts if part[0] <= part[1]]

@@ -52,9 +52,9 @@ def sampling_of(given: Mapping[str, Any], seed: int, more: Mapping[str, Any]) ->
 
 def drawn_by(llm: Any, speculation: Speculation, seed: int | None, bias: Any) -> dict[str, Any]:
     """Fields of `Sampling` for a call with this seed and bias."""
-    chance = seed is None and not llm.has_seed
+    unseeded = seed is None and not llm.has_seed
     noise = speculation.sampling or llm.noise
-    return {"noise": noise, "chance": chance, "logit_bias": check_bias(bias)}
+    return {"noise": noise, "unseeded": unseeded, "logit_bias": check_bias(bias)}
 
 
 class Answering:

@@ -258,33 +258,32 @@ def _add_xtc(chain: Any, sampling: Sampling, position: int) -> None:
 def _add_choice(chain: Any, sampling: Sampling, n_vocab: int, position: int) -> None:
     if sampling.temperature == 0.0:
         chain.add_greedy()
-    elif sampling.temperature < 0.0:
-        _add_draw(chain, sampling)
-    elif sampling.mirostat_mode == 1:
-        chain.add_mirostat(
-            n_vocab, sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta, 100
-        )
-    elif sampling.mirostat_mode == 2:
-        chain.add_mirostat_v2(sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta)
-    else:
-        chain.add_top_k(sampling.top_k)
-        if sampling.typical_p < 1.0:
-            chain.add_typical(sampling.typical_p, 1)
-        chain.add_top_p(sampling.top_p, 1)
-        chain.add_min_p(sampling.min_p, 1)
-        if sampling.excluding:
-            _add_xtc(chain, sampling, position)
-        if sampling.dynatemp_range:
-            own = sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent
-            chain.add_temp_ext(*own)
+    elif sampling.temperature > 0.0 and sampling.mirostat_mode in (1, 2):
+        how = sampling.seed, sampling.mirostat_tau, sampling.mirostat_eta
+        if sampling.mirostat_mode == 1:
+            chain.add_mirostat(n_vocab, *how, 100)
         else:
-            chain.add_temp(sampling.temperature)
-        _add_draw(chain, sampling)
+            chain.add_mirostat_v2(*how)
+    else:
+        if sampling.temperature > 0.0:
+            _add_truncation(chain, sampling, position)
+        if not sampling.ours:
+            chain.add_dist(sampling.seed)
 
 
-def _add_draw(chain: Any, sampling: Sampling) -> None:
-    if not sampling.ours:
-        chain.add_dist(sampling.seed)
+def _add_truncation(chain: Any, sampling: Sampling, position: int) -> None:
+    chain.add_top_k(sampling.top_k)
+    if sampling.typical_p < 1.0:
+        chain.add_typical(sampling.typical_p, 1)
+    chain.add_top_p(sampling.top_p, 1)
+    chain.add_min_p(sampling.min_p, 1)
+    if sampling.excluding:
+        _add_xtc(chain, sampling, position)
+    if sampling.dynatemp_range:
+        own = sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent
+        chain.add_temp_ext(*own)
+    else:
+        chain.add_temp(sampling.temperature)
 
 
 def _add_bias(chain: Any, n_vocab: int, bias: Mapping[int, float]) -> None:

@@ -217,9 +217,9 @@ class Sampling(SamplerNumbers):
         logit_bias: Added to logits, by token id.
         noise: "coupled" draws with random numbers that target and draft share, so that a seed gives the same text with any draft.
             "block" lets the draft draw for itself and verifies its tokens as a whole, which accepts more of them; the text then
-            depends on the draft and its lengths. "auto" is "block" where `chance` holds and rows are cheap enough, else
+            depends on the draft and its lengths. "auto" is "block" where `unseeded` holds and rows are cheap enough, else
             "coupled". "llama.cpp" gives that library's draws.
-        chance: Whether nobody asked for this seed.
+        unseeded: Whether nobody asked for this seed.
         dry_multiplier: DRY: a token that would extend a repetition of n tokens loses multiplier * base ** (n - allowed_length).
         dry_base: The base of that formula.
         dry_allowed_length: Repetitions shorter than this many tokens cost nothing.
@@ -237,7 +237,7 @@ class Sampling(SamplerNumbers):
     seed: int = 0xFFFFFFFF
     logit_bias: Mapping[int, float] | None = None
     noise: Noise = "auto"
-    chance: bool = False
+    unseeded: bool = False
     dry_sequence_breakers: Sequence[str] = DRY_BREAKERS
 
     def __post_init__(self) -> None:
@@ -318,7 +318,7 @@ class Sampling(SamplerNumbers):
         """A copy with a seed that can be reported, if a random one was asked for."""
         if self.seed != ANY_SEED or not self.drawn:
             return self
-        return replace(self, seed=chance_seed(), chance=True)
+        return replace(self, seed=chance_seed(), unseeded=True)
 
     def settled(self, *, possible: bool, faster: bool) -> Sampling:
         """A copy that names whose numbers draw, and their seed.
@@ -329,7 +329,7 @@ class Sampling(SamplerNumbers):
         if own.noise == "llama.cpp":
             return own
         whole = possible and (
-            own.noise == "block" or (own.noise == "auto" and own.chance and faster)
+            own.noise == "block" or (own.noise == "auto" and own.unseeded and faster)
         )
         return replace(own, noise="block" if whole else "coupled")
 

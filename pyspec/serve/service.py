@@ -282,14 +282,14 @@ class Service:
     def _job(self, record: Record, body: Any, i: int) -> Job:
         """The job of answer i of a request. Answers have different noise, though the request or the server names one seed."""
         ours = self.batch.settings.sampling
-        chance = record.seed is None and ours.chance
+        unseeded = record.seed is None and ours.unseeded
         asked = ours.seed if record.seed is None else record.seed
-        seed = random.getrandbits(32) if chance else asked
+        seed = random.getrandbits(32) if unseeded else asked
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
         job = self.batch.jobs.job(next(self._count), seeded)
         job.alternatives, job.owner = body.alternatives, body.owner
-        if chance:
-            own = dataclasses.replace(job.options.sampling, chance=True)
+        if unseeded:
+            own = dataclasses.replace(job.options.sampling, unseeded=True)
             job.options = dataclasses.replace(job.options, sampling=own)
         if body.alternatives is not None:
             echoes = bool(job.echo)

@@ -332,17 +332,14 @@ class ChatTemplate:
             (name, [(key, inputs[key]) for key in inputs if key not in ("messages", "tools")])
         )
         if key not in self._openings:
-            self._openings[key] = self._tried_opening(name, inputs, now)
+            found = None
+            first = {**inputs, "messages": [{"role": "user", "content": "x"}], "tools": None}
+            with suppress(InputError):
+                opened, first = self._rendered(name, {**first, "add_generation_prompt": True}, now)
+                closed = self._renderer.render(name, {**first, "add_generation_prompt": False}, now)
+                found = opened[len(closed) :] if opened.startswith(closed) else None
+            self._openings[key] = found
         return self._openings[key]
-
-    def _tried_opening(self, name: str, inputs: TemplateInput, now: float | None) -> str | None:
-        first = {**inputs, "messages": [{"role": "user", "content": "x"}], "tools": None}
-        try:
-            opened, first = self._rendered(name, {**first, "add_generation_prompt": True}, now)
-            closed = self._renderer.render(name, {**first, "add_generation_prompt": False}, now)
-        except InputError:
-            return None
-        return opened[len(closed) :] if opened.startswith(closed) else None
 
 
 def _variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -237,13 +237,10 @@ class Pretokenizer:
     def __init__(self, vocab: Any, pre: str) -> None:
         kind = llama_cpp.llama_vocab_type(vocab)
         self._recurses = kind == llama_cpp.LLAMA_VOCAB_TYPE_BPE
-        self._decodes = kind not in (
-            llama_cpp.LLAMA_VOCAB_TYPE_SPM,
-            llama_cpp.LLAMA_VOCAB_TYPE_RWKV,
-        )
+        spm, rwkv = llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_RWKV
+        self._decodes = kind not in (spm, rwkv)
         self._pre = pre
-        kinds = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
-        self.keeps_all = kind in kinds and pre not in _LOSES
+        self.keeps_all = (self._recurses or kind == spm) and pre not in _LOSES
         """Whether everything but white space becomes tokens. Other kinds drop unknown text, or make it one token."""
 
     def mend(self, text: bytes) -> bytes:
@@ -463,8 +460,7 @@ class Alphabet:
             if not missing:  # byte tokens come first, so this ends early
                 return None
         special = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-        attr = llama_cpp.llama_vocab_get_attr
-        parsed = [text(vocab, token) for token in range(n_vocab) if attr(vocab, token) & special]
+        parsed = [text(vocab, token) for token in tokens_with(vocab, special)]
         return cls(words, sorted(filter(None, parsed), key=len, reverse=True))
 
     def check(self, text: bytes, special: bool) -> None:

@@ -124,19 +124,19 @@ def test_a_seed_has_32_bits(seed: int, wanted: int) -> None:
     assert Sampling(seed=seed).seed == wanted
 
 
-CHANCE = {"seed": 5, "chance": True}
+UNSEEDED = {"seed": 5, "unseeded": True}
 
 
 @pytest.mark.parametrize(
     ("options", "possible", "faster", "noise"),
     [
-        (CHANCE, True, True, "block"), (CHANCE, True, False, "coupled"),
-        (CHANCE, False, True, "coupled"), ({"seed": 5}, True, True, "coupled"),
+        (UNSEEDED, True, True, "block"), (UNSEEDED, True, False, "coupled"),
+        (UNSEEDED, False, True, "coupled"), ({"seed": 5}, True, True, "coupled"),
         ({}, True, True, "block"),
         ({"seed": 5, "noise": "block"}, True, False, "block"),
         ({"seed": 5, "noise": "block"}, False, True, "coupled"),
-        ({**CHANCE, "noise": "coupled"}, True, True, "coupled"),
-        ({**CHANCE, "noise": "llama.cpp"}, True, True, "llama.cpp"),
+        ({**UNSEEDED, "noise": "coupled"}, True, True, "coupled"),
+        ({**UNSEEDED, "noise": "llama.cpp"}, True, True, "llama.cpp"),
     ],
 )  # fmt: skip
 def test_whose_numbers_draw_is_settled(options, possible, faster, noise):

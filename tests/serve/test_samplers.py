@@ -64,7 +64,7 @@ def test_drafts_of_an_answer_without_a_seed_draw_for_themselves(
 ):
     """Where rows are cheap and the server has no seed; an answer with one comes again by it."""
     settings = server.batch.settings
-    unseeded = replace(settings, sampling=replace(settings.sampling, chance=True))
+    unseeded = replace(settings, sampling=replace(settings.sampling, unseeded=True))
     monkeypatch.setattr(server.batch, "settings", unseeded)
     monkeypatch.setattr("pyspec.draft.policies.Policies.rows_are_cheap", cheap)
     body = {**PATHS["chat/completions"], "temperature": 1.5, **seed}
