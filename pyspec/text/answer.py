@@ -300,14 +300,14 @@ class ReasoningLimit:
 
     def budget(self, speech: Speech, prompt: Sequence[int]) -> Budget | None:
         """Return the budget of the answer to a prompt; None for a model that does not mark its reasoning."""
-        end = speech.ids_of(closing(speech.notation, speech.architecture))
+        end = speech.ids_of(reasoning_end(speech.notation, speech.architecture))
         if not end:
             return None
         reader = speech.reader(prompt, functions=self.functions, goes_on=self.goes_on)
         return Budget(reader, self.tokens, end, speech.piece)
 
 
-def closing(notation: Notation, architecture: str = "") -> str:
+def reasoning_end(notation: Notation, architecture: str = "") -> str:
     """Return the text that ends reasoning; empty if the model has no marks for it."""
     if notation.channels:
         return f"<|end|>{START}assistant{CHANNEL}final{MESSAGE}"

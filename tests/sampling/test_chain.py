@@ -1,17 +1,21 @@
-"""Sampler options and the chains they make."""
+"""Sampler options and the chains they make, with DRY and XTC."""
 
 from __future__ import annotations
 
+import gc
 import math
 from contextlib import ExitStack, contextmanager
+from itertools import product
 
 import llama_cpp
 import numpy as np
 import pytest
+from helpers import tiny
 from measure.draws import top_two
 
 from pyspec.errors import OptionError
-from pyspec.sampling.chain import Sampling, build_chain, in_force
+from pyspec.sampling.chain import Dry, Sampling, build_chain, in_force, xtc_chance
+from pyspec.sampling.limits import BREAKER_BYTES, MAX_BREAKERS
 
 
 def chosen(chain, logits):
@@ -154,3 +158,134 @@ def test_what_the_engine_does_not_draw_is_no_block(options):
     settled = Sampling(**options, noise="block").settled(possible=True, faster=True)
     assert settled.draw != "block"
     assert settled.coupling is None
+
+
+A, B, C = tiny.A, tiny.A + 1, tiny.A + 2
+REPEATING = [A, B, C, A, B]
+"""A text that c would prolong a repetition of two tokens of."""
+
+
+@pytest.mark.parametrize(
+    ("options", "second"),
+    [
+        ({}, True), ({"dry_allowed_length": 3}, False), ({"dry_penalty_last_n": 2}, False),
+        ({"dry_penalty_last_n": -1}, True), ({"dry_penalty_last_n": (1 << 31) - 1}, True),
+        ({"dry_penalty_last_n": 0}, False), ({"dry_sequence_breakers": ["b"]}, False),
+        ({"dry_sequence_breakers": ["c"]}, False), ({"dry_sequence_breakers": []}, True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("n_prompt", [0, 3, 5])
+def test_dry_reads_prompt_and_answer_alike(open_plain, tiny_target, options, second, n_prompt):
+    """What would go on a repetition gives way to the next one, whoever wrote what is repeated."""
+    sampling = Sampling(temperature=0.0, dry_multiplier=2.0, **options)
+    chain = build_chain(sampling, open_plain(tiny_target), tokens=REPEATING[:n_prompt])
+    if chain is None:
+        assert not second
+        return
+    for token in REPEATING[n_prompt:]:
+        llama_cpp.llama_sampler_accept(chain.sampler, token)
+    row = np.zeros(32)
+    row[C], row[A] = 3.0, 2.0
+    assert chosen(chain, row) == (A if second else C)
+    chain.close()
+
+
+def test_dry_looks_for_breakers_once_a_model(open_plain, tiny_target, monkeypatch):
+    """Each answer has a copy that has seen nothing; few are kept, and none longer than the model."""
+    made, freed = [], []
+    init, free = llama_cpp.llama_sampler_init_dry, llama_cpp.llama_sampler_free
+    monkeypatch.setattr(
+        llama_cpp, "llama_sampler_init_dry", lambda *how: made.append(how) or init(*how)
+    )
+    monkeypatch.setattr(llama_cpp, "llama_sampler_free", lambda it: freed.append(it) or free(it))
+    llm = llama_cpp.Llama(str(tiny_target), vocab_only=True, verbose=False)
+    for base in (1.1, 1.1, *(1.2 + i / 10 for i in range(9))):
+        llama_cpp.llama_sampler_free(
+            Dry.of(llm).sampler(llm._model.vocab, (1.0, base, 2, 64), "ab")
+        )
+    copies = 11
+    assert len(made) == 10
+    assert len(freed) == copies + 2
+    llm.close()
+    del llm
+    gc.collect()
+    assert len(freed) == copies + len(made)
+
+
+def test_chances_of_xtc_are_uniform_and_apart():
+    """Over seeds and positions; and each says nothing of its neighbours' in either."""
+    chances = np.array([[xtc_chance(seed, at) for at in range(200)] for seed in range(200)])
+    assert 0.0 < chances.min() < chances.max() < 1.0
+    seen, _ = np.histogram(chances, 64, (0.0, 1.0))
+    due = chances.size / 64
+    assert (
+        (seen - due) ** 2 / due
+    ).sum() < 103.4  # 63 degrees of freedom exceed this once in 1000 times
+    for one, two in ((chances[:, 1:], chances[:, :-1]), (chances[1:], chances[:-1])):
+        assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 4 / math.sqrt(one.size)
+
+
+@pytest.mark.parametrize("noise", ["coupled", "llama.cpp"])
+def test_xtc_excludes_as_often_as_it_shall(open_plain, tiny_target, noise):
+    """All but the least likely of those that reach the threshold, at so many of the positions."""
+    sampling = Sampling(
+        temperature=1.0, seed=3, noise=noise, xtc_probability=0.3, xtc_threshold=0.2
+    )
+    row = np.full(32, -20.0)
+    row[[A, B, C]] = np.log([0.5, 0.4, 0.1])
+    excluded, n = 0, 2000
+    chain = build_chain(sampling, open_plain(tiny_target))
+    for _ in range(n):
+        excluded += A not in left(chain, row)
+        llama_cpp.llama_sampler_accept(chain.sampler, A)
+    chain.close()
+    assert abs(excluded / n - 0.3) < 4 * math.sqrt(0.3 * 0.7 / n)
+
+
+def left(chain, logits):
+    data = (llama_cpp.llama_token_data * len(logits))()
+    for i, logit in enumerate(logits):
+        data[i].id, data[i].logit = i, logit
+    array = llama_cpp.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
+    llama_cpp.llama_sampler_apply(chain.sampler, array)
+    return {array.data[i].id for i in range(array.size)}
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"xtc_probability": 0.0}, {"xtc_threshold": 0.51}, {"temperature": 0.0},
+        {"temperature": -1.0}, {"mirostat_mode": 2},
+    ],
+)  # fmt: skip
+def test_xtc_that_excludes_nothing_is_left_out(off):
+    on = {"xtc_probability": 0.5, "xtc_threshold": 0.1}
+    assert Sampling(**on).shaped
+    assert not Sampling(**(on | off)).excluding
+
+
+def test_samplers_that_are_off_add_nothing(open_plain, tiny_target):
+    chain = build_chain(Sampling(), open_plain(tiny_target))
+    assert llama_cpp.llama_sampler_chain_n(chain.sampler) == 4
+    chain.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *product(
+            ("dry_multiplier", "dynatemp_range", "dynatemp_exponent"), (-0.1, math.nan, math.inf)
+        ),
+        *product(("xtc_probability", "xtc_threshold"), (-0.1, 1.1, math.nan, "1")),
+        ("dry_base", 0.9),
+        *product(("dry_allowed_length", "dry_penalty_last_n"), (-2, 1.5, 1 << 31)),
+        ("dry_sequence_breakers", "\n:"),
+        ("dry_sequence_breakers", ["x"] * (MAX_BREAKERS + 1)),
+        *product(
+            ["dry_sequence_breakers"], ([""], ["é" * BREAKER_BYTES], ["a\0"], ["\ud800"], [1])
+        ),
+    ],
+)
+def test_values_that_cannot_be_are_refused(name, value):
+    with pytest.raises(OptionError, match=rf"^{name} .*\((use|give) "):
+        Sampling(**{name: value})

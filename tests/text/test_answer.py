@@ -1,22 +1,34 @@
-"""From tokens to parts: marks that are control tokens, stop strings, and why an answer ended."""
+"""From tokens to parts: marks that are control tokens, stop strings, why an answer ended, and budgets for reasoning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import tiny
+from helpers import scripted, tiny
 from helpers.called import FUNCTIONS
 from helpers.matched import may_come
 
+from pyspec.batch import Batch, Settings
+from pyspec.engine.options import AnswerOptions
 from pyspec.engine.target import TargetLlama
+from pyspec.errors import InputError
 from pyspec.grammar.masks import Masks
-from pyspec.text.answer import AnswerReader, Speech
+from pyspec.llama.generation import stream_text
+from pyspec.requests.bodies import ChatBody, decoded, records_of
+from pyspec.requests.records import Record
+from pyspec.sampling.chain import Sampling
+from pyspec.serve.apis.messages import MessagesBody
+from pyspec.serve.apis.responses import ResponsesBody
+from pyspec.text.answer import AnswerReader, Budget, ReasoningLimit, Speech, reasoning_end
 from pyspec.text.notation import THINK, Notation
 from pyspec.text.parser import AnswerParser
 from pyspec.text.parts import WholeAnswer
+from pyspec.text.result import result_of
 from pyspec.vocab.tokenizer import piece_reader
 
 MARKS = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<|other|>")
@@ -115,3 +127,151 @@ def test_a_demanded_call_that_is_cut_is_no_text(cut: int) -> None:
     reader = AnswerReader(lambda token: chr(token).encode(), (), parser, forced=True)
     answer = read(reader, [ord(c) for c in f"<think>Hm.</think>{call[:cut]}"])
     assert (answer.reasoning, answer.content, answer.calls) == ("Hm.", "", [])
+
+
+CLOSE = "</think>"
+TURN = [{"role": "user", "content": "a"}]
+
+
+class Reader:
+    """Reasons from the start to the token 9."""
+
+    def __init__(self) -> None:
+        self.reasoned, self.inside = 0, True
+
+    def push(self, ids: list[int]) -> None:
+        self.inside = self.inside and ids != [9]
+        self.reasoned += self.inside
+
+
+def budget(most: int, piece: Callable[[int], bytes] = lambda _: b"x") -> Budget:
+    return Budget(Reader(), most, [8, 9], piece)  # type: ignore[arg-type]
+
+
+def forced(found: Budget, tokens: list[int]) -> list[int | None]:
+    due = [found.next]
+    for token in tokens:
+        found.accept(token)
+        due.append(found.next)
+    return due
+
+
+def test_after_so_many_tokens_the_end_has_to_come() -> None:
+    assert forced(budget(2), [1, 1, 8, 9, 1, 1]) == [None, None, 8, 9, None, None, None]
+
+
+def test_reasoning_that_ends_by_itself_is_left_alone() -> None:
+    assert forced(budget(2), [1, 9, 1, 1]) == [None] * 5
+
+
+def test_no_budget_ends_it_at_once() -> None:
+    assert budget(0).next == 8
+
+
+def test_half_a_character_is_finished_first() -> None:
+    """It would stay half."""
+    half = budget(1, lambda token: b"\xc3" if token == 1 else b"\xa9")
+    assert forced(half, [1, 2]) == [None, None, 8]
+
+
+def test_what_something_else_forbids_is_not_forced() -> None:
+    """As a grammar may; then the answer goes on."""
+    assert forced(budget(1), [1, 5, 1, 1]) == [None, 8, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("notation", "architecture", "text"),
+    [
+        (Notation(THINK), "llama", "\n</think>\n\n"),
+        (Notation.of("[THINK]"), "mistral", "[/THINK]"),
+        (Notation(channels=True), "gpt-oss", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        (Notation(), "llama", ""),
+    ],
+)  # fmt: skip
+def test_each_family_has_its_end(notation: Notation, architecture: str, text: str) -> None:
+    assert reasoning_end(notation, architecture) == text
+
+
+def test_qwen3_reads_why() -> None:
+    assert reasoning_end(Notation(THINK), "qwen3moe").startswith(
+        "\n\nConsidering the limited time by the user"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (ChatBody, {"reasoning_budget": 7}),
+        (ChatBody, {"thinking": {"type": "enabled", "budget_tokens": 7}}),
+        (ChatBody, {"reasoning": {"max_tokens": 7}}),
+        (MessagesBody, {"thinking": {"type": "enabled", "budget_tokens": 7}}),
+        (ResponsesBody, {"reasoning": {"max_tokens": 7}}),
+    ],
+)
+def test_each_api_has_its_name_for_it(kind: Any, given: dict[str, Any]) -> None:
+    about = {"input": TURN} if kind is ResponsesBody else {"messages": TURN}
+    (record,) = records_of(kind(**about, **given), "x")
+    assert record.reasoning_budget == 7
+
+
+def test_a_budget_is_a_number() -> None:
+    with pytest.raises(InputError, match="budget_tokens"):
+        decoded(ChatBody, b'{"messages": [], "thinking": {"budget_tokens": "many"}}')
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scripted.write(tmp_path_factory.mktemp("x"), behind=scripted.THINKS)
+
+
+HOT = Sampling(temperature=0.8, seed=3)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=0.0), HOT, Sampling(seed=3, noise="llama.cpp")]
+)
+def test_an_answer_has_so_much_reasoning(
+    thinker: Path, open_llama: Callable[..., Any], sampling: Sampling
+) -> None:
+    """With drafts and without, however tokens are drawn; the text before the end is that of no budget."""
+    llm = open_llama(thinker, trust=True, draft="lookup", length="fixed:3")
+    prompt = llm.template.prompt(TURN)
+    ask = partial(stream_text, llm, prompt, chat=True)
+    limited = AnswerOptions(sampling, max_tokens=40, reasoning=ReasoningLimit(12))
+    said = result_of(list(ask(limited)), llm.last_speculation)
+    free = result_of(list(ask(AnswerOptions(sampling, max_tokens=12))), llm.last_speculation)
+    assert said.reasoning == free.reasoning.rstrip()
+    whole = b"".join(llm.piece(token.id) for token in said.tokens).decode()
+    assert whole.index(f"\n{CLOSE}\n\n") == 12
+    assert said.text
+
+
+def test_a_batch_counts_it(thinker: Path) -> None:
+    """A record's budget comes before that of all; tokens of the end are reasoning too."""
+    settings = Settings(Sampling(temperature=0.0, seed=0), max_tokens=40, reasoning_budget=5)
+    own = Record(id="own", messages=TURN, reasoning_budget=9)
+    free = Record(id="free", messages=TURN, reasoning_budget=-1)
+    quiet = Record(id="quiet", messages=TURN, reasoning_budget=0)
+    with Batch(str(thinker), draft="none", settings=settings, n_ctx=256, trust=True) as batch:
+        given = [Record(id="all", messages=TURN), own, free, quiet]
+        found = {result.id: result for result in batch.run(given)}
+    most = len(f"\n{CLOSE}") - 1
+    assert {name: each.reasoned for name, each in found.items()} == {
+        "all": 5 + most, "own": 9 + most, "free": 40, "quiet": 0,
+    }  # fmt: skip
+
+
+def test_a_grammar_holds_behind_it(thinker: Path, open_llama: Callable[..., Any]) -> None:
+    with Batch(str(thinker), draft="none", n_ctx=256, trust=True) as batch:
+        (made,) = records_of(
+            ChatBody(
+                messages=TURN, guided_choice=["yes", "no"], reasoning_budget=6, temperature=0.0
+            ),
+            "x",
+        )
+        (result,) = batch.run([made])
+    assert result.text in ("yes", "no")
+    assert result.finish_reason == "stop"

@@ -1,21 +1,24 @@
-"""GBNF has the meaning that it has in llama.cpp."""
+"""GBNF has the meaning that it has in llama.cpp, and masks are computed while the target decodes."""
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 from typing import Any
 
 import llama_cpp
 import numpy as np
 import pytest
 from helpers import tiny
+from helpers.forked import fork
 from helpers.matched import follows
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import llama_grammar
 
 from pyspec.errors import InputError
+from pyspec.grammar import masks
 from pyspec.grammar.languages import MAX_DEPTH, Constraint, of_gbnf, of_grammar
 from pyspec.grammar.masks import CANDIDATES, Masks
 
@@ -125,3 +128,14 @@ def test_lark_is_known_by_its_first_rule(worded: Any) -> None:
     """VLLM's `guided_grammar` takes either."""
     for text in ("start: A\nA: /a+/", 'root ::= "a"+'):
         assert follows(worded, of_grammar(text), worded.tokenize(b"aa", add_bos=False)[-1:] * 2)
+
+
+def test_a_fork_computes_masks_with_threads_of_its_own() -> None:
+    """Those of the process that it was made from are not there: it would wait for them for ever."""
+
+    def work(report: int) -> None:
+        os.write(report, str(masks._ahead(os.getpid()).submit(int, "7").result()).encode())
+        os._exit(0)
+
+    assert masks._ahead(os.getpid()).submit(int, "6").result() == 6
+    assert fork(work, 20).said == "7"

@@ -1,4 +1,4 @@
-"""Texts between two others: prompts by the vocabulary's own tokens, and answers at each interface."""
+"""Prompts: words that must stay text, and texts between two others, at each interface."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from helpers import tiny
 from helpers.asking import ask
 from helpers.server_here import opening
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspec.errors import InputError
 from pyspec.requests.bodies import ChatBody, records_of
-from pyspec.text.prompts import FillIn, OtherFile
+from pyspec.text.prompts import FillIn, OtherFile, Words
 
 MARKS = ("<pre>", "<suf>", "<mid>", "<rep>", "<sep>")
 FIRST = len(tiny.ASCII)
@@ -129,3 +131,27 @@ def test_a_server_of_another_model_refuses(tiny_ascii: Path) -> None:
     with opening(tiny_ascii) as start:
         told = ask(start(), "/infill", 400, input_prefix="a", input_suffix="b")
     assert "no tokens for filling in" in told["error"]["message"]
+
+
+TEXTS = st.text("<|a]", max_size=6)
+WORDS = st.lists(st.text("<|a]", min_size=1, max_size=4), max_size=5, unique=True)
+
+
+@given(words=WORDS, text=TEXTS)
+def test_neighbours_that_could_complete_a_word_are_known(words: list[str], text: str) -> None:
+    """Behind a text that ends with a word's first part, and before one that begins with two characters of its last."""
+    behind = any(
+        text[n:] != word and word.startswith(text[n:]) for word in words for n in range(len(text))
+    )
+    before = any(
+        text[:n] != word and word.endswith(text[:n]) for word in words for n in range(2, len(text) + 1)
+    )  # fmt: skip
+    made = Words({word: n for n, word in enumerate(words)})
+    assert made.joins(text) == [len(text)] * behind + [0] * before
+
+
+@given(words=WORDS, text=TEXTS)
+def test_the_longest_word_is_found_at_each_place(words: list[str], text: str) -> None:
+    at = ((n, [word for word in words if text.startswith(word, n)]) for n in range(len(text)))
+    wanted = [(n, max(found, key=len)) for n, found in at if found]
+    assert Words({word: n for n, word in enumerate(words)}).found_in(text) == wanted
