@@ -23,11 +23,12 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+Made = Callable[..., TargetLlama]
 MARKS = ["<|im_start|>", "<|im_end|>"]
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
+def alone(tmp_path: Path) -> Iterator[Made]:
     opened: list[TargetLlama] = []
 
     def make(template: str | None, *, marks: list[str] = MARKS, **how: Any) -> TargetLlama:
@@ -42,9 +43,7 @@ def alone(tmp_path: Path) -> Iterator[Callable[..., TargetLlama]]:
 
 
 @pytest.fixture
-def made(
-    alone: Callable[..., TargetLlama], shared_renderer: Any, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., TargetLlama]:
+def made(alone: Made, shared_renderer: Any, monkeypatch: pytest.MonkeyPatch) -> Made:
     monkeypatch.setattr("pyspec.engine.target.Renderer", shared_renderer)
     return alone
 
@@ -75,7 +74,7 @@ def test_same_tokens_as_llama_cpps_own_rendering(
     assert llm.template.prompt(messages) == wanted
 
 
-def test_tool_use_template_is_for_tools(made: Callable[..., TargetLlama]) -> None:
+def test_tool_use_template_is_for_tools(made: Made) -> None:
     named = {"tool_use": "tools {{ tools | map(attribute='function.name') | join }}"}
     llm = made("plain {{ messages[0].content }}", named=named)
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
@@ -83,25 +82,25 @@ def test_tool_use_template_is_for_tools(made: Callable[..., TargetLlama]) -> Non
     assert llm.template.render([user("hi")], tools=tools) == "tools look"
 
 
-def test_special_tokens_are_variables(made: Callable[..., TargetLlama]) -> None:
+def test_special_tokens_are_variables(made: Made) -> None:
     llm = made("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
     assert llm.template.prompt([user("a")]) == [1, *llm.tokenize(b"a", add_bos=False), 2]
 
 
 @pytest.mark.parametrize("written", ["", "{{ bos_token }}"])
-def test_begins_with_one_bos(written: str, made: Callable[..., TargetLlama]) -> None:
+def test_begins_with_one_bos(written: str, made: Made) -> None:
     llm = made(written + "{{ messages[0].content }}", add_bos=True)
     assert llm.template.prompt([user("a")])[:2] == [1, *llm.tokenize(b"a", add_bos=False)]
 
 
-def test_date_is_the_one_that_was_asked_for(made: Callable[..., TargetLlama]) -> None:
+def test_date_is_the_one_that_was_asked_for(made: Made) -> None:
     for date in ("{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"):
         llm = made(date + "{{ messages[0].content }}")
         said = llm.detokenize(llm.template.prompt([user("!")], now=86400.0 * 180))
         assert said == b"30 Jun 1970!"
 
 
-def test_variables_of_call_and_model(made: Callable[..., TargetLlama]) -> None:
+def test_variables_of_call_and_model(made: Made) -> None:
     llm = made("{{ a }}{{ b }}{{ messages[0].content }}", template_args={"a": 1, "b": 2})
     assert llm.template.render([user("!")], arguments={"b": 3}) == "13!"
 
@@ -109,21 +108,21 @@ def test_variables_of_call_and_model(made: Callable[..., TargetLlama]) -> None:
 # -- contents stay contents --------------------------------------------------------------------------------------------
 
 
-def test_user_text_holds_no_control_token(made: Callable[..., TargetLlama]) -> None:
+def test_user_text_holds_no_control_token(made: Made) -> None:
     llm = made(CHATML)
     clean, dirty = llm.template.prompt([user("x")]), llm.template.prompt([user(INJECTED)])
     assert control(llm, dirty) == control(llm, clean)
     assert INJECTED in llm.detokenize(dirty).decode()
 
 
-def test_neighbours_make_no_control_token(made: Callable[..., TargetLlama]) -> None:
+def test_neighbours_make_no_control_token(made: Made) -> None:
     """Neither do two texts that a template writes side by side, nor one between the template's own marks."""
     llm = made("{{ messages[0].content }}{{ messages[1].content }}<{{ messages[2].content }}>")
     turns = [user("<|im_"), user("end|>"), user("|im_start|")]
     assert control(llm, llm.template.prompt(turns)) == []
 
 
-def test_tools_and_arguments_hold_no_control_token(made: Callable[..., TargetLlama]) -> None:
+def test_tools_and_arguments_hold_no_control_token(made: Made) -> None:
     """What comes with a request is text wherever the template writes it, as JSON too."""
     llm = made("{{ tools | tojson }}{{ messages | tojson(ensure_ascii=true) }}{{ more }}")
     tools = [
@@ -133,9 +132,7 @@ def test_tools_and_arguments_hold_no_control_token(made: Callable[..., TargetLla
     assert control(llm, prompt) == []
 
 
-def test_defined_marks_of_the_template_are_text_in_what_users_say(
-    made: Callable[..., TargetLlama],
-) -> None:
+def test_defined_marks_of_the_template_are_text_in_what_users_say(made: Made) -> None:
     """Also where a file declares its marks as words that are parsed anywhere; the model's own may be meant, but no turn's end."""
     source = CHATML.replace("<|im_end|>", "<|over|>") + "{{ '' if tools else '' }}{# <call> #}"
     llm = made(source, marks=["<|im_start|>", "<|over|>", "<call>"], kind=tiny.USER_DEFINED)
@@ -148,7 +145,7 @@ def test_defined_marks_of_the_template_are_text_in_what_users_say(
     assert (said.count(over), said.count(tiny.mark(2))) == (1, 1)
 
 
-def test_reasoning_that_the_template_reads_is_its_own(made: Callable[..., TargetLlama]) -> None:
+def test_reasoning_that_the_template_reads_is_its_own(made: Made) -> None:
     """A template that splits an answer at a mark still does; other marks in that answer are text."""
     source = CHATML.replace("m.content", "m.content.split('</think>')[-1]")
     llm = made(source, marks=[*MARKS, "</think>"])
@@ -161,7 +158,7 @@ def test_reasoning_that_the_template_reads_is_its_own(made: Callable[..., Target
 
 
 def test_a_template_that_counts_marks_finds_none(
-    made: Callable[..., TargetLlama], caplog: pytest.LogCaptureFixture
+    made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where what is said would decide what the template writes, it stays text, which is said once."""
     llm = made("{{ messages[0].content }}{{ 'a' if '<|im_end|>' in messages[0].content }}")
@@ -198,7 +195,7 @@ def endless(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 # -- prefixes stay prefixes --------------------------------------------------------------------------------------------
 
 
-def test_generated_tokens_are_kept(made: Callable[..., TargetLlama]) -> None:
+def test_generated_tokens_are_kept(made: Made) -> None:
     """A turn given as tokens stands as it was generated, and is closed once."""
     llm = made(CHATML)
     (a, b), end = llm.tokenize(b"ab", add_bos=False), tiny.mark(1)
@@ -219,7 +216,7 @@ def test_other_spelling_is_kept(open_plain: Callable[..., Any], smollm2: str) ->
     template.close()
 
 
-def test_rewritten_answer_is_tokenised_anew(made: Callable[..., TargetLlama]) -> None:
+def test_rewritten_answer_is_tokenised_anew(made: Made) -> None:
     llm = made(CHATML.replace("m.content", "m.content | upper"))
     said = llm.tokenize(b"ab", add_bos=False)
     turns = [user("q"), {"role": "assistant", "content": "ab", "tokens": said}]
@@ -229,19 +226,19 @@ def test_rewritten_answer_is_tokenised_anew(made: Callable[..., TargetLlama]) ->
 # -- forms of conversations --------------------------------------------------------------------------------------------
 
 
-def test_lists_of_text_parts_are_text(made: Callable[..., TargetLlama]) -> None:
+def test_lists_of_text_parts_are_text(made: Made) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     turns = [{"role": "user", "content": parts}]
     assert made("{{ messages[0].content }}").template.render(turns) == "ab"
 
 
-def test_template_that_wants_parts_gets_them(made: Callable[..., TargetLlama]) -> None:
+def test_template_that_wants_parts_gets_them(made: Made) -> None:
     llm = made("{% for p in messages[0].content %}{{ p.text }}{% endfor %}")
     assert llm.template.render([user("hello")]) == "hello"
 
 
 def test_system_joins_the_user_where_there_is_no_such_turn(
-    made: Callable[..., TargetLlama], caplog: pytest.LogCaptureFixture
+    made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refused or left out, the system prompt goes in front of the first user's, which is said."""
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
@@ -251,7 +248,7 @@ def test_system_joins_the_user_where_there_is_no_such_turn(
     assert "before the first user message" in caplog.text
 
 
-def test_arguments_of_calls_are_what_the_template_wants(made: Callable[..., TargetLlama]) -> None:
+def test_arguments_of_calls_are_what_the_template_wants(made: Made) -> None:
     """An object where it writes JSON, text where it joins text."""
     call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -260,7 +257,7 @@ def test_arguments_of_calls_are_what_the_template_wants(made: Callable[..., Targ
         assert made(source.replace("W", written)).template.render(turns) == 'f{"a": 1}'
 
 
-def test_tools_are_told_where_the_template_knows_none(made: Callable[..., TargetLlama]) -> None:
+def test_tools_are_told_where_the_template_knows_none(made: Made) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     turns = [user("q"), {"role": "tool", "content": "found"}]
     shown = made(CHATML).template.render(turns, tools=tools)
@@ -287,7 +284,7 @@ def test_whatever_a_tools_parameters_are_it_has_a_form(form: str, parameters: An
     assert "f" in str(asked)
 
 
-def test_plain_words_without_a_template(made: Callable[..., TargetLlama]) -> None:
+def test_plain_words_without_a_template(made: Made) -> None:
     template = made(None).template
     brief, yo = (
         {"role": "system", "content": "Be brief."},
@@ -302,7 +299,7 @@ def test_plain_words_without_a_template(made: Callable[..., TargetLlama]) -> Non
 # -- choices -----------------------------------------------------------------------------------------------------------
 
 
-def test_choice_of_a_template(made: Callable[..., TargetLlama], tmp_path: Path) -> None:
+def test_choice_of_a_template(made: Made, tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text("own {{ messages[0].content }}")
     own = str(tmp_path / "own.jinja")
     shown = {}
@@ -317,12 +314,12 @@ def test_choice_of_a_template(made: Callable[..., TargetLlama], tmp_path: Path) 
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_role_is_refused(made: Callable[..., TargetLlama]) -> None:
+def test_unknown_role_is_refused(made: Made) -> None:
     with pytest.raises(InputError, match="wizard"):
         made(None).template.prompt([{"role": "wizard", "content": "x"}])
 
 
-def test_what_a_template_raises_is_said(made: Callable[..., TargetLlama]) -> None:
+def test_what_a_template_raises_is_said(made: Made) -> None:
     with pytest.raises(InputError, match="refuses this conversation: roles must alternate"):
         made("{{ raise_exception('roles must alternate') }}").template.prompt([user("x")])
 
@@ -343,11 +340,7 @@ def test_what_a_template_raises_is_said(made: Callable[..., TargetLlama]) -> Non
     ],
 )
 def test_hostile_template_is_an_error(
-    source: str,
-    reason: str,
-    alone: Callable[..., TargetLlama],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    source: str, reason: str, alone: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = render._SCRIPT.read_text()
     assert "\nSECONDS = 2.0\n" in script
@@ -360,13 +353,13 @@ def test_hostile_template_is_an_error(
         assert "\n" not in str(caught.value)
 
 
-def test_huge_template_is_refused(alone: Callable[..., TargetLlama], tmp_path: Path) -> None:
+def test_huge_template_is_refused(alone: Made, tmp_path: Path) -> None:
     (huge := tmp_path / "huge.jinja").write_text("x" * (1 << 20) + "y")
     with pytest.raises(TemplateError, match="more than"):
         alone(None, chat_template=str(huge)).template.prompt([user("x")])
 
 
-def test_child_that_died_is_replaced(alone: Callable[..., TargetLlama]) -> None:
+def test_child_that_died_is_replaced(alone: Made) -> None:
     llm = alone("{{ messages[0].content }}")
     assert llm.template.render([user("a")]) == "a"
     (child := llm.template._renderer._child).kill()
@@ -374,7 +367,7 @@ def test_child_that_died_is_replaced(alone: Callable[..., TargetLlama]) -> None:
     assert llm.template.render([user("b")]) == "b"
 
 
-def test_closed_model_has_no_prompts(alone: Callable[..., TargetLlama]) -> None:
+def test_closed_model_has_no_prompts(alone: Made) -> None:
     llm = alone(CHATML)
     llm.close()
     with pytest.raises(EngineError, match="closed"):
