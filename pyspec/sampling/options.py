@@ -16,14 +16,18 @@ from pyspec.errors import OptionError
 from pyspec.sampling.limits import Range, check_bias, check_breakers, check_ranges
 
 Noise = Literal["auto", "coupled", "block", "llama.cpp"]
-"""Whose random numbers draw a token: pyspec's, which drafts share or, to be verified as a whole, do not, or llama.cpp's own.
+"""Whose random numbers draw a token.
 
-"auto" is "block" where nobody gave a seed and that is faster, else "coupled".
+"coupled": pyspec's, shared by target and draft. "block": pyspec's, but the draft has its own, and is verified as a whole.
+"llama.cpp": that library's. "auto": "block" where nobody gave a seed and that is faster, else "coupled".
 """
 
 Draw = Literal["greedy", "coupled", "block", "apart"]
-"""How target and draft choose: both take their argmax, both draw with the same noise, each with its own, or the target draws
-alone."""
+"""How target and draft choose.
+
+"greedy": each takes its argmax. "coupled": both draw with the same noise. "block": each draws with its own. "apart": only the
+target draws.
+"""
 
 COLDEST = 1e-30
 """The lowest temperature above 0: as a float it must not become 0, nor logits divided by it infinite and so equal."""
@@ -33,21 +37,20 @@ ANY_SEED = 0xFFFFFFFF
 
 
 class Coupling(NamedTuple):
-    """Noise that draws tokens, as a rule shared by target and draft: the argmax of logit / temperature + G(seed, position, id).
-
-    min_p limits what the draft draws from, as the target's chain does for the target, and where it is 0 (no limit) so do top_k
-    and top_p; a first token that fills top_p is the only one left anyway. top_k: how many ids of a row the target's chain keeps
-    first; 0 where something in it sees the row before. tempered: whether the draft learns a temperature of its own, which would
-    change a text that depends on the draft. block: whether the draft draws with noise of its own, to be verified as a whole.
-    """
+    """Noise that target and draft share: each takes the argmax of logit / temperature + G(seed, position, id)."""
 
     seed: int
     temperature: float
     min_p: float
+    """Limits what the draft draws from, as the target's chain does for the target; 0 for no limit."""
     top_p: float = 0.0
+    """Limits the draft where `min_p` does not; so does `top_k`."""
     top_k: int = 0
+    """How many ids of a row the target's chain keeps first; 0 where a sampler before it has to see the whole row."""
     tempered: bool = False
+    """Whether the draft learns a temperature of its own. A text that depends on the draft would change by that."""
     block: bool = False
+    """Whether the draft draws with noise of its own, to be verified as a whole."""
 
 
 NOISES: tuple[Noise, ...] = get_args(Noise)
@@ -73,23 +76,23 @@ def chance_seed() -> int:
 
 
 class SamplerOption(NamedTuple):
-    """One number.
-
-    help: its meaning in lower case, without a full stop. word: its name on the command line. aliases: others there. usual: what
-    may be given by hand, where that is less than `allowed`. suggested: whether a model's own value is followed. offered: whether
-    interfaces beyond llama-cpp-python's own have it.
-    """
+    """One number."""
 
     name: str
     kind: type[int | float]
     default: float
     allowed: Range
     help: str
+    """Its meaning in lower case, without a full stop."""
     word: str
+    """Its name on the command line, beside `aliases`."""
     aliases: tuple[str, ...]
     usual: tuple[float, float]
+    """What may be given by hand, where that is less than `allowed`."""
     suggested: bool
+    """Whether a model's own value is followed."""
     offered: bool
+    """Whether interfaces other than llama-cpp-python's own have it."""
 
 
 def number(

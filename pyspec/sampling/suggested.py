@@ -33,10 +33,12 @@ _OFF: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class SuggestedSampling:
-    """SuggestedSampling values, by the names of `Sampling`'s fields. left: what is suggested too, and not followed."""
+    """How a model's publisher would have it sampled."""
 
     values: Mapping[str, float] = field(default_factory=dict)
+    """By the names of `Sampling`'s fields."""
     left: tuple[str, ...] = ()
+    """What is suggested too, and not followed."""
 
     def sentence(self, set_by_user: Collection[str] = ()) -> str:
         """Say what holds because the model suggests it; empty if nothing does. set_by_user: fields that the user has set."""
