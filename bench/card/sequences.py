@@ -100,10 +100,10 @@ def measure(
     jobs = []
     for i, text in enumerate(texts):
         how = {"temperature": temperature, "speculation": speculation(contender)}
-        job = batch.jobs.job(i, Record(id=str(i), prompt=text, **how))
+        job = batch.maker.answer(i, Record(id=str(i), prompt=text, **how))
         job.listener = partial(watch.hear, i)
         jobs.append(job)
-        batch.submit_job(job)
+        batch.submit(job)
 
     def after() -> None:
         if watch.round():

@@ -1,13 +1,12 @@
-"""Makes a job of a record: its prompt as tokens, its options and its parser."""
+"""Begins an answer from a record: its prompt as tokens, its options and its reader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-from pyspec.engine.jobs import Job
+from pyspec.engine.answer import Answer
 from pyspec.engine.options import AnswerOptions, Speculation
 from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.languages import Constraint, of_grammar
@@ -16,7 +15,7 @@ from pyspec.sampling.chain import Sampling
 from pyspec.sampling.limits import check_ranges
 from pyspec.sampling.options import derive_seed
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
-from pyspec.text.answer import AnswerReader, ReasoningLimit, Speech
+from pyspec.text.answer import ReasoningLimit, Speech
 from pyspec.text.forms import SYSTEM_ROLES
 from pyspec.text.messages import from_outside
 from pyspec.text.parts import common_prefix
@@ -71,8 +70,8 @@ class Settings:
         return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
 
 
-class JobMaker:
-    """Makes jobs for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion."""
+class AnswerMaker:
+    """Makes answers, which have yet to run, for one target. n_ctx: tokens of a sequence. drafts: names of draft and companion."""
 
     def __init__(
         self,
@@ -98,17 +97,17 @@ class JobMaker:
             return []
         return first[: common_prefix(first, second)]
 
-    def make(self, index: int, record: Record) -> Job | RecordResult:
-        """A job, or the result of a record that has an error or does not fit."""
+    def make(self, index: int, record: Record) -> Answer | RecordResult:
+        """An answer, or the result of a record that has an error or does not fit."""
         if record.error is not None:
             return failed(index, record, record.error)
         try:
-            return self.job(index, record)
+            return self.answer(index, record)
         except Exception as error:  # noqa: BLE001 - a faulty record must not end the others
             return failed(index, record, error)
 
-    def job(self, index: int, record: Record) -> Job:
-        """The job of a record. Raises InputError, OptionError or ContextOverflow."""
+    def answer(self, index: int, record: Record) -> Answer:
+        """The answer of a record. Raises InputError, OptionError or ContextOverflow."""
         record.check()
         tokens = self._tokens(record)
         if len(tokens) > self._n_ctx:
@@ -116,19 +115,15 @@ class JobMaker:
         settings = self._settings
         wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
         functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
-        is_chat = self._is_chat(record)
         stop = settings.stop if record.stop is None else tuple(record.stop)
-        reader: Callable[[Sequence[str]], AnswerReader] = self._speech.plain_reader
-        content = record.language
+        content, limit = record.language, None
         if content is None and record.grammar is not None:
             content = of_grammar(record.grammar)
-        grammar = None if content is None else Constraint(content)
-        limit = self._limit(record) if is_chat else None
-        if is_chat:
-            stop = (*stop, *self._template.stop)
-            reader = partial(
-                self._speech.reader,
+        if self._is_chat(record):
+            stop, limit = (*stop, *self._template.stop), self._limit(record)
+            reader = self._speech.reader(
                 tokens,
+                stop,
                 functions=functions,
                 name=record.id,
                 goes_on=record.goes_on,
@@ -137,7 +132,10 @@ class JobMaker:
             grammar = self._speech.shape(
                 tokens, content, functions, record.tool_choice, record.parallel
             )
-        return Job(
+        else:
+            reader = self._speech.plain_reader(stop)
+            grammar = None if content is None else Constraint(content)
+        return Answer(
             index,
             record,
             tokens,

@@ -15,12 +15,12 @@ import llama_cpp
 
 from pyspec._lib import release_workers
 from pyspec.batch.journal import changing_texts, identity_of
-from pyspec.batch.maker import JobMaker, Settings
+from pyspec.batch.maker import AnswerMaker, Settings
 from pyspec.draft.costs import CostCurve
 from pyspec.draft.lengths import parse_length
+from pyspec.engine.answer import Answer
 from pyspec.engine.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.engine.handle import Role
-from pyspec.engine.jobs import Job
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
 from pyspec.engine.parked import room_for_parked
@@ -38,7 +38,7 @@ from pyspec.text.result import RecordResult
 
 log = logging.getLogger("pyspec")
 
-Take = Callable[[], tuple[int, Record] | Job | None]
+Take = Callable[[], tuple[int, Record] | Answer | None]
 
 WINDOW = 64
 """Least number of waiting records to order by length."""
@@ -126,7 +126,7 @@ class Batch:
         self._models = models = Models(file_of(model_path), *words, memory, **kwargs)
         self._n_ctx = n_ctx = self._models.target.capped(n_ctx)
         self.settings, sides = settings, models.sides
-        self.jobs = JobMaker(models.target, settings, n_ctx, models.parts.names)
+        self.maker = AnswerMaker(models.target, settings, n_ctx, models.parts.names)
         self._contexts: Contexts | None = None
         self._scheduler: Scheduler | None = None
         # shared by all rules and temperatures, since their answers share rounds; it learns each way to draw separately
@@ -141,7 +141,7 @@ class Batch:
             self._models.target.adapts_threads = False  # other numbers may round otherwise
             self.parallel = 1 if self.parallel == 1 else -(-self.parallel // 4) * 4
             self._options["exact"] = self.parallel
-        self._queue, self._noted = deque[Job](), set[str]()
+        self._queue, self._noted = deque[Answer](), set[str]()
         self._cancelled, self._total, self._seconds = False, Tally(), 0.0
         self._decode_us = [0] * len(Role)
 
@@ -184,13 +184,13 @@ class Batch:
             self._open(())
             release_workers()
 
-    def submit_job(self, job: Job) -> None:
-        """Queue a job of `jobs.job` for `stream`. Safe from any thread."""
-        self._queue.append(job)
+    def submit(self, answer: Answer) -> None:
+        """Queue an answer of `maker.answer` for `stream`. Safe from any thread."""
+        self._queue.append(answer)
 
     @property
     def load(self) -> tuple[int, int]:
-        """Numbers of running and of waiting jobs."""
+        """Numbers of running and of waiting answers."""
         scheduler = self._scheduler
         active, waiting = (scheduler.active, scheduler.waiting) if scheduler else ((), ())
         return len(active), len(waiting) + len(self._queue)
@@ -236,7 +236,7 @@ class Batch:
         return self._total.times_plain or 0.0
 
     def stream(self, after: Callable[[], None] | None = None) -> Iterator[RecordResult]:
-        """Results of submitted jobs until none is left; more may be submitted meanwhile. after: called after each round."""
+        """Results of submitted answers until none is left; more may be submitted meanwhile. after: called after each round."""
         return self._pump(lambda: self._queue.popleft() if self._queue else None, after)
 
     def cancel(self) -> None:
@@ -263,7 +263,7 @@ class Batch:
                     self._pair.keep_now_and_then()
                 yield from ended
                 if scheduler.outgrown:
-                    self._outgrow(scheduler.waiting.jobs)
+                    self._outgrow(scheduler.waiting.answers)
         finally:
             self._seconds += perf_counter() - start
             if self._scheduler is not None:
@@ -272,31 +272,31 @@ class Batch:
 
     def _fill_window(self, take: Take) -> Iterator[RecordResult]:
         """Take records until the window is full. Yields the results of those that cannot run."""
-        jobs: list[Job] = []
+        answers: list[Answer] = []
         room = self._scheduler.waiting.room if self._scheduler else self._window
-        while len(jobs) < room and (item := take()) is not None:
+        while len(answers) < room and (item := take()) is not None:
             if self._cancelled:
                 raise Cancelled("the batch was cancelled")
-            made = self.jobs.make(*item) if isinstance(item, tuple) else item
+            made = self.maker.make(*item) if isinstance(item, tuple) else item
             if isinstance(made, RecordResult):
                 yield made
             else:
-                jobs.append(made)
-        if jobs:
-            self._add(jobs)
+                answers.append(made)
+        if answers:
+            self._add(answers)
 
     @property
     def _window(self) -> int:
         return max(WINDOW, 4 * self.parallel)
 
-    def _add(self, jobs: Sequence[Job]) -> None:
-        scheduler = self._scheduler or self._open(jobs)
-        for job in jobs:
-            scheduler.waiting.add(job)
+    def _add(self, answers: Sequence[Answer]) -> None:
+        scheduler = self._scheduler or self._open(answers)
+        for each in answers:
+            scheduler.waiting.add(each)
 
-    def _open(self, jobs: Sequence[Job]) -> Scheduler:
-        """Create contexts that hold the largest of these jobs, and of those expected, at once."""
-        found = sorted((job.need for job in jobs), reverse=True)[: self.parallel]
+    def _open(self, answers: Sequence[Answer]) -> Scheduler:
+        """Create contexts that hold the largest of these answers, and of those expected, at once."""
+        found = sorted((each.need for each in answers), reverse=True)[: self.parallel]
         needs = [max(pair) for pair in zip_longest(found, self._needs, fillvalue=0)]
         # a fixed number of cells needs a pool
         needs = [self._cells] if self._cells else needs
@@ -314,7 +314,7 @@ class Batch:
         self._scheduler = Scheduler(
             made, self._policies, self._draft_max, self._window, self._total,
             interactive=self._interactive, exact=self._exact, gap=self._gap,
-            cache=room_for_parked(self._cache_ram), public=lambda: self.jobs.public,
+            cache=room_for_parked(self._cache_ram), public=lambda: self.maker.public,
         )  # fmt: skip
         if self._prompt_cache is not None:
             file = PromptFile(self.target, Path(self._prompt_cache))
@@ -326,10 +326,10 @@ class Batch:
         """KV cells that memory holds for the default of `parallel`, measured before the first contexts are created."""
         return STEP * memory_for(self.target, STEP, self._models.beside(self._side_options))
 
-    def _outgrow(self, jobs: Sequence[Job]) -> None:
-        """Create larger contexts for the waiting jobs, none of which fits the present ones."""
+    def _outgrow(self, answers: Sequence[Answer]) -> None:
+        """Create larger contexts for the waiting answers, none of which fits the present ones."""
         self._close_contexts()
-        self._add(jobs)
+        self._add(answers)
         if self._cancelled:  # while there was no engine to cancel
             raise Cancelled("the batch was cancelled")
 

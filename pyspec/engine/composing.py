@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pyspec.draft.costs import CostCurve
+from pyspec.engine.answer import Answer
 from pyspec.engine.contexts import Contexts
 from pyspec.engine.handle import PREFILL_CHUNK, Engine, Role
-from pyspec.engine.jobs import ActiveJob
 from pyspec.text.parts import TokenLogprobs
 
 GAP_MS = 250.0
@@ -32,7 +32,7 @@ class Composer:
     def __init__(
         self,
         contexts: Contexts,
-        active: Mapping[int, ActiveJob],
+        active: Mapping[int, Answer],
         curve: CostCurve,
         *,
         interactive: bool,
@@ -56,7 +56,7 @@ class Composer:
         reading = any(answer.run.missing for answer in self._active.values())
         return reading and self._interactive and self._streams
 
-    def next(self) -> tuple[list[ActiveJob], list[tuple[ActiveJob, int]]]:
+    def next(self) -> tuple[list[Answer], list[tuple[Answer, int]]]:
         """The answers to continue in the next decode, and (answer, n) for each prefill chunk of n tokens.
 
         An answer whose prompt is prefilled to its last token is among the former: the same decode yields its first token.
@@ -66,7 +66,7 @@ class Composer:
         answers += [answer for answer, n in reading if n > answer.run.missing]
         return answers, [(answer, n) for answer, n in reading if n <= answer.run.missing]
 
-    def _decoding(self) -> list[ActiveJob]:
+    def _decoding(self) -> list[Answer]:
         read = [answer for answer in self._active.values() if not answer.run.missing]
         answers = [answer for answer in read if answer.ready]
         reading = len(self._active) - len(read)
@@ -76,7 +76,7 @@ class Composer:
         self._many = self._streams and not self._interactive and reading > most
         return [] if self._many else answers
 
-    def _prefill_chunks(self, n_decoding: int) -> list[tuple[ActiveJob, int]]:
+    def _prefill_chunks(self, n_decoding: int) -> list[tuple[Answer, int]]:
         """The answers in prefill, and the tokens of each one's next chunk, the prompt's last token included."""
         # the dict keeps the order of admission: the first one in prefill has waited longest
         reading = [(seq, a.run.missing) for seq, a in self._active.items() if a.run.missing]
@@ -211,7 +211,7 @@ SCORED_CHUNK = 64
 """Prompt tokens of a chunk: the logits of 64 with a vocabulary of 150,000 take 40 MB."""
 
 
-def score_chunk(engine: Engine, answer: ActiveJob, most: int = SCORED_CHUNK) -> bool:
+def score_chunk(engine: Engine, answer: Answer, most: int = SCORED_CHUNK) -> bool:
     """Score the next chunk of an answer's prompt. Returns whether all but the last token are done. Raises EngineError.
 
     most: tokens of the chunk.
@@ -219,7 +219,7 @@ def score_chunk(engine: Engine, answer: ActiveJob, most: int = SCORED_CHUNK) -> 
     scores = answer.scored
     if scores is None:
         return True
-    prompt, held, n = answer.job.tokens, len(scores) - 1, answer.job.alternatives or 0
+    prompt, held, n = answer.tokens, len(scores) - 1, answer.alternatives or 0
     end = min(held + most, len(prompt) - 1)
     if end > held:
         rows = engine.rows_behind(answer.run.seq, prompt[:end], held)

@@ -26,13 +26,13 @@ from time import perf_counter
 from pyspec.draft.lookup import TAIL
 from pyspec.draft.policies import Policies
 from pyspec.draft.simple import LengthPolicy
+from pyspec.engine.answer import Answer, AnswerQueue
 from pyspec.engine.composing import SCORED_CHUNK, Composer, score_chunk
 from pyspec.engine.contexts import Contexts
 from pyspec.engine.handle import PREFILL_CHUNK
-from pyspec.engine.jobs import ActiveJob, Job, JobQueue
 from pyspec.engine.parked import ParkedText, ParkedTexts
 from pyspec.engine.prefix_cache import PrefixCache, common
-from pyspec.engine.statistics import PlainDecode, Tally, plain_decode, times_among
+from pyspec.engine.statistics import PlainDecode, Tally, plain_decode
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
 from pyspec.requests.records import failed
 from pyspec.text.result import RecordResult
@@ -41,14 +41,14 @@ log = logging.getLogger("pyspec")
 
 
 class Scheduler:
-    """Runs jobs over the sequences of `contexts`. `round` returns the results of jobs that ended in it.
+    """Runs answers over the sequences of `contexts`. `round` returns the results of those that ended in it.
 
-    window: number of waiting jobs to choose from. total: collects the statistics of all answers. interactive: jobs are admitted
-    in their order, and free sequences keep their whole text for later prompts; else the longest job is admitted first, and free
+    window: number of waiting answers to choose from. total: collects the statistics of all. interactive: they are admitted in
+    their order, and free sequences keep their whole text for later prompts; else the longest is admitted first, and free
     sequences keep only prefixes of waiting prompts. exact: texts do not depend on neighbours. gap: see `Composer`. cache: bytes
     of memory for texts of evicted sequences, if interactive. public: see `PrefixCache`.
 
-    outgrown: no job runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. prefixes: the
+    outgrown: none runs, and no waiting one fits a stream. waiting: the queue. active: answers by sequence. prefixes: the
     prefix cache in free sequences.
     """
 
@@ -68,8 +68,8 @@ class Scheduler:
     ) -> None:
         self._contexts, self._policies, self._draft_max = contexts, policies, draft_max
         self._engine, self._loop = contexts.engine, contexts.loop
-        self.waiting = JobQueue(window, contexts.n_slots, in_order=interactive)
-        self.active: dict[int, ActiveJob] = {}
+        self.waiting = AnswerQueue(window, contexts.n_slots, in_order=interactive)
+        self.active: dict[int, Answer] = {}
         parks, each = interactive and cache > 0, contexts.layout.each
         parked = ParkedTexts(self._engine, contexts.copied, cache) if parks else None
         self.prefixes = PrefixCache(self._engine, contexts.n_slots, each, public, parked)
@@ -85,43 +85,43 @@ class Scheduler:
     def _start_all(self) -> list[RecordResult]:
         ended = []
         while self.prefixes.texts and self.waiting and not self._composer.holds_admission:
-            alone = self.waiting.jobs[-1].alone or any(s.job.alone for s in self.active.values())
-            job = None if self.active and alone else self._take()
-            if job is None:
+            alone = self.waiting.answers[-1].alone or any(s.alone for s in self.active.values())
+            answer = None if self.active and alone else self._take()
+            if answer is None:
                 break
             try:
-                self._start(job)
+                self._start(answer)
             except Cancelled:
                 raise
-            except Exception as error:  # noqa: BLE001 - a faulty job must not end the others
-                ended.append(self._fail(job, error))
+            except Exception as error:  # noqa: BLE001 - a faulty one must not end the others
+                ended.append(self._fail(answer, error))
                 lost = self._slots - self.active.keys() - self.prefixes.texts.keys()
                 for seq in lost:
                     self.prefixes.keep(seq, (), 0)
         return ended
 
-    def _take(self) -> Job | None:
-        job = self.waiting.take(self._fits)
-        if job is not None or self.active:
-            return job
+    def _take(self) -> Answer | None:
+        answer = self.waiting.take(self._fits)
+        if answer is not None or self.active:
+            return answer
         self.outgrown = self._streams
-        return None if self.outgrown else self.waiting.jobs.pop()
+        return None if self.outgrown else self.waiting.answers.pop()
 
-    def _fits(self, job: Job) -> bool:
+    def _fits(self, answer: Answer) -> bool:
         room = self._layout.each if self._streams else self._unused
-        return job.need <= room and not self._being_prefilled(job)
+        return answer.need <= room and not self._being_prefilled(answer)
 
     @property
     def _unused(self) -> int:
-        """Cells of a pool that are not reserved for running jobs."""
-        return self._layout.cells - sum(answer.job.need for answer in self.active.values())
+        """Cells of a pool that are not reserved for running answers."""
+        return self._layout.cells - sum(each.need for each in self.active.values())
 
     def _texts(self) -> dict[int, list[int]]:
         return {seq: answer.run.tokens for seq, answer in self.active.items() if answer.shares}
 
-    def _being_prefilled(self, job: Job) -> bool:
+    def _being_prefilled(self, answer: Answer) -> bool:
         """Whether a prefilling sequence will hold a longer prefix of the prompt than any sequence holds now."""
-        prompt = job.tokens, job.owner
+        prompt = answer.tokens, answer.owner
         reading = [(s, a.run.tokens) for s, a in self.active.items() if a.run.missing and a.shares]
         if not reading:
             return False
@@ -129,13 +129,14 @@ class Scheduler:
         most = max(self.prefixes.common(*each, *prompt) for each in reading)
         return most >= held + self.prefixes.least
 
-    def _start(self, job: Job) -> None:
+    def _start(self, answer: Answer) -> None:
         cheap = self._policies.rows_are_cheap
-        answer = job.begun or ActiveJob.begin(job, self._contexts, cheap=cheap)
+        if not answer.begun:
+            answer.begin(self._contexts, cheap=cheap)
         text = answer.run.tokens
-        source, n = self.prefixes.source(text, job.owner, self._texts())
-        seq = self._place(source, n, job.owner)
-        left = self.prefixes.left(seq, text, job.owner)
+        source, n = self.prefixes.source(text, answer.owner, self._texts())
+        seq = self._place(source, n, answer.owner)
+        left = self.prefixes.left(seq, text, answer.owner)
         if left >= n:  # no copy needed
             source, n = seq, left
         # scoring needs every row of the prompt
@@ -147,13 +148,12 @@ class Scheduler:
         if self._exact:
             n -= n % PREFILL_CHUNK  # chunks have to begin where they would alone
         if not self._streams:  # in a pool, cached texts of free sequences are evicted for it
-            self.prefixes.drop(self._unused - job.need, spare=source)
+            self.prefixes.drop(self._unused - answer.need, spare=source)
         if n == 0 or (source not in self.active and not self.prefixes.texts[source or 0]):
             source, n = None, 0
         if self._exact and source in (None, seq):
             self.prefixes.keep(seq, self.prefixes.texts[seq], n)
-        job.begun = None
-        self.prefixes.take(seq, text, job.owner, source, n)
+        self.prefixes.take(seq, text, answer.owner, source, n)
         answer.run.seq = seq
         if parked is not None and self.prefixes.parked is not None:
             self.prefixes.parked.restore(parked, seq, text)
@@ -161,7 +161,7 @@ class Scheduler:
         self.active[seq] = answer
         self._forget(seq)
 
-    def _begin(self, answer: ActiveJob) -> None:
+    def _begin(self, answer: Answer) -> None:
         run = answer.run
         if answer.scored is not None:
             answer.scored = [None]
@@ -169,11 +169,11 @@ class Scheduler:
             self._loop.begin(run)
             answer.kept = answer.kept or len(run.tokens) - 1 - run.missing
 
-    def _parked(self, answer: ActiveJob, n: int) -> ParkedText | None:
+    def _parked(self, answer: Answer, n: int) -> ParkedText | None:
         """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""
         if not answer.shares:
             return None
-        return self.prefixes.fetch(answer.run.tokens, answer.job.owner, n + self.prefixes.least)
+        return self.prefixes.fetch(answer.run.tokens, answer.owner, n + self.prefixes.least)
 
     def _place(self, source: int | None, n: int, owner: str) -> int:
         """A free sequence: the source if its owner's prompt continues it, or the one free for longest. In streams, a neighbour.
@@ -194,15 +194,15 @@ class Scheduler:
 
     def _forget(self, seq: int) -> None:
         """Reset the policies' and the drafter's state of a sequence for its new text."""
-        drafter, job = self._contexts.drafter, self.active[seq].job
-        self._policies.begin_sequence(seq, job.options.rule(), job.options.sampling.draw)
+        drafter, answer = self._contexts.drafter, self.active[seq]
+        self._policies.begin_sequence(seq, answer.options.rule(), answer.options.sampling.draw)
         if drafter is not None:
-            drafter.begin(seq, job.owner)
-            if job.predicted:
-                drafter.expect(seq, [*job.tokens[-TAIL:], *job.predicted])
+            drafter.begin(seq, answer.owner)
+            if answer.predicted:
+                drafter.expect(seq, [*answer.tokens[-TAIL:], *answer.predicted])
 
     def round(self) -> list[RecordResult]:
-        """Run one decode and return the results of jobs that ended. Raises Cancelled, which loses all unfinished jobs."""
+        """Run one decode and return the results of answers that ended. Raises Cancelled, which loses all others."""
         ended = self._leave()
         ended += self._start_all()
         self._close_gaps()
@@ -222,24 +222,17 @@ class Scheduler:
         return ended
 
     def _leave(self) -> list[RecordResult]:
-        """Remove jobs that are finished, late or cancelled, and return their results."""
-        reads = self._keep_texts  # jobs without an answer only fill the prefix cache
-        ended = [self._end_waiting(job) for job in self.waiting.take_ended(reads=reads)]
-        gone = [a for a in self.active.values() if a.job.cancelled or a.late or a.done]
+        """Remove answers that are finished, late or cancelled, and return their results."""
+        reads = self._keep_texts  # those without tokens only fill the prefix cache
+        ended = [self._ended(answer) for answer in self.waiting.take_ended(reads=reads)]
+        gone = [a for a in self.active.values() if a.cancelled or a.late or a.done]
         for answer in gone:
-            if answer.late and not answer.job.cancelled:
-                answer.run.error = DeadlineExceeded(answer.job.timeout or 0.0)
+            if answer.late and not answer.cancelled:
+                answer.run.error = DeadlineExceeded(answer.timeout or 0.0)
         return [*ended, *(self._finish(answer) for answer in gone)]
 
-    def _end_waiting(self, job: Job) -> RecordResult:
-        if job.begun is not None:
-            return self._ended(job.begun)
-        reason = "cancelled" if job.cancelled else "length"
-        never = times_among(0.0, 0.0, 0.0, 0)
-        return self._notified(job, job.result((), Tally(), never, finish_reason=reason))
-
     def _close_gaps(self) -> None:
-        """Move the last stream into a gap that no waiting job fills."""
+        """Move the last stream into a gap that no waiting answer fills."""
         if any(answer.scored is not None for answer in self.active.values()):
             return  # the engine has only a part of their tokens
         while self._streams and self.active and not self._exact:
@@ -262,18 +255,16 @@ class Scheduler:
         if answer is None or not score_chunk(self._engine, answer, most):
             return []
         self._loop.begin(answer.run)
-        answer.echo()
-        return [] if answer.job.max_tokens else [self._finish(answer)]
+        answer.repeat_prompt()
+        return [] if answer.max_tokens else [self._finish(answer)]
 
     def _step(
-        self, answers: Sequence[ActiveJob], reading: Sequence[tuple[ActiveJob, int]]
+        self, answers: Sequence[Answer], reading: Sequence[tuple[Answer, int]]
     ) -> Iterator[RecordResult]:
         """Run one round for each draft length that requests name: a policy chooses for all rows of a round."""
         by_seq = {answer.run.seq: answer for answer in answers}
         drafts = self._loop.can_draft
-        named = {
-            seq: a.job.options.speculation.length if drafts else None for seq, a in by_seq.items()
-        }
+        named = {seq: a.options.speculation.length if drafts else None for seq, a in by_seq.items()}
         groups = self._policies.shared(named) or {self._policies.of(None): []}
         for policy, seqs in groups.items():
             group = [by_seq[seq] for seq in seqs]
@@ -283,16 +274,16 @@ class Scheduler:
 
     def _round(
         self,
-        answers: Sequence[ActiveJob],
+        answers: Sequence[Answer],
         policy: LengthPolicy,
-        reading: Sequence[tuple[ActiveJob, int]],
+        reading: Sequence[tuple[Answer, int]],
     ) -> None:
         filled = sum(answer.run.missing for answer in answers) + sum(n for _, n in reading)
         room = self._contexts.draft_rows(len(answers), len(self.active), filled)
         room = 0 if self._exact else room  # drafted rows, even a grammar's, would change rounding
         # with draft_max 0, drafters are not called, and policies learn nothing
         for answer in answers:
-            own = answer.job.options.speculation.longest
+            own = answer.options.speculation.longest
             answer.run.draft_max = min(self._draft_max, own, room)
         padding = self.prefixes.pad(self._pad) if answers and self._exact else ()
         start, before = perf_counter(), self._engine.decode_us()[0]
@@ -314,7 +305,7 @@ class Scheduler:
             answer.emitted(step.tokens, plain, took)
 
     def _plain(
-        self, answers: Sequence[ActiveJob], policy: LengthPolicy, rows: int, decode_ms: float
+        self, answers: Sequence[Answer], policy: LengthPolicy, rows: int, decode_ms: float
     ) -> PlainDecode | None:
         """Estimate the round's time without drafts. None for unknown. rows, decode_ms: of its actual decode."""
         depth = max(len(answer.run.tokens) for answer in answers)
@@ -322,33 +313,30 @@ class Scheduler:
         plain = plain_decode(target, len(answers), [depth], {rows: 1}, decode_ms)
         return None if plain is None else plain._replace(ms=plain.ms + policy.plain_aside.ms)
 
-    def _finish(self, answer: ActiveJob) -> RecordResult:
+    def _finish(self, answer: Answer) -> RecordResult:
         error = answer.error
         self._release(answer)
-        if error is None:
-            return self._ended(answer)
-        answer.close()
-        return self._fail(answer.job, error)
+        return self._ended(answer) if error is None else self._fail(answer, error)
 
-    def _ended(self, answer: ActiveJob) -> RecordResult:
-        self._total.join(answer.run.tally)
-        result = answer.result("cancelled" if answer.job.cancelled else None)
-        answer.close()
-        return self._notified(answer.job, result)
+    def _ended(self, answer: Answer) -> RecordResult:
+        if answer.begun:
+            self._total.join(answer.run.tally)
+        return self._closed(answer, answer.result("cancelled" if answer.cancelled else None))
 
-    def _notified(self, job: Job, result: RecordResult) -> RecordResult:
-        if job.listener is not None:
-            job.listener(result)
+    def _fail(self, answer: Answer, error: Exception) -> RecordResult:
+        return self._closed(answer, failed(answer.index, answer.record, error))
+
+    def _closed(self, answer: Answer, result: RecordResult) -> RecordResult:
+        answer.close()
+        if answer.listener is not None:
+            answer.listener(result)
         return result
 
-    def _fail(self, job: Job, error: Exception) -> RecordResult:
-        return self._notified(job, failed(job.index, job.record, error))
-
-    def _release(self, answer: ActiveJob) -> None:
+    def _release(self, answer: Answer) -> None:
         """Free the sequence. The prefix cache keeps as much of its text as later prompts may use."""
         seq, text = answer.run.seq, answer.run.tokens
         # waiting prompts, and the longest prefix shared so far
-        prompts = [*(job.tokens for job in self.waiting.jobs), [*self.prefixes.shared, 0]]
+        prompts = [*(each.tokens for each in self.waiting.answers), [*self.prefixes.shared, 0]]
         del self.active[seq]
         self._loop.end(answer.run)
         n = len(text) - 1 if self._keep_texts else max(common(text, each) for each in prompts)
@@ -365,8 +353,7 @@ class Scheduler:
             answer.catch_up()
         self.prefixes.drop(0)
         if len(answers) == 1:
-            answers[0].close()
-            return [self._fail(answers[0].job, error)]
+            return [self._fail(answers[0], error)]
         log.warning(
             "a decode of %d records failed; they continue one by one: %s", len(answers), error
         )
@@ -374,16 +361,15 @@ class Scheduler:
             if answer.done:
                 ended.append(self._ended(answer))
             else:
-                answer.job.alone, answer.job.begun = True, answer
-                self.waiting.add(answer.job)
+                answer.alone = True
+                self.waiting.add(answer)
         return ended
 
     def abandon(self) -> None:
-        """Drop all unfinished jobs."""
+        """Drop all unfinished answers."""
         for answer in list(self.active.values()):
             self._release(answer)
             answer.close()
-        for job in self.waiting.jobs:
-            if job.begun is not None:
-                job.begun.close()
-        self.waiting.jobs.clear()
+        for answer in self.waiting.answers:
+            answer.close()
+        self.waiting.answers.clear()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pyspec.engine.jobs import Job
+from pyspec.engine.answer import Answer
 from pyspec.engine.statistics import times_among
 from pyspec.errors import AnswerFailed
 from pyspec.requests import bodies
@@ -41,7 +41,7 @@ class PendingRequest:
     piece: Callable[[int], bytes]  # returns a token's bytes
     answered: AnswerListener  # is called at the end of each answer
     body: Any  # of the interface's type
-    jobs: list[Job]
+    jobs: list[Answer]
     name: str
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970

@@ -25,7 +25,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pyspec.batch.run import Batch
-from pyspec.engine.jobs import Job
+from pyspec.engine.answer import Answer
 from pyspec.errors import (
     Cancelled,
     EngineError,
@@ -80,7 +80,7 @@ class Service:
         self._grammars = ThreadPoolExecutor(_AT_ONCE, "pyspec-grammars")
         self._shapes: dict[bytes, None] = {}
         self._loop: asyncio.AbstractEventLoop
-        self._open: dict[int, tuple[Job, Callable[[Piece | RecordResult], None]]] = {}
+        self._open: dict[int, tuple[Answer, Callable[[Piece | RecordResult], None]]] = {}
         self._brought: deque[tuple[int, Piece | RecordResult]] = deque()
         self._flush_due = False
         self.draining = False
@@ -121,7 +121,7 @@ class Service:
             job.listener = partial(self._post, job.index)
             if holder:
                 job.owner = f"{holder} {job.owner}"
-            self.batch.submit_job(job)
+            self.batch.submit(job)
         self._wake.set()
         return pending
 
@@ -134,7 +134,7 @@ class Service:
         pool = self._large if size > LIGHT else None
         return await self._loop.run_in_executor(pool, self._counted, body)
 
-    async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Job]:
+    async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Answer]:
         """Jobs for the answers that a request wants. size: its bytes. Raises InputError, TooManyRequests and the like."""
         n = body.n_prompts * _choices(body)
         if n > self._most:
@@ -262,7 +262,7 @@ class Service:
 
     # -- in any thread -----------------------------------------------------------------------------
 
-    def _checked(self, body: Any, name: str) -> list[Job]:
+    def _checked(self, body: Any, name: str) -> list[Answer]:
         """A request's jobs, their grammar checked. Raises InputError."""
         jobs = self._jobs(body, name)
         if jobs[0].options.grammar is not None:
@@ -270,23 +270,23 @@ class Service:
         return jobs
 
     def _counted(self, body: bodies.Body) -> int:
-        return sum(map(self.batch.jobs.count, bodies.records_of(body, "count")))
+        return sum(map(self.batch.maker.count, bodies.records_of(body, "count")))
 
-    def _jobs(self, body: Any, name: str) -> list[Job]:
+    def _jobs(self, body: Any, name: str) -> list[Answer]:
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
         wanted = [each for each in bodies.records_of(body, name) for _ in range(_choices(body))]
         return [self._job(record, body, i) for i, record in enumerate(wanted)]
 
-    def _job(self, record: Record, body: Any, i: int) -> Job:
+    def _job(self, record: Record, body: Any, i: int) -> Answer:
         """The job of answer i of a request. Answers have different noise, though the request or the server names one seed."""
         ours = self.batch.settings.sampling
         unseeded = record.seed is None and ours.unseeded
         asked = ours.seed if record.seed is None else record.seed
         seed = random.getrandbits(32) if unseeded else asked
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
-        job = self.batch.jobs.job(next(self._count), seeded)
+        job = self.batch.maker.answer(next(self._count), seeded)
         job.alternatives, job.owner = body.alternatives, body.owner
         if unseeded:
             own = dataclasses.replace(job.options.sampling, unseeded=True)

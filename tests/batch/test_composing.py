@@ -158,13 +158,13 @@ def test_a_prompt_that_is_scored_comes_in_such_pieces_too(open_batch, monkeypatc
     monkeypatch.setattr(Composer, "_base", lambda *_: (0.0, 5.0))
     monkeypatch.setattr(PrefillTime, "learn", lambda *_: None)
     batch = open_batch(interactive=True, token_gap=100.0)
-    running = batch.jobs.job(0, Record(id="a", prompt="ab", max_tokens=100))
+    running = batch.maker.answer(0, Record(id="a", prompt="ab", max_tokens=100))
     scored = Record(id="b", prompt="x" * 200, form=COMPLETION, echo=True, max_tokens=1)
-    scored = batch.jobs.job(1, scored)
+    scored = batch.maker.answer(1, scored)
     scored.alternatives = 0
     scored.options = replace(scored.options, keep_rows=True, prompt_rows=True)
     for job in (running, scored):
-        batch.submit_job(job)
+        batch.submit(job)
     assert [result.error for result in batch.stream()] == [None, None]
     assert pieces[0] == SCORED_CHUNK  # nothing had begun
     assert (max(pieces[1:]), sum(pieces)) == (20, len(scored.tokens) - 1)

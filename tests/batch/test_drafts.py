@@ -95,10 +95,10 @@ def test_each_answer_has_the_length_that_it_asks_for(open_batch, tiny_draft):
     alone = texts(open_batch(parallel=4, **EXACT), MANY)
     wanted = {"0": "fixed:0", "1": "fixed:2", "2": None, "3": "confidence:0.9"}
     for i, record in enumerate(MANY[: len(wanted)]):
-        job = batch.jobs.job(i, record)
+        job = batch.maker.answer(i, record)
         asked = replace(job.options.speculation, length=wanted[record.id])
         job.options = replace(job.options, speculation=asked)
-        batch.submit_job(job)
+        batch.submit(job)
     found = {result.id: result for result in batch.stream()}
     assert {name: result.text for name, result in found.items()} == {n: alone[n] for n in wanted}
     verified = {name: result.speculation for name, result in found.items()}

@@ -128,6 +128,6 @@ def test_system_text_is_for_messages_that_bring_none(open_batch, tmp_path, messa
     wanted = [{"role": "system", "content": said}, *messages] if told else messages
     record = Record(id="0", messages=messages)
     assert (
-        batch.jobs.job(0, record).tokens
-        == plain.jobs.job(0, Record(id="0", messages=wanted)).tokens
+        batch.maker.answer(0, record).tokens
+        == plain.maker.answer(0, Record(id="0", messages=wanted)).tokens
     )

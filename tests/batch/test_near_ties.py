@@ -33,7 +33,7 @@ def answers(path, parallel, prompts, tokens):
     ) as batch:
         records = [Record(id=str(i), prompt=prompt) for i, prompt in enumerate(prompts)]
         ids = {}
-        jobs = [batch.jobs.make(i, record) for i, record in enumerate(records)]
+        jobs = [batch.maker.make(i, record) for i, record in enumerate(records)]
         for result in batch.run(records):
             ids[result.index] = result.text
         return [(jobs[i].tokens, ids[i]) for i in range(len(records))]

@@ -25,9 +25,9 @@ def open_served(open_batch):
 
 
 def say(batch, prompt, owner=""):
-    job = batch.jobs.job(0, Record(id="a", prompt=prompt))
+    job = batch.maker.answer(0, Record(id="a", prompt=prompt))
     job.owner = owner
-    batch.submit_job(job)
+    batch.submit(job)
     (found,) = batch.stream()
     assert found.error is None
     return found.text

@@ -9,8 +9,8 @@ from helpers.answers import GREEDY, Scripted, ask, counters
 from pyspec.batch import Settings
 from pyspec.batch.output import output_line
 from pyspec.draft.goodput import GoodputPolicy
+from pyspec.engine.answer import Answer
 from pyspec.engine.handle import Engine
-from pyspec.engine.jobs import ActiveJob
 from pyspec.engine.prefix_cache import MIN_TOKENS
 from pyspec.errors import Cancelled, EngineError, NumericError
 from pyspec.requests.records import Record
@@ -142,14 +142,14 @@ def test_prefix_gives_way_where_cells_are_short(open_batch):
     prefix = "the quick brown fox jumps "
     prompts = [prefix + "a", prefix + "b", "z" * 200]
     batch = open_batch(parallel=2, n_ctx=256, cells=256, max_tokens=56)
-    jobs = [batch.jobs.job(i, Record(id=str(i), prompt=p)) for i, p in enumerate(prompts)]
+    jobs = [batch.maker.answer(i, Record(id=str(i), prompt=p)) for i, p in enumerate(prompts)]
     for job in jobs[:2]:
-        batch.submit_job(job)
+        batch.submit(job)
     found = []
     for result in batch.stream():
         found.append(result)
         if len(found) == 1:
-            batch.submit_job(jobs[2])
+            batch.submit(jobs[2])
     assert [r.error for r in found] == [None] * 3
     assert found[-1].usage.total_tokens == 256
 
@@ -166,12 +166,12 @@ def test_long_prompt_does_not_stall_others(open_batch, work):
     """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
     batch = open_batch(parallel=2, max_tokens=12, n_ubatch=16)
     asked = [{"prompt": "ab", "max_tokens": 3}, {"prompt": "cd"}, {"prompt": "y" * 100}]
-    jobs = [batch.jobs.job(i, Record(id=str(i), **each)) for i, each in enumerate(asked)]
+    jobs = [batch.maker.answer(i, Record(id=str(i), **each)) for i, each in enumerate(asked)]
     for job in jobs[:2]:
-        batch.submit_job(job)
+        batch.submit(job)
     for i, _ in enumerate(batch.stream()):
         if i == 0:
-            batch.submit_job(jobs[2])
+            batch.submit(jobs[2])
     mixed = [each for each in work if {n < 0 for _, _, n in each} == {True, False}]
     assert len(mixed) >= 3
 
@@ -261,14 +261,14 @@ def test_end_token_ends_the_answer(open_batch, tiny_folder, reference):
 
 def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatch):
     """Whatever llama.cpp says to one record's text or sampler, the others are answered, and no sequence is lost."""
-    begin = ActiveJob.begin
+    begin = Answer.begin
 
-    def fail(job, contexts, **how):
-        if job.index == 3:
+    def fail(answer, contexts, **how):
+        if answer.index == 3:
             raise EngineError("no memory for a sampler")
-        return begin(job, contexts, **how)
+        begin(answer, contexts, **how)
 
-    monkeypatch.setattr(ActiveJob, "begin", fail)
+    monkeypatch.setattr(Answer, "begin", fail)
     batch = open_batch(parallel=2)
     found = {r.index: r for r in batch.run(WORDS)}
     assert found[3].error.type == "EngineError"
@@ -281,9 +281,9 @@ def test_listeners_hear_each_round(open_batch):
     batch = open_batch(parallel=3, draft="lookup")
     heard = {i: [] for i in range(5)}
     for i in range(5):
-        job = batch.jobs.job(i, Record(id=str(i), prompt=WORDS[i]))
+        job = batch.maker.answer(i, Record(id=str(i), prompt=WORDS[i]))
         job.listener = heard[i].append
-        batch.submit_job(job)
+        batch.submit(job)
     results = {result.index: result for result in batch.stream()}
     for i, (*pieces, result) in heard.items():
         assert "".join(piece.text for piece in pieces) == results[i].text
@@ -294,7 +294,7 @@ def test_listeners_hear_each_round(open_batch):
 def test_cancelled_job_leaves_alone(open_batch, reference):
     """With what there is of its answer, whether it runs or waits; the others do not notice."""
     batch = open_batch(parallel=2)
-    jobs = [batch.jobs.job(i, Record(id=str(i), prompt=word)) for i, word in enumerate(WORDS)]
+    jobs = [batch.maker.answer(i, Record(id=str(i), prompt=word)) for i, word in enumerate(WORDS)]
 
     def hear(brought):
         if getattr(brought, "tokens", ()):  # the longest runs first, the shortest last
@@ -302,7 +302,7 @@ def test_cancelled_job_leaves_alone(open_batch, reference):
 
     jobs[3].listener = hear
     for job in jobs:
-        batch.submit_job(job)
+        batch.submit(job)
     found = {result.index: result for result in batch.stream()}
     assert {i for i in found if found[i].finish_reason == "cancelled"} == {0, 3}
     assert (reference[3].startswith(found[3].text), found[0].text) == (True, "")
@@ -324,9 +324,9 @@ def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, reference, mon
     batch = open_batch(parallel=4)
     heard = {i: [] for i in range(len(WORDS))}
     for i, word in enumerate(WORDS):
-        job = batch.jobs.job(i, Record(id=str(i), prompt=word))
+        job = batch.maker.answer(i, Record(id=str(i), prompt=word))
         job.listener = heard[i].append
-        batch.submit_job(job)
+        batch.submit(job)
     list(batch.stream())
     assert ["".join(piece.text for piece in heard[i][:-1]) for i in range(len(WORDS))] == reference
 

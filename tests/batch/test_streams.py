@@ -80,12 +80,12 @@ def test_longer_record_gets_larger_contexts(open_batch):
     batch = open_batch(parallel=8, n_ctx=700, **EXACT)
     late = Record(id="late", prompt="z" * 90, max_tokens=500)
     for i, record in enumerate(records()):
-        batch.submit_job(batch.jobs.job(i, record))
+        batch.submit(batch.maker.answer(i, record))
     found = []
     for result in batch.stream():
         if not found:
             cells = batch.stats()["kv_cells"]
-            batch.submit_job(batch.jobs.job(N, late))
+            batch.submit(batch.maker.answer(N, late))
         found.append(result)
     assert [result.id for result in found].count("late") == 1
     assert (len(found), found[-1].id, found[-1].error) == (N + 1, "late", None)

@@ -11,7 +11,7 @@ import pytest
 from helpers import tiny
 
 from pyspec.batch import Record, Settings
-from pyspec.batch.maker import JobMaker
+from pyspec.batch.maker import AnswerMaker
 from pyspec.engine.target import TargetLlama
 from pyspec.errors import ContextOverflow, InputError, TemplateError
 from pyspec.requests.bodies import read_body, records_of
@@ -22,13 +22,13 @@ SHOWN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood
 
 
 @pytest.fixture
-def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[JobMaker, TargetLlama]]]:
+def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[AnswerMaker, TargetLlama]]]:
     opened: list[TargetLlama] = []
 
-    def make(template: str | None, **settings: Any) -> tuple[JobMaker, TargetLlama]:
+    def make(template: str | None, **settings: Any) -> tuple[AnswerMaker, TargetLlama]:
         path = tiny.write_vocabulary(tmp_path / f"{len(opened)}.gguf", template, ["<|im_end|>"])
         opened.append(TargetLlama(str(path), vocab_only=True, trust=True, verbose=False))
-        return JobMaker(opened[-1], Settings(**settings), 4096), opened[-1]
+        return AnswerMaker(opened[-1], Settings(**settings), 4096), opened[-1]
 
     yield make
     for llm in opened:
@@ -44,7 +44,7 @@ def maker(tmp_path: Path) -> Iterator[Callable[..., tuple[JobMaker, TargetLlama]
     ],
 )
 def test_what_is_too_long_for_sure_is_not_tokenised(
-    maker: Callable[..., tuple[JobMaker, TargetLlama]],
+    maker: Callable[..., tuple[AnswerMaker, TargetLlama]],
     record: Record,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -52,13 +52,13 @@ def test_what_is_too_long_for_sure_is_not_tokenised(
     made, _ = maker(SHOWN)
     monkeypatch.setattr(GuardedTokenizer, "tokenize", None)
     with pytest.raises(ContextOverflow, match="at least"):
-        made.job(0, record)
+        made.answer(0, record)
     assert made.count(record) > 4096
 
 
-def prompt(made: tuple[JobMaker, TargetLlama], record: Record) -> str:
+def prompt(made: tuple[AnswerMaker, TargetLlama], record: Record) -> str:
     maker, llm = made
-    return llm.detokenize(maker.job(0, record).tokens, special=True).decode()
+    return llm.detokenize(maker.answer(0, record).tokens, special=True).decode()
 
 
 def test_prompt_is_a_turn_behind_the_batchs_system_text(maker: Callable[..., Any]) -> None:
@@ -93,8 +93,8 @@ def test_plain_words_where_there_is_no_template(maker: Callable[..., Any]) -> No
     turns = [{"role": "user", "content": "hi"}]
     assert prompt(made, Record(id="a", prompt="hi")) == "hi"
     assert prompt(made, Record(id="a", prompt="hi", system="S")) == "S\n\nUser: hi\nAssistant:"
-    job = made[0].job(0, Record(id="a", messages=turns))
-    reader = job.reader(job.options.stop)
+    job = made[0].answer(0, Record(id="a", messages=turns))
+    reader = job.reader
     text = llm.tokenize(b" yes\nUser: no", add_bos=False)
     said = "".join(part.text for part in [*reader.push(text), *reader.finish()])
     assert (said, reader.done) == (" yes", True)
@@ -104,10 +104,10 @@ def test_refusal_of_a_template_is_the_requests_fault(maker: Callable[..., Any]) 
     """What a template raises is 400 with its sentence; a template that is broken is the server's."""
     record = Record(id="a", prompt="x")
     with pytest.raises(InputError, match="no such turn") as caught:
-        maker("{{ raise_exception('no such turn') }}")[0].job(0, record)
+        maker("{{ raise_exception('no such turn') }}")[0].answer(0, record)
     assert status_of(caught.value)[0] == 400
     with pytest.raises(TemplateError) as broken:
-        maker("{% for %}")[0].job(0, record)
+        maker("{% for %}")[0].answer(0, record)
     assert status_of(broken.value)[0] == 503
 
 
@@ -121,7 +121,7 @@ EFFORTS = (
     ("asked", "word"), [("medium", "high"), ("none", "no_think"), ("high", "high")]
 )
 def test_effort_is_asked_for_in_the_templates_words(
-    maker: Callable[..., tuple[JobMaker, TargetLlama]], asked: str, word: str
+    maker: Callable[..., tuple[AnswerMaker, TargetLlama]], asked: str, word: str
 ) -> None:
     """A template that takes few words gets the nearest of them."""
     body = {"messages": [{"role": "user", "content": "x"}], "reasoning_effort": asked}

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch import Batch
-from pyspec.engine.jobs import Job
+from pyspec.engine.answer import Answer
 from pyspec.errors import PyspecError
 from pyspec.grammar.languages import Constraint, of_gbnf
 from pyspec.grammar.masks import check_constraint
@@ -93,7 +93,7 @@ def understand(batch: Batch, path: str, body: Any) -> None:
     with suppress(PyspecError):
         read = read_body(path, data)
         for record in records_of(read, "fuzz"):
-            assert isinstance(batch.jobs.job(0, record), Job)
+            assert isinstance(batch.maker.answer(0, record), Answer)
 
 
 def finite(value: Any) -> Any:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine.jobs import Job
+from pyspec.engine.answer import Answer
+from pyspec.engine.options import AnswerOptions
 from pyspec.errors import InputError
 from pyspec.requests.bodies import read_body
 from pyspec.requests.custom import CallText, DeltaWriter, openai_calls, text_of_call
+from pyspec.text.answer import AnswerReader
 from pyspec.text.parts import AnswerPart
 
 FORM = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x/"}}
@@ -121,21 +123,13 @@ def test_whatever_the_model_writes_is_a_text_that_can_be_sent(arguments, text):
     assert text_of_call(arguments) == text
 
 
-class Asked:
-    """What a job needs of the options of an answer."""
-
-    def block(self, *_):
-        return {}
-
-
 def test_the_result_of_a_record_has_calls_in_the_form_of_their_tools():
     """So batches, whose output is made of results alone, have it."""
-    from pyspec.engine.statistics import Tally, times_among
-
     record = record_of(tools=[PATCH])
-    job = Job(0, record, [1], Asked(), lambda _: None, 1)
-    parts = [AnswerPart("call", "patch", 0, "1"), AnswerPart("arguments", '{"input": "x"}')]
-    (call,) = job.result(parts, Tally(), times_among(0.0, 0.0, 0.0, 0)).calls
+    reader = AnswerReader(lambda _: b"")
+    answer = Answer(0, record, [1], AnswerOptions(), reader, 1)
+    answer.parts = [AnswerPart("call", "patch", 0, "1"), AnswerPart("arguments", '{"input": "x"}')]
+    (call,) = answer.result().calls
     assert call == {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "x"}}
 
 

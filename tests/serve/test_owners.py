@@ -108,7 +108,7 @@ def test_what_was_read_of_a_prompt_is_its_owners(read, parallel):
     server, cached = read(parallel=parallel)
     assert cached(TEXT + "a", user="one") == 0
     rows = counters(server.batch._contexts.engine).rows[0]
-    public = len(server.batch.jobs.public)
+    public = len(server.batch.maker.public)
     assert public < 10
     assert max(cached(TEXT + "a", user="two"), cached(TEXT + "b")) <= public
     assert counters(server.batch._contexts.engine).rows[0] - rows > 2 * len(TEXT)
@@ -123,7 +123,7 @@ def test_what_the_server_says_to_all_is_read_once(read, parallel):
     system = "you are a helpful machine of few words, and polite"
     settings = Settings(Sampling(temperature=0.0, seed=1), max_tokens=24, system=system)
     server, cached = read(parallel=parallel, settings=settings)
-    public = len(server.batch.jobs.public)
+    public = len(server.batch.maker.public)
     assert cached(TEXT, user="one") == 0
     assert cached(TEXT, user="two") == public > len(system)
     assert cached("another", user="three") == public

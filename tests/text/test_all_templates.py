@@ -16,7 +16,7 @@ from helpers import sdist, tiny
 
 from pyspec import llm_plugin
 from pyspec.batch import Record, Settings
-from pyspec.batch.maker import JobMaker
+from pyspec.batch.maker import AnswerMaker
 from pyspec.chat.conversation import LlamaChat
 from pyspec.chat.dialogue import Conversation, Exchange
 from pyspec.engine.target import TargetLlama
@@ -251,13 +251,13 @@ def by_class(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
 def by_batch(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
     functions = [tool["function"] for tool in tools or ()]
     record = Record(id="a", messages=messages, tools=functions or None)
-    return JobMaker(llm, Settings(), 1 << 20).job(0, record).tokens
+    return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 
 def by_serve(llm: TargetLlama, messages: list[Any], tools: Any) -> list[int]:
     body = {"messages": messages, **({"tools": tools} if tools else {})}
     (record,) = records_of(read_body("/v1/chat/completions", json.dumps(body).encode()), "a")
-    return JobMaker(llm, Settings(), 1 << 20).job(0, record).tokens
+    return AnswerMaker(llm, Settings(), 1 << 20).answer(0, record).tokens
 
 
 def by_chat(llm: TargetLlama, messages: list[Any], _tools: Any) -> list[int]:

@@ -216,7 +216,7 @@ def _tokens(batch: Batch, body: TokenizeBody) -> list[int]:
             max_tokens=0,
         )
         (record,) = records_of(chat, "tokens")
-        return list(batch.jobs.job(0, record).tokens)
+        return list(batch.maker.answer(0, record).tokens)
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise InputError("there is nothing to tokenize", "send content, prompt or messages")

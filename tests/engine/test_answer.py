@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pyspec.engine.jobs import JobQueue
+from pyspec.engine.answer import AnswerQueue
 
 
-def queue(*needs: int, **options: Any) -> JobQueue:
+def queue(*needs: int, **options: Any) -> AnswerQueue:
     """Jobs of these many cells in the order of their coming, for one slot."""
-    made = JobQueue(100, 1, **options)
+    made = AnswerQueue(100, 1, **options)
     for index, need in enumerate(needs):
         made.add(SimpleNamespace(alone=False, need=need, index=index))  # type: ignore[arg-type]
     return made
