@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyspec.chat import UNASKED
-from pyspec.chat.dialogue import Exchange
-from pyspec.cli.answering import (
-    OutputOptions,
-    answer_writer,
-    conversation_of,
-    keep_chat,
-    say_answer,
-    shown_answer,
-)
-from pyspec.cli.command import TEXT, command, option
+from pyspec.chat import HIDE, UNASKED
+from pyspec.chat.dialogue import Conversation, Exchange, unended, why_cut
+from pyspec.cli.command import TEXT, command, option, tell
 from pyspec.cli.engine_options import EngineOptions
 from pyspec.cli.options import (
     CacheOptions,
@@ -31,10 +24,12 @@ from pyspec.cli.options import (
     DraftOptions,
     ModelOptions,
     SamplerOptions,
+    ShownOptions,
 )
-from pyspec.cli.streams import exit_code, file_text, prompt_text
+from pyspec.cli.streams import exit_code, file_text, interruptible, prompt_text
 from pyspec.engine.options import AnswerOptions
-from pyspec.errors import OptionError
+from pyspec.errors import InputError, OptionError, PyspecError
+from pyspec.screen.words import speed_sentence, stats_line
 
 if TYPE_CHECKING:
     from pyspec.chat.conversation import LlamaChat
@@ -118,24 +113,22 @@ class ShapeOptions:
         return _READERS[named[0]](getattr(self, named[0])) if named else None
 
 
+@dataclass(frozen=True)
+class OutputOptions(ShownOptions):
+    """What to print beside the text or instead of it."""
+
+    # fmt: off
+    tokens: bool = option("Output", "--tokens", is_flag=True, help="Colour each token by its source.")
+    as_json: bool = option("Output", "--json", is_flag=True, help="One JSON object instead of text.")
+    # fmt: on
+
+
 def _one(words: Sequence[str]) -> str | None:
     """Return the prompt if there is one. Raises OptionError for several words, which a shell may have made of one text."""
     if len(words) > 1:
         whole = shlex.quote(" ".join(words))
         raise OptionError(f"the prompt has {len(words)} parts", f"put it between quotes: {whole}")
     return words[0] if words else None
-
-
-def _sized(ctx: int) -> str:
-    """Return what -c took, if it was given: without a number behind it, it means to go on."""
-    return "" if ctx == ModelOptions.ctx else f"; -c {ctx} is the size of the context"
-
-
-def _last_one(models: ModelOptions) -> ModelOptions:
-    """Return the options with the model of the last answer, if they name none."""
-    from pyspec.chat.files import last_model  # noqa: PLC0415 - only to go on
-
-    return models if models.model is not None else replace(models, model=last_model())
 
 
 def _opened(models: ModelOptions, drafts: DraftOptions, engine: EngineOptions) -> LlamaChat:
@@ -159,14 +152,20 @@ def generate(
     output: OutputOptions,
 ) -> int:
     """Answer PROMPT, the text of a file, or text piped to stdin. If several are given, they are joined in this order."""
-    text = request.text(_one(prompt), _sized(models.ctx))
+    # without a number behind it, -c means to go on
+    size = "" if models.ctx == ModelOptions.ctx else f"; -c {models.ctx} is the size of the context"
+    text = request.text(_one(prompt), size)
     speculation, content = drafts.speculation, shape.language()
     sampler.sampling()  # refuses impossible numbers before anything is loaded
-    models = _last_one(models) if request.going_on else models
-    screen = _screen(output)
+    if request.going_on and models.model is None:
+        from pyspec.chat.files import last_model  # noqa: PLC0415 - only to go on
+
+        models = replace(models, model=last_model())
+    from pyspec.cli.consoles import screen_of  # noqa: PLC0415 - rich takes 30 ms
     from pyspec.text.parts import Piece  # noqa: PLC0415 - --help needs neither
     from pyspec.text.result import result_of  # noqa: PLC0415
 
+    screen = screen_of(output.color)
     with closing(_opened(models, drafts, engine)) as model:
         if sentence := model.suggested.sentence(sampler.given):
             screen.note(sentence)
@@ -174,7 +173,7 @@ def generate(
         _set_reasoning(model, output, screen)
         alone = request.system is None
         raw = request.raw or (model.template.is_plain and alone)
-        conversation, path = conversation_of(model, request, raw)
+        conversation, path = _conversation(model, request, raw)
         conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
@@ -184,18 +183,18 @@ def generate(
                 sampling, speculation, shape.max_tokens, shape.stop,
                 grammar=shaped, progress=screen.progress, reasoning=None if raw else model.limit,
             )  # fmt: skip
-            with answer_writer(screen, output, model.piece) as write:
-                pieces, signals = _here(model, request, tokens, options, screen, write, raw=raw)
+            with _writer(screen, output, model.piece) as write:
+                pieces, signals = _show(model, request, tokens, options, screen, write, raw=raw)
         result = result_of(pieces, model.stats)
         if not raw:
-            keep_chat(path, request, conversation, model, result, sampling.seed)
-        say_answer(model.llm, result, output, shape.max_tokens, screen)
+            _keep(path, request, conversation, model, result, sampling.seed)
+        _report(model.llm, result, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
     return _status(result, signals, shaped=content is not None and shape.max_tokens != 0)
 
 
-def _here(
+def _show(
     model: LlamaChat,
     request: PromptOptions,
     tokens: list[int],
@@ -205,17 +204,151 @@ def _here(
     *,
     raw: bool,
 ) -> tuple[list[Piece], list[int]]:
-    """Answer a prompt by the model in this process, and keep the processed prompt as soon as the answer begins."""
+    """Show an answer, and keep the processed prompt as soon as it begins; returns its pieces, and the signals that came."""
     from pyspec.engine.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
 
     cache = PromptCache(model.llm, request.prompt_cache)
     cache.restore(tokens)
+    pieces: list[Piece] = []
+    with interruptible(model.cancel) as signals:
+        for piece in model.answer(tokens, options, chat=not raw):
+            if not pieces:
+                screen.progress.stop()
+                cache.keep(tokens)
+            pieces.append(piece)
+            if piece.text or piece.reasoning:
+                write(piece)
+    return pieces, signals
 
-    def begun() -> None:
-        screen.progress.stop()
-        cache.keep(tokens)
 
-    return shown_answer(model.answer(tokens, options, chat=not raw), model.cancel, begun, write)
+def _conversation(
+    model: LlamaChat, dialogue: DialogueOptions, raw: bool
+) -> tuple[Conversation, Path | None]:
+    """Return the conversation, and the file of one that goes on. Raises InputError if there is nothing to continue."""
+    if not dialogue.going_on:
+        return Conversation(dialogue.system), None
+    if raw:
+        raise InputError(
+            "without a chat template there is no conversation to continue",
+            "leave out --continue or --raw",
+        )
+    from pyspec.chat.files import held_with, load, newest, restore  # noqa: PLC0415 - only to go on
+
+    path = newest()
+    saved = load(path)
+    conversation, same = restore(saved, model)
+    if not same and (note := held_with(saved, model)):
+        tell(note, err=True)
+    if dialogue.system is not None:
+        conversation.system = dialogue.system
+    return conversation, path
+
+
+def _keep(
+    path: Path | None,
+    dialogue: DialogueOptions,
+    conversation: Conversation,
+    model: LlamaChat,
+    answer: Result,
+    seed: int,
+) -> None:
+    """Add an answer that is not empty to its conversation, and write that to its file, or a new one to the log.
+
+    If writing fails, it says so and goes on.
+    """
+    from pyspec.chat.files import new_path, save  # noqa: PLC0415 - after the answer
+
+    if not (answer.text or answer.reasoning):
+        return
+    last = conversation.exchanges[-1]
+    last.answer = unended(answer, model.piece)
+    last.seed = answer.speculation.get("seed", seed)
+    path = path or (new_path() if dialogue.log else None)
+    if path is None:
+        return
+    try:
+        save(path, conversation, {}, model.target())
+    except PyspecError as error:
+        tell(f"the answer is not logged: {error}", err=True)
+
+
+@contextmanager
+def _writer(
+    screen: Any, output: OutputOptions, piece: Callable[[int], bytes]
+) -> Iterator[Callable[[Piece], None]]:
+    """Yield a function that shows a piece of the answer. A pipe gets plain text; --json prints everything at the end."""
+    shown = output.reasoning != HIDE
+    if output.as_json:
+        yield lambda _: None
+    elif output.tokens:
+        from pyspec.screen.token_view import TokenPaint, has_colour  # noqa: PLC0415 - seldom needed
+
+        paint = TokenPaint(piece, colour=has_colour(screen.out))
+
+        def painted(part: Piece) -> None:
+            paint.take(part.tokens)
+            write(part.reasoning if shown else "", part.text)
+
+        with screen.replying(paint=paint) as write:
+            yield painted
+        screen.out.file.write(paint.finish())
+    elif screen.out.is_terminal:
+        with screen.replying(reasoning=shown) as write:
+            yield lambda part: write(part.reasoning, part.text)
+    else:
+        yield lambda part: _write(part.text)
+        _write("\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _report(llm: Any, answer: Result, output: OutputOptions, max_tokens: int, screen: Any) -> None:
+    """Report on an answer that was shown. llm: the model that gave it."""
+    if output.as_json:
+        tell(json.dumps(_as_json(llm, answer, output.tokens), ensure_ascii=False))
+        return
+    if output.tokens:
+        from pyspec.screen.token_view import print_legend  # noqa: PLC0415 - as above
+
+        print_legend(screen.out, answer.tokens, llm.piece)
+    longer = f"-n {2 * max_tokens} allows more, -n -1 has no limit"
+    wider = f"-c {2 * llm.n_ctx()} has more room"
+    if answer.finish_reason == "cancelled" and not answer.tokens:
+        screen.note("stopped before the answer began")
+    if cut := why_cut(answer, max_tokens, llm.n_ctx(), longer, wider):
+        screen.note(cut)
+    if output.stats is False or not answer.speculation.get("rounds"):
+        return
+    screen.note(speed_sentence(answer.speculation, answer.rate))
+    if output.stats:
+        screen.note(stats_line(answer.speculation, answer.rate))
+
+
+def _as_json(llm: Any, answer: Result, with_tokens: bool) -> dict[str, Any]:
+    beside = ("timings", "prompt_tokens")
+    block = {name: value for name, value in answer.speculation.items() if name not in beside}
+    from msgspec.structs import asdict  # noqa: PLC0415 - seldom needed
+
+    report: dict[str, Any] = {
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "usage": asdict(answer.usage),
+        "speculation": block,
+        "timings": llm.last_timings,
+    }
+    if answer.reasoning:
+        report["reasoning"] = answer.reasoning
+    if answer.reasoning_cut:
+        report["reasoning_cut"] = True
+    if with_tokens:
+        report["tokens"] = [
+            {"id": token.id, **token.described(llm.piece(token.id).decode("utf-8", "replace"))}
+            for token in answer.tokens
+        ]
+    return report
 
 
 def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> None:
@@ -226,12 +359,6 @@ def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> N
         screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
     if output.reasoning_budget > 0 and not model.reasons:
         screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
-
-
-def _screen(output: OutputOptions) -> Screen:
-    from pyspec.cli.consoles import screen_of  # noqa: PLC0415 - rich takes 30 ms
-
-    return screen_of(output.color)
 
 
 def _status(answer: Result, signals: Sequence[int], *, shaped: bool) -> int:
