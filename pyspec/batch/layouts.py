@@ -201,7 +201,9 @@ class TableFile(OutputFiles):
             return
         indexes = {(record.source, record.line): i for i, record in enumerate(records)}
         head = self._head(self.inputs[0])
-        yield _row([*head, *_answer_columns(head)])
+        # a name that the table has already gets a prefix
+        ours = [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
+        yield _row([*head, *ours])
         for source in self.inputs:
             if (empty := indexes.get((source.name, 0))) is not None:  # it has no rows
                 yield _row([*[""] * len(head), *_cells(results(empty))])
@@ -221,11 +223,6 @@ class TableFile(OutputFiles):
 
 
 _COLUMNS = ("answer", "finish_reason", "error")
-
-
-def _answer_columns(head: Sequence[str]) -> list[str]:
-    """Name the columns for answers; a name that the table has already gets a prefix."""
-    return [name if name not in head else f"pyspec_{name}" for name in _COLUMNS]
 
 
 def _cells(result: RecordResult) -> list[str]:

@@ -120,7 +120,8 @@ class AnswerMaker:
         if content is None and record.grammar is not None:
             content = of_grammar(record.grammar)
         if self._is_chat(record):
-            stop, limit = (*stop, *self._template.stop), self._limit(record)
+            stop, most = (*stop, *self._template.stop), self._budget(record)
+            limit = most if most is None else ReasoningLimit(most, functions, record.goes_on)
             reader = self._speech.reader(
                 tokens,
                 stop,
@@ -187,13 +188,6 @@ class AnswerMaker:
             return record.messages is not None
         alone = self._template.is_plain and self._system(record) is None
         return record.tokens is None and not (self._settings.raw or alone)
-
-    def _limit(self, record: Record) -> ReasoningLimit | None:
-        most = self._budget(record)
-        if most is None:
-            return None
-        functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
-        return ReasoningLimit(most, functions, record.goes_on)
 
     def _budget(self, record: Record) -> int | None:
         """Maximal tokens of reasoning; None for no limit."""

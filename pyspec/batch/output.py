@@ -48,10 +48,6 @@ class _EarlierLine(msgspec.Struct):
     prompt: str | None = None
     messages: list[Any] | None = None
 
-    @property
-    def lacks_prompt(self) -> bool:
-        return self.error is None and self.prompt is None and self.messages is None
-
     def result(self) -> RecordResult:
         """The line as a result. Raises LookupError, TypeError or ValidationError if it is no line of ours."""
         known: dict[str, Any] = {
@@ -119,7 +115,8 @@ class JsonLines(OutputFiles):
             return []
         lines, results = _known_lines(self.path)
         if results and all(line.run == run for line in lines):
-            self.stale = self.prompts and any(line.lacks_prompt for line in lines)
+            lack = any(line.error is line.prompt is line.messages is None for line in lines)
+            self.stale = self.prompts and lack
             return results
         if self.overwrite:
             return []
@@ -136,13 +133,9 @@ class JsonLines(OutputFiles):
     def chunks(self, path: Path, results: Results, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield a line for each record."""
         for i, record in enumerate(records):
-            yield output_line(
-                results(i),
-                self._run,
-                record.form,
-                model=self.model,
-                prompt=_prompt_of(record) if self.prompts else {},
-            )
+            whole = {"prompt": record.prompt, "messages": record.messages} if self.prompts else {}
+            prompt = {name: value for name, value in whole.items() if value is not None}
+            yield output_line(results(i), self._run, record.form, model=self.model, prompt=prompt)
 
 
 def _known_lines(path: Path) -> tuple[list[_EarlierLine], list[RecordResult]]:
@@ -159,12 +152,6 @@ def _known_lines(path: Path) -> tuple[list[_EarlierLine], list[RecordResult]]:
 ABOUT_THE_TEXT = ("sampling", "seed", "verification", "relaxed", "relaxed_nats")
 """Members of `speculation` that describe the text. The others describe its computation: rounds and drafted tokens depend on
 the clock, on neighbours in the batch and on interruptions."""
-
-
-def _prompt_of(record: Record) -> dict[str, Any]:
-    """Return a record's prompt as members of its line; none for a record that could not be read."""
-    prompts = {"prompt": record.prompt, "messages": record.messages}
-    return {name: value for name, value in prompts.items() if value is not None}
 
 
 def output_line(

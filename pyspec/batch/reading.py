@@ -320,7 +320,10 @@ def _inside(folder: Path) -> list[InputFile]:
             files.append(path)
         else:
             skipped[path.relative_to(folder)] = None
-    _warn_skipped(folder, [*skipped])
+    if skipped:
+        first = ", ".join(as_text(str(file)) for file in [*skipped][:_NAMED])
+        more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
+        log.warning("skipped in %s: %s%s", as_text(str(folder)), first, more)
     if not files:
         raise InputError(
             f"{as_text(str(folder))} contains no text files",
@@ -333,13 +336,6 @@ def _hidden(path: Path) -> Path | None:
     """Return the hidden file or folder that a path is or is in."""
     parents = [*reversed(path.parents), path]
     return next((each for each in parents if each.name.startswith(".")), None)
-
-
-def _warn_skipped(folder: Path, files: Sequence[Path]) -> None:
-    if files:
-        first = ", ".join(as_text(str(file)) for file in files[:_NAMED])
-        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-        log.warning("skipped in %s: %s%s", as_text(str(folder)), first, more)
 
 
 _NAMED = 5

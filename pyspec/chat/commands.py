@@ -94,15 +94,11 @@ def find(name: str) -> Command | None:
     return next((command for command in COMMANDS if command.name == name), None)
 
 
-def _need(argument: str, what: str) -> str:
-    if not argument:
-        raise InputError(f"name {what}", "/help shows how each command is written")
-    return argument
-
-
 def _file(argument: str) -> Path:
+    if not argument:
+        raise InputError("name a file", "/help shows how each command is written")
     try:
-        return Path(unquoted(_need(argument, "a file"))).expanduser()
+        return Path(unquoted(argument)).expanduser()
     except RuntimeError:  # a ~user that does not exist
         return Path(argument)
 
@@ -147,17 +143,12 @@ def _beginning(text: str) -> str:
 def _save(chat: Chat, argument: str) -> None:
     path = _file(argument)
     if files.is_there(path) and not (chat.file and chat.file.exists() and path.samefile(chat.file)):
-        _may_replace(chat, path)
+        files.check_replaceable(path)  # other files are never replaced
+        if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
+            raise InputError(f"{path} was not changed", "name another file")
     files.save(path, chat.conversation, values(chat.settings), chat.model.target())
     chat.file = path
     chat.screen.note(f"saved {counted(len(chat.conversation.exchanges), 'exchange')} to {path}")
-
-
-def _may_replace(chat: Chat, path: Path) -> None:
-    """Raise InputError unless the user agrees to replace a saved chat. Other files are never replaced."""
-    files.check_replaceable(path)
-    if chat.confirm is None or not chat.confirm(f"{path} holds another chat. Replace it?"):
-        raise InputError(f"{path} was not changed", "name another file")
 
 
 def _load(chat: Chat, argument: str, called: str = "") -> None:
@@ -190,7 +181,10 @@ def _chats(chat: Chat, argument: str) -> None:
     if not found:
         raise InputError("no chats are logged", "/save FILE keeps this one")
     if argument:
-        path = found[_number_of(argument, len(found)) - 1][0]
+        if not argument.isdecimal() or not 1 <= int(argument) <= len(found):
+            wrong = f"{argument[:40]} is not a number from 1 to {len(found)}"
+            raise InputError(wrong, "/chats lists them")
+        path = found[int(argument) - 1][0]
         _load(chat, str(path), "chat " + argument)
         chat.log, chat.file = (path if chat.log is not None else None), None
         return
@@ -203,12 +197,6 @@ def _chats(chat: Chat, argument: str) -> None:
         rows.append((str(number), f"{moment}  {saved.model.name}  {_beginning(first)}"))
     chat.screen.table(rows)
     chat.screen.note(f"/chats N opens one, /forget deletes; they lie in {files.log_folder()}")
-
-
-def _number_of(argument: str, most: int) -> int:
-    if not argument.isdecimal() or not 1 <= int(argument) <= most:
-        raise InputError(f"{argument[:40]} is not a number from 1 to {most}", "/chats lists them")
-    return int(argument)
 
 
 def _forget(chat: Chat, argument: str) -> None:

@@ -174,7 +174,13 @@ def restore(saved: SavedChat, model: ChatModelView) -> tuple[Conversation, bool]
             conversation.exchanges.append(Exchange(message.content))
         elif message.role == "assistant" and last is not None and last.answer is None:
             tokens = _tokens(message, model) if same else ()
-            last.answer, last.seed = _answer(message, tokens), message.seed & 0xFFFFFFFF
+            last.seed = message.seed & 0xFFFFFFFF
+            last.answer = Result(
+                text=message.content,
+                tokens=tokens,
+                finish_reason=message.finish_reason,
+                reasoning=message.reasoning,
+            )
         else:
             raise InputError(
                 f"message {index + 1} is a {message.role} turn in the wrong place",
@@ -190,11 +196,6 @@ def held_with(saved: SavedChat, model: ChatModelView) -> str:
     if saved.model.name == model.name:
         return ""
     return f"this conversation was held with {saved.model.name}, not with {model.name}"
-
-
-def _answer(message: SavedMessage, tokens: tuple[Token, ...]) -> Result:
-    text, reason = message.content, message.finish_reason
-    return Result(text=text, tokens=tokens, finish_reason=reason, reasoning=message.reasoning)
 
 
 def _tokens(message: SavedMessage, model: ChatModelView) -> tuple[Token, ...]:
@@ -256,7 +257,9 @@ def new_path() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:  # a read-only home must not prevent a chat
         return None
-    _prune(folder)
+    for path in _all(folder)[: -MAX_CHATS + 1]:
+        with suppress(OSError):
+            path.unlink()
     moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
     return folder / f"{moment}-{os.getpid()}.json"
 
@@ -297,12 +300,6 @@ def forget_all() -> int:
             path.unlink()
             gone += 1
     return gone
-
-
-def _prune(folder: Path) -> None:
-    for path in _all(folder)[: -MAX_CHATS + 1]:
-        with suppress(OSError):
-            path.unlink()
 
 
 def last_model() -> str | None:

@@ -203,7 +203,9 @@ class Chat:
     def _stream(self, prompt: list[int], options: AnswerOptions) -> Result:
         """Show an answer as it streams in. After an error, keep what came before it."""
         shown: list[Piece] = []
-        pieces, paint = self.model.answer(prompt, options), self._paint()
+        pieces, paint = self.model.answer(prompt, options), None
+        if self.settings.tokens and has_colour(self.screen.out):
+            paint = TokenPaint(self.model.piece, colour=True)
         try:
             with (
                 self.screen.replying(
@@ -224,12 +226,6 @@ class Chat:
         if _SIGTERM in (signals or ()):
             self.leaving, self.exit_code = True, TERMINATED
         return unended(result_of(shown, self.model.stats), self.model.piece)
-
-    def _paint(self) -> TokenPaint | None:
-        """Return what colours an answer's tokens, if the user wants that and the terminal has colours."""
-        if not (self.settings.tokens and has_colour(self.screen.out)):
-            return None
-        return TokenPaint(self.model.piece, colour=True)
 
     def _stop(self) -> None:
         self.interrupted_at = monotonic()

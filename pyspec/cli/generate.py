@@ -177,11 +177,10 @@ def generate(
         conversation.exchanges.append(Exchange(text))
         tokens = model.template.bare(text) if raw else model.prompt(conversation.messages())
         pieces, signals = [Piece((), "length")], list[int]()
-        shaped = _shape(model, tokens, content, raw=raw)
         if shape.max_tokens != 0:
             options = AnswerOptions(
                 sampling, speculation, shape.max_tokens, shape.stop,
-                grammar=shaped, progress=screen.progress, reasoning=None if raw else model.limit,
+                grammar=_shape(model, tokens, content, raw=raw), progress=screen.progress, reasoning=None if raw else model.limit,
             )  # fmt: skip
             with _writer(screen, output, model.piece) as write:
                 pieces, signals = _show(model, request, tokens, options, screen, write, raw=raw)
@@ -191,7 +190,10 @@ def generate(
         _report(model.llm, result, output, shape.max_tokens, screen)
         if models.model is None and output.stats is not False and not output.as_json:
             _name_next_step(screen)
-    return _status(result, signals, shaped=content is not None and shape.max_tokens != 0)
+    if result.finish_reason == "cancelled":
+        return exit_code(signals)
+    shaped = content is not None and shape.max_tokens != 0
+    return INCOMPLETE if shaped and result.finish_reason in _CUT else 0
 
 
 def _show(
@@ -359,13 +361,6 @@ def _set_reasoning(model: LlamaChat, output: OutputOptions, screen: Screen) -> N
         screen.note(f"{model.name} has no switch for its reasoning; --reasoning hide hides it")
     if output.reasoning_budget > 0 and not model.reasons:
         screen.note(f"{model.name} marks no reasoning, so --reasoning-budget has no effect")
-
-
-def _status(answer: Result, signals: Sequence[int], *, shaped: bool) -> int:
-    """Return the exit status. shaped: whether the answer had to follow a schema or grammar."""
-    if answer.finish_reason == "cancelled":
-        return exit_code(signals)
-    return INCOMPLETE if shaped and answer.finish_reason in _CUT else 0
 
 
 def _shape(

@@ -82,7 +82,9 @@ class Composer:
         reading = [(seq, a.run.missing) for seq, a in self._active.items() if a.run.missing]
         if self._exact:
             held = self._contexts.engine.held(Role.TARGET, reading[0][0]) if reading else 0
-            shares = next_chunk(reading, held)
+            # of the first prompt alone, to the next multiple of the chunk
+            chunk = PREFILL_CHUNK - held % PREFILL_CHUNK
+            shares = [(seq, min(missing, chunk)) for seq, missing in reading[:1]]
         else:
             rows = [(seq, missing + self._active[seq].ready) for seq, missing in reading]
             shared = partial(share_in_streams, beside=n_decoding) if self._streams else share_rows
@@ -167,13 +169,6 @@ class PrefillTime:
             return self._row.get(octave, assumed)
         nearest = min(self._row, key=lambda known: (abs(known - octave), known))
         return self._row[nearest] * (_HOPE if octave > nearest else 1.0)
-
-
-def next_chunk(reading: Sequence[tuple[int, int]], held: int) -> list[tuple[int, int]]:
-    """The next piece of the first prompt, of which `held` tokens were read; pieces end at multiples of the chunk."""
-    return [
-        (seq, min(missing, PREFILL_CHUNK - held % PREFILL_CHUNK)) for seq, missing in reading[:1]
-    ]
 
 
 def share_in_streams(

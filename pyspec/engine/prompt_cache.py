@@ -125,7 +125,12 @@ def settings_behind(target: Any) -> dict[str, Any]:
         **settings,
         "llama_cpp": llama_cpp.__version__,
         "rows": min(context.n_batch, context.n_ubatch),
-        "long": _is_long(target),
+        # longer than what the model was first trained on: some then turn positions by other factors
+        "long": any(
+            llama_cpp.llama_n_ctx_seq(target.ctx) > int(value)
+            for key, value in target.metadata.items()
+            if key.endswith(_ORIGINAL) and value.isdigit()
+        ),
         "devices": [str(device) for device in getattr(target, "devices", None) or ()],
         "tensor_split": list(target.tensor_split or ()),
         "overrides": {key: repr(value) for key, value in (target.kv_overrides or {}).items()},
@@ -136,12 +141,6 @@ def settings_behind(target: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a number as it is; of an address only whether there is one."""
     return value if isinstance(value, (bool, int, float)) else bool(value)
-
-
-def _is_long(target: Any) -> bool:
-    """Whether a context is longer than what the model was first trained on: some then turn positions by other factors."""
-    found = [int(v) for k, v in target.metadata.items() if k.endswith(_ORIGINAL) and v.isdigit()]
-    return any(llama_cpp.llama_n_ctx_seq(target.ctx) > n for n in found)
 
 
 _ORIGINAL = ".rope.scaling.original_context_length"

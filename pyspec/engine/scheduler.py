@@ -30,7 +30,7 @@ from pyspec.engine.answer import Answer, AnswerQueue
 from pyspec.engine.composing import SCORED_CHUNK, Composer, score_chunk
 from pyspec.engine.contexts import Contexts
 from pyspec.engine.handle import PREFILL_CHUNK
-from pyspec.engine.parked import ParkedText, ParkedTexts
+from pyspec.engine.parked import ParkedTexts
 from pyspec.engine.prefix_cache import PrefixCache, common
 from pyspec.engine.statistics import PlainDecode, Tally, plain_decode
 from pyspec.errors import Cancelled, DeadlineExceeded, EngineError
@@ -142,7 +142,8 @@ class Scheduler:
         # scoring needs every row of the prompt
         if not answer.shares:
             source, n = None, 0
-        parked = self._parked(answer, n)
+        least = n + self.prefixes.least
+        parked = self.prefixes.fetch(text, answer.owner, least) if answer.shares else None
         if parked is not None:
             source, n = None, 0
         if self._exact:
@@ -168,12 +169,6 @@ class Scheduler:
         else:
             self._loop.begin(run)
             answer.kept = answer.kept or len(run.tokens) - 1 - run.missing
-
-    def _parked(self, answer: Answer, n: int) -> ParkedText | None:
-        """A parked text with a longer prefix of the prompt than the n tokens that sequences hold."""
-        if not answer.shares:
-            return None
-        return self.prefixes.fetch(answer.run.tokens, answer.owner, n + self.prefixes.least)
 
     def _place(self, source: int | None, n: int, owner: str) -> int:
         """A free sequence: the source if its owner's prompt continues it, or the one free for longest. In streams, a neighbour.
