@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 from helpers.answers import counters
+from helpers.fake_batch import go
 
 from pyspec.batch import Batch, Settings
 from pyspec.engine.handle import Engine
+from pyspec.requests.records import Record
+
+__all__ = ["go"]
 
 
 @pytest.fixture
@@ -50,6 +54,24 @@ def open_batch(tiny_target):
     yield open_
     for batch in opened:
         batch.close()
+
+
+@pytest.fixture
+def submit():
+    """Queues records or prompts in a batch; returns their answers. hear: gives each its listener, by number."""
+
+    def submit_(batch, asked, hear=lambda _: None):
+        records = [
+            Record(id=str(i), prompt=each) if isinstance(each, str) else each
+            for i, each in enumerate(asked)
+        ]
+        answers = [batch.maker.answer(i, record) for i, record in enumerate(records)]
+        for i, answer in enumerate(answers):
+            answer.listener = hear(i)
+            batch.submit(answer)
+        return answers
+
+    return submit_
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers.fake_batch import Fake, go
+from helpers.fake_batch import Fake
 
 from pyspec.batch.output import matched
 from pyspec.errors import ResumeMismatch
-
-__all__ = ["go"]
 
 OUTS = ["out.jsonl", "out.csv", "out/"]
 

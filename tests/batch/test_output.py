@@ -10,7 +10,7 @@ import signal
 import time
 
 import pytest
-from helpers.fake_batch import Fake, go
+from helpers.fake_batch import Fake
 
 from pyspec.batch.journal import changed_settings
 from pyspec.batch.output import open_output, output_line
@@ -18,8 +18,6 @@ from pyspec.batch.reading import Reading
 from pyspec.errors import BatchWriteError, InputError, ResumeMismatch
 from pyspec.machine.files import write_whole
 from pyspec.text.result import RecordResult
-
-__all__ = ["go"]
 
 
 @pytest.fixture

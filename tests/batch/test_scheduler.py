@@ -138,18 +138,16 @@ def test_few_cells_make_records_wait(open_batch, reference):
     assert answers(batch, WORDS) == reference
 
 
-def test_prefix_gives_way_where_cells_are_short(open_batch):
+def test_prefix_gives_way_where_cells_are_short(open_batch, submit):
     prefix = "the quick brown fox jumps "
     prompts = [prefix + "a", prefix + "b", "z" * 200]
     batch = open_batch(parallel=2, n_ctx=256, cells=256, max_tokens=56)
-    jobs = [batch.maker.answer(i, Record(id=str(i), prompt=p)) for i, p in enumerate(prompts)]
-    for job in jobs[:2]:
-        batch.submit(job)
+    submit(batch, prompts[:2])
     found = []
     for result in batch.stream():
         found.append(result)
         if len(found) == 1:
-            batch.submit(jobs[2])
+            submit(batch, prompts[2:])
     assert [r.error for r in found] == [None] * 3
     assert found[-1].usage.total_tokens == 256
 
@@ -162,16 +160,13 @@ def test_longest_record_starts_first(open_batch):
     assert order == [91, 6, 4]
 
 
-def test_long_prompt_does_not_stall_others(open_batch, work):
+def test_long_prompt_does_not_stall_others(open_batch, submit, work):
     """While a long prompt is read in pieces, answers beside it go on in the same decodes."""
     batch = open_batch(parallel=2, max_tokens=12, n_ubatch=16)
-    asked = [{"prompt": "ab", "max_tokens": 3}, {"prompt": "cd"}, {"prompt": "y" * 100}]
-    jobs = [batch.maker.answer(i, Record(id=str(i), **each)) for i, each in enumerate(asked)]
-    for job in jobs[:2]:
-        batch.submit(job)
+    submit(batch, [Record(id="a", prompt="ab", max_tokens=3), "cd"])
     for i, _ in enumerate(batch.stream()):
         if i == 0:
-            batch.submit(jobs[2])
+            submit(batch, ["y" * 100])
     mixed = [each for each in work if {n < 0 for _, _, n in each} == {True, False}]
     assert len(mixed) >= 3
 
@@ -276,14 +271,11 @@ def test_start_that_fails_is_its_records_fault(open_batch, reference, monkeypatc
     assert len(batch._scheduler.prefixes.texts) == 2
 
 
-def test_listeners_hear_each_round(open_batch):
+def test_listeners_hear_each_round(open_batch, submit):
     """Text and tokens as they come, the result last; what they heard is the result's text."""
     batch = open_batch(parallel=3, draft="lookup")
     heard = {i: [] for i in range(5)}
-    for i in range(5):
-        job = batch.maker.answer(i, Record(id=str(i), prompt=WORDS[i]))
-        job.listener = heard[i].append
-        batch.submit(job)
+    submit(batch, WORDS[:5], lambda i: heard[i].append)
     results = {result.index: result for result in batch.stream()}
     for i, (*pieces, result) in heard.items():
         assert "".join(piece.text for piece in pieces) == results[i].text
@@ -291,18 +283,15 @@ def test_listeners_hear_each_round(open_batch):
         assert result == results[i]
 
 
-def test_cancelled_job_leaves_alone(open_batch, reference):
+def test_a_cancelled_answer_leaves_alone(open_batch, submit, reference):
     """With what there is of its answer, whether it runs or waits; the others do not notice."""
     batch = open_batch(parallel=2)
-    jobs = [batch.maker.answer(i, Record(id=str(i), prompt=word)) for i, word in enumerate(WORDS)]
 
     def hear(brought):
         if getattr(brought, "tokens", ()):  # the longest runs first, the shortest last
-            jobs[3].cancelled = jobs[0].cancelled = True
+            asked[3].cancelled = asked[0].cancelled = True
 
-    jobs[3].listener = hear
-    for job in jobs:
-        batch.submit(job)
+    asked = submit(batch, WORDS, {3: hear}.get)
     found = {result.index: result for result in batch.stream()}
     assert {i for i in found if found[i].finish_reason == "cancelled"} == {0, 3}
     assert (reference[3].startswith(found[3].text), found[0].text) == (True, "")
@@ -310,7 +299,7 @@ def test_cancelled_job_leaves_alone(open_batch, reference):
     assert [found[i].text for i in kept] == [reference[i] for i in kept]
 
 
-def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, reference, monkeypatch):
+def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, submit, reference, monkeypatch):
     """Listeners have heard a part already: the answer goes on from there, alone."""
     calls = iter(range(1, 100_000))
     accept = Engine.accept
@@ -323,10 +312,7 @@ def test_fault_in_the_midst_loses_and_doubles_no_text(open_batch, reference, mon
     monkeypatch.setattr(Engine, "accept", flaky)
     batch = open_batch(parallel=4)
     heard = {i: [] for i in range(len(WORDS))}
-    for i, word in enumerate(WORDS):
-        job = batch.maker.answer(i, Record(id=str(i), prompt=word))
-        job.listener = heard[i].append
-        batch.submit(job)
+    submit(batch, WORDS, lambda i: heard[i].append)
     list(batch.stream())
     assert ["".join(piece.text for piece in heard[i][:-1]) for i in range(len(WORDS))] == reference
 

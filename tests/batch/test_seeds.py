@@ -7,14 +7,11 @@ import json
 import pytest
 from helpers import tiny
 from helpers.answers import ask
-from helpers.fake_batch import go
 
 from pyspec.batch import Settings
 from pyspec.batch.output import output_line
 from pyspec.requests.records import Record
 from pyspec.sampling.chain import Sampling
-
-__all__ = ["go"]
 
 WARM = Sampling(temperature=1.5)
 MIROSTAT = Sampling(temperature=1.5, seed=5, mirostat_mode=2)

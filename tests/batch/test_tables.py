@@ -6,15 +6,13 @@ import csv
 import io
 
 import pytest
-from helpers.fake_batch import Fake, go
+from helpers.fake_batch import Fake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspec.batch.layouts import _row
 from pyspec.batch.reading import Reading, rows_of
 from pyspec.errors import InputError, ResumeMismatch
-
-__all__ = ["go"]
 
 TABLE = 'id,question,note\n7,a,"one, two"\n8,,nothing asked\n9,"b\nc",x\n10,bad,\n'
 

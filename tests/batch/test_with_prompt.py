@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers.fake_batch import go
 
 from pyspec.errors import InputError
-
-__all__ = ["go"]
 
 TURNS = [{"role": "user", "content": "a"}]
 SHOWN = {"prompts": True}

@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from helpers.fake_chat import FakeModel, talk
+from helpers.fake_chat import QUIET, FakeModel, talk
 
 from pyspec.chat import prompt as prompt_module
 from pyspec.chat import talk as talk_module
 from pyspec.chat.prompt import TypedText, run
 from pyspec.chat.settings import ChatSettings
-
-QUIET = ChatSettings(stats="off")
 
 
 @dataclass
