@@ -239,19 +239,15 @@ def open_output(
 
 @dataclass
 class RunProgress:
-    """Counts of a run.
-
-    kept: records answered by an earlier run. done: records finished by this one, answered or failed. failed: includes those of
-    earlier runs. verified, accepted: drafted tokens.
-    """
+    """Counts of a run."""
 
     records: int
-    kept: int = 0
-    done: int = 0
+    kept: int = 0  # answered by an earlier run
+    done: int = 0  # finished by this one, answered or failed
     answered: int = 0
-    failed: int = 0
+    failed: int = 0  # those of earlier runs included
     tokens: int = 0
-    verified: int = 0
+    verified: int = 0  # drafted tokens, as `accepted`
     accepted: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 

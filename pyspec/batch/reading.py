@@ -35,18 +35,13 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Reading:
-    """Settings for reading inputs.
+    """Settings for reading inputs."""
 
-    per: which part of a text file is a record. limit: most bytes of a record. errors: "strict", or "replace" to put U+FFFD in
-    place of bytes that are not UTF-8. template: a text in which each input replaces `{text}`. column: the column of a CSV file
-    that has the prompts; a file with one column needs no name.
-    """
-
-    per: Per = "line"
-    limit: int = MAX_RECORD
-    errors: Literal["strict", "replace"] = "strict"
-    template: str | None = None
-    column: str | None = None
+    per: Per = "line"  # which part of a text file is a record
+    limit: int = MAX_RECORD  # bytes of a record
+    errors: Literal["strict", "replace"] = "strict"  # "replace" puts U+FFFD for what is not UTF-8
+    template: str | None = None  # a text in which each input replaces `{text}`
+    column: str | None = None  # of a CSV file, with the prompts; a file's only one needs no name
 
     def __post_init__(self) -> None:
         if self.template is not None and "{text}" not in self.template:

@@ -39,17 +39,14 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Command:
-    """One command.
-
-    usage: how its argument is written. words: completions of the argument. takes_file: whether file names complete it too.
-    """
+    """One command."""
 
     name: str
     run: Callable[[Chat, str], None]
     summary: str
-    usage: str = ""
-    words: tuple[str, ...] = ()
-    takes_file: bool = False
+    usage: str = ""  # how its argument is written
+    words: tuple[str, ...] = ()  # completions of the argument
+    takes_file: bool = False  # whether file names complete it too
 
 
 def execute(chat: Chat, line: str) -> None:

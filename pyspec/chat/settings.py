@@ -102,15 +102,9 @@ _PROBABILITY, _NATS = _number(float, 0, 1), _number(float, 0, inf)
 
 @dataclass(frozen=True)
 class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come from the table
-    """All settings of a chat, by their `/set` names.
+    """All settings of a chat, by their `/set` names."""
 
-    seed: None draws one for each answer. noise: source of random numbers. dry_sequence_breakers: set as a JSON list. trim:
-    drop the oldest turns when the context is full. reasoning: `show` it dimmed, `hide` it, or ask the model for none with `off`.
-    reasoning_budget: its most tokens, -1 for as many as come.
-    stats: `brief` for a sentence after each answer, `on` for the counts as well, `off` for nothing. wrap: break lines between
-    words. tokens: colour answers by where their tokens came from.
-    """
-
+    # None draws one for each answer
     seed: int | None = _setting(None, _number(int, 0, 2**32 - 1), "random")
     noise: Noise = _setting(NOISES[0], _one_of(*NOISES))
     dry_sequence_breakers: tuple[str, ...] = _setting(DRY_BREAKERS, _BREAKERS)
@@ -122,13 +116,17 @@ class ChatSettings(_Numbers):  # type: ignore[misc]  # its first fields come fro
     confirm: int = _setting(Margin.confirm, _number(int, 0, 16))
     length: str | None = _setting(None, _LENGTH, "default")
     draft_max: int | None = _setting(None, _number(int, 0, MAX_DRAFT), "none")
+    # drop the oldest turns when the context is full
     trim: bool = _setting(True, _SWITCH)
+    # dimmed, hidden, or asked of the model not at all
     reasoning: str = _setting(SHOW, _one_of(SHOW, HIDE, UNASKED))
     reasoning_budget: int = _setting(
         -1, _number(int, -1, 2**31 - 1)._replace(takes="tokens; -1 for no limit")
     )
+    # a sentence after each answer, the counts as well, or nothing
     stats: str = _setting(BRIEF, _one_of(FULL, BRIEF, SILENT))
     wrap: bool = _setting(True, _SWITCH)
+    # colour answers by where their tokens came from
     tokens: bool = _setting(False, _SWITCH)
 
     @property

@@ -41,28 +41,22 @@ _SIGTERM = 15
 
 @dataclass
 class Chat:
-    """A conversation with a model, on a screen.
-
-    pending: text to put in front of the next question. interrupted_at: time of the last Ctrl-C.
-    exit_code: of the last error, for scripts. log: file that keeps the chat automatically, None for no log.
-    file: file last saved to or loaded from. confirm: asks the user; None if no user is present.
-    kept: whether the log was written. set_by_user: settings that the user has set, which no model's suggestions change.
-    """
+    """A conversation with a model, on a screen."""
 
     model: LlamaChat
     screen: Screen
     guard: Guard
     settings: ChatSettings = ChatSettings()
     conversation: Conversation = field(default_factory=Conversation)
-    pending: str = ""
+    pending: str = ""  # text to put in front of the next question
     leaving: bool = False
-    interrupted_at: float = float("-inf")
-    exit_code: int = 0
-    log: Path | None = None
-    file: Path | None = None
-    confirm: Callable[[str], bool] | None = None
-    kept: bool = False
-    set_by_user: set[str] = field(default_factory=set)
+    interrupted_at: float = float("-inf")  # time of the last Ctrl-C
+    exit_code: int = 0  # of the last error, for scripts
+    log: Path | None = None  # keeps the chat automatically
+    file: Path | None = None  # last saved to or loaded from
+    confirm: Callable[[str], bool] | None = None  # asks the user; None if no user is present
+    kept: bool = False  # whether the log was written
+    set_by_user: set[str] = field(default_factory=set)  # no model's suggestions change these
     _suggested: dict[str, Any] = field(default_factory=dict)
 
     def suggest(self) -> None:

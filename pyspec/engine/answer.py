@@ -25,41 +25,28 @@ class Answer:
 
     index: int
     record: Record
-    tokens: list[int]
-    """The prompt."""
+    tokens: list[int]  # the prompt
     options: AnswerOptions
     reader: AnswerReader
-    need: int
-    """KV cells that it may take."""
+    need: int  # KV cells that it may take
+    # called with each round's piece and with the result, in the engine's thread
     listener: Callable[[Piece | RecordResult], None] | None = None
-    """Called with each round's piece and with the result, in the engine's thread."""
-    alternatives: int | None = None
-    """How many of the likeliest tokens to return at each position; None for none at all."""
-    cancelled: bool = False
-    """May be set from any thread; the answer ends before the next round."""
-    alone: bool = False
-    """Whether no other may run beside it."""
-    timeout: float | None = None
-    """Seconds."""
-    owner: str = ""
-    """Only texts of the same owner are drafted for it."""
-    echo: str = ""
-    """The prompt's text if the answer begins with it."""
-    predicted: Sequence[int] = ()
-    """Tokens of a predicted answer, to draft from."""
-    drafts: tuple[str, str] = ("none", "none")
-    """Names of draft and companion."""
+    alternatives: int | None = None  # how many likely tokens to return at each position
+    cancelled: bool = False  # may be set from any thread; it ends before the next round
+    alone: bool = False  # whether no other may run beside it
+    timeout: float | None = None  # seconds
+    owner: str = ""  # only texts of the same owner are drafted for it
+    echo: str = ""  # the prompt's text if the answer begins with it
+    predicted: Sequence[int] = ()  # tokens of a predicted answer, to draft from
+    drafts: tuple[str, str] = ("none", "none")  # names of draft and companion
 
-    run: Run = field(init=False)
-    """What rounds need of it, once it has begun."""
+    run: Run = field(init=False)  # what rounds need of it, once it has begun
     begun: bool = False
-    start: float = 0.0
-    """When it began, in seconds, as `first`: when its first token came."""
+    start: float = 0.0  # when it began, and `first` when its first token came, in seconds
     first: float = 0.0
-    kept: int = 0
-    """Prompt tokens from the prefix cache."""
+    kept: int = 0  # prompt tokens from the prefix cache
+    # while the prompt is scored, its log-probabilities so far; the first token has none
     scored: list[TokenLogprobs | None] | None = None
-    """While the prompt is being scored, its log-probabilities so far, of which the first is None."""
     parts: list[AnswerPart] = field(default_factory=list)
     _seen: int = 0  # tokens that the reader has taken
     _chain: Any = None

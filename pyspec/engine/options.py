@@ -70,27 +70,21 @@ OFF = Speculation(enabled=False)
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """Everything requested of one answer, from the call down to the session.
-
-    max_tokens: None or below 1 for as many as the context holds. stop: strings that end the text; rounds do not know them.
-    goes_on: at max_tokens the answer continues without drafts until its caller closes it. keep_rows: keep the logits of emitted
-    tokens; prompt_rows: also the prompt's, which is then read again. policy: decides draft lengths, None for the object's own.
-    progress: called as progress(done, total) while the prompt is read. reasoning: how long a chat's reasoning may be.
-    """
+    """Everything requested of one answer, from the call down to the round."""
 
     sampling: Sampling = field(default_factory=Sampling)
     speculation: Speculation = field(default_factory=Speculation)
-    max_tokens: int | None = None
-    stop: Sequence[str] = ()
-    goes_on: bool = False
+    max_tokens: int | None = None  # None or below 1 for as many as the context holds
+    stop: Sequence[str] = ()  # strings that end the text; rounds do not know them
+    goes_on: bool = False  # at max_tokens, without drafts, until its caller closes it
     grammar: Any = None
     logits_processor: Any = None
-    keep_rows: bool = False
-    prompt_rows: bool = False
-    policy: LengthPolicy | None = None
+    keep_rows: bool = False  # keep the logits of emitted tokens
+    prompt_rows: bool = False  # also the prompt's, which is then read again
+    policy: LengthPolicy | None = None  # decides draft lengths; None for the object's own
     drafting: Drafting = "all"
-    progress: Callable[[int, int], None] | None = None
-    reasoning: ReasoningLimit | None = None
+    progress: Callable[[int, int], None] | None = None  # called as (done, total) in a long prompt
+    reasoning: ReasoningLimit | None = None  # how long a chat's reasoning may be
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_tokens, (Integral, type(None))):

@@ -39,37 +39,23 @@ class Guide(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """One answer in flight on one sequence.
-
-    Attributes:
-        tokens: committed tokens, prompt included.
-        remaining: tokens still allowed.
-        sampler: address of a llama sampler chain, 0 for none.
-        coupling: the noise that tokens are drawn with; None if the sampler or the argmax chooses.
-        draft_max: the longest draft allowed.
-        drafting: who may draft: "all", "lookup" (the Python drafter), "model" or "nothing".
-        goes_on: whether the answer continues after `remaining` tokens, without drafts.
-        missing: tokens before the last one that the target's KV lacks.
-        rows: collects the logits row of each emitted token, or None.
-        guide: the grammar that the answer follows, or None.
-        error: why nothing could be accepted.
-    """
+    """One answer in flight on one sequence."""
 
     seq: int
-    tokens: list[int]
+    tokens: list[int]  # committed, prompt included
     gate: Gate
-    remaining: int
-    sampler: int = 0
-    coupling: Coupling | None = None
-    draft_max: int = MAX_DRAFT
-    drafting: str = "all"
-    goes_on: bool = False
-    missing: int = 0
-    rows: list[npt.NDArray[np.float32]] | None = None
-    guide: Guide | None = None
+    remaining: int  # tokens still allowed
+    sampler: int = 0  # address of a llama sampler chain, 0 for none
+    coupling: Coupling | None = None  # the noise that draws; None if sampler or argmax choose
+    draft_max: int = MAX_DRAFT  # the longest draft allowed
+    drafting: str = "all"  # who may draft, as in `AnswerOptions`
+    goes_on: bool = False  # whether it continues after `remaining` tokens, without drafts
+    missing: int = 0  # tokens before the last one that the target's KV lacks
+    rows: list[npt.NDArray[np.float32]] | None = None  # collects the logits of emitted tokens
+    guide: Guide | None = None  # the grammar that the answer follows
     tally: Tally = field(default_factory=Tally)
     finish_reason: str | None = None
-    error: PyspecError | None = None
+    error: PyspecError | None = None  # why nothing could be accepted
 
     @property
     def in_block(self) -> bool:

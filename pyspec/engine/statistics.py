@@ -16,26 +16,20 @@ from pyspec.text.parts import Token
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one answer.
-
-    drafted: tokens proposed; verified: those sent to the target; accepted: those taken, relaxed ones included; forced: accepted
-    ones that a grammar drafted. plain_ms: time that decoding without drafts would have taken; took_ms: time that these rounds
-    took, of rounds for which plain_ms is known. plain_error: standard error of plain_ms, ms.
-    accepted_by_position[i]: rounds in which the i-th drafted token was taken.
-    """
+    """Counts of one answer."""
 
     tokens: int = 0
     rounds: int = 0
-    drafted: int = 0
-    verified: int = 0
-    accepted: int = 0
-    forced: int = 0
+    drafted: int = 0  # tokens proposed
+    verified: int = 0  # of these, sent to the target
+    accepted: int = 0  # of these, taken; relaxed ones included
+    forced: int = 0  # accepted ones that a grammar drafted
     relaxed: int = 0
     relaxed_nats: float = 0.0
-    plain_ms: float = 0.0
-    took_ms: float = 0.0
-    plain_error: float = 0.0
-    accepted_by_position: list[int] = field(default_factory=list)
+    plain_ms: float = 0.0  # time that decoding without drafts would have taken
+    took_ms: float = 0.0  # time of the rounds for which plain_ms is known
+    plain_error: float = 0.0  # standard error of plain_ms, ms
+    accepted_by_position: list[int] = field(default_factory=list)  # rounds that took the i-th token
 
     def add(self, drafted: int, verified: int, accepted: int, emitted: int) -> None:
         self.tokens += emitted
