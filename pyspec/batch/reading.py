@@ -267,14 +267,11 @@ _IN_FOLDERS = (".txt", ".md", ".text", ".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class InputFile:
-    """An input file.
+    """An input file."""
 
-    path: None for stdin. name: its name in records and messages. below: its path relative to the folder that the user named.
-    """
-
-    path: Path | None
-    name: str
-    below: str
+    path: Path | None  # None for stdin
+    name: str  # in records and messages
+    below: str  # its path relative to the folder that the user named
     kind: Kind
 
 

@@ -21,15 +21,13 @@ FULL_HINT = "/clear or /undo makes room, `/set trim on` drops the oldest turns, 
 
 @dataclass
 class Exchange:
-    """A question, and its answer once there is one.
-
-    answer.tokens: without the one that ended it; empty if unknown, for example if another model made them. seed: the
-    sampler's seed.
-    """
+    """A question, and its answer once there is one."""
 
     user: str
-    answer: Result | None = None
-    seed: int = 0
+    answer: Result | None = (
+        None  # its tokens: without the last, and none if another model made them
+    )
+    seed: int = 0  # the sampler's
 
     def asked(self) -> Message:
         """The question as a turn."""

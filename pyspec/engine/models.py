@@ -49,17 +49,14 @@ STATE_ROWS = 64
 
 @dataclass(frozen=True)
 class SideOptions:
-    """Where a draft or companion runs; None follows the target. n_gpu_layers: a number or "auto".
+    """Where a draft or companion runs; None follows the target."""
 
-    type_k, type_v: types of the KV cache. None means F16: this cache is small, and quantised types need heads of 32 entries.
-    places: where single tensors lie; those of the target do not count here.
-    """
-
-    n_gpu_layers: int | str | None = None
+    n_gpu_layers: int | str | None = None  # a number or "auto"
     devices: tuple[str, ...] | None = None
+    # None means F16: this cache is small, and quantised types need heads of 32 entries
     type_k: int | None = None
     type_v: int | None = None
-    places: TensorPlaces = TensorPlaces()
+    places: TensorPlaces = TensorPlaces()  # of single tensors; the target's do not count here
 
     @classmethod
     def of(

@@ -33,25 +33,17 @@ from pyspec.machine.others import file_name_of, name_of
 
 @dataclass
 class Parts:
-    """What will draft: a Python drafter, a draft GGUF, a companion GGUF.
-
-    Attributes:
-        automatic: the draft was chosen automatically, so one of `others` may replace it.
-        head: the draft is the target's own next-token head, in the target's file.
-        lookup_alone: lookup was not requested, but nothing else was found.
-        left_out: drafts that could not be used, with reasons.
-        others: further parts to try, in turn.
-    """
+    """What will draft: a Python drafter, a draft GGUF, a companion GGUF."""
 
     drafter: Drafter | None = None
     draft: Path | None = None
     companion: Path | None = None
     notes: list[str] = field(default_factory=list)
-    automatic: bool = False
-    head: bool = False
-    lookup_alone: bool = False
-    left_out: list[str] = field(default_factory=list)
-    others: Iterator[Parts] = field(default_factory=lambda: iter(()))
+    automatic: bool = False  # the draft was chosen automatically: one of `others` may replace it
+    head: bool = False  # the draft is the target's own next-token head, in the target's file
+    lookup_alone: bool = False  # lookup was not requested, but nothing else was found
+    left_out: list[str] = field(default_factory=list)  # drafts of no use here, with reasons
+    others: Iterator[Parts] = field(default_factory=lambda: iter(()))  # to try, in turn
 
     @property
     def names(self) -> tuple[str, str]:
