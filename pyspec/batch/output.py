@@ -115,8 +115,8 @@ class JsonLines(OutputFiles):
             return []
         lines, results = _known_lines(self.path)
         if results and all(line.run == run for line in lines):
-            lack = any(line.error is line.prompt is line.messages is None for line in lines)
-            self.stale = self.prompts and lack
+            said = [(line.error, line.prompt, line.messages) for line in lines]
+            self.stale = self.prompts and (None, None, None) in said
             return results
         if self.overwrite:
             return []

@@ -21,11 +21,10 @@ from pyspec.draft.lengths import parse_length
 from pyspec.engine.answer import Answer
 from pyspec.engine.contexts import MAX_SEQUENCES, Contexts, Models, best_parallel, open_contexts
 from pyspec.engine.handle import Role
+from pyspec.engine.kept import PromptFile, room_for_parked
 from pyspec.engine.models import SideOptions
 from pyspec.engine.offload import placed
-from pyspec.engine.parked import room_for_parked
 from pyspec.engine.profiles import PairMemory
-from pyspec.engine.prompt_cache import PromptFile
 from pyspec.engine.room import STEP, memory_for
 from pyspec.engine.scheduler import Scheduler
 from pyspec.engine.statistics import Tally

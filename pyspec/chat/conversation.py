@@ -13,9 +13,8 @@ from msgspec.structs import replace as replace_fields
 
 from pyspec.chat.files import SavedModel
 from pyspec.engine.handle import Role
+from pyspec.engine.kept import MIN_TOKENS, ParkedTexts, PromptCache, room_for_parked
 from pyspec.engine.options import AnswerOptions
-from pyspec.engine.parked import MIN_TOKENS, ParkedTexts, room_for_parked
-from pyspec.engine.prompt_cache import PromptCache
 from pyspec.engine.timing import time_unseen
 from pyspec.errors import PyspecError
 from pyspec.llama.generation import stream_text

@@ -207,7 +207,7 @@ def _show(
     raw: bool,
 ) -> tuple[list[Piece], list[int]]:
     """Show an answer, and keep the processed prompt as soon as it begins; returns its pieces, and the signals that came."""
-    from pyspec.engine.prompt_cache import PromptCache  # noqa: PLC0415 - loads llama.cpp
+    from pyspec.engine.kept import PromptCache  # noqa: PLC0415 - loads llama.cpp
 
     cache = PromptCache(model.llm, request.prompt_cache)
     cache.restore(tokens)

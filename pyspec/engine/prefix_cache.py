@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspec.engine.handle import Engine, Role
-from pyspec.engine.parked import MIN_TOKENS, ParkedText, ParkedTexts
-from pyspec.engine.prompt_cache import PromptFile
+from pyspec.engine.kept import MIN_TOKENS, ParkedText, ParkedTexts, PromptFile
 from pyspec.text.parts import common_prefix
 
 _CELLS_A_TOKEN = 256

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspec.engine.parked import MIN_TOKENS
+from pyspec.engine.kept import MIN_TOKENS
 from pyspec.engine.prefix_cache import PrefixCache, common
 
 SHARED = "once upon a time there was a king and he had "

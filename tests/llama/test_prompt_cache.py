@@ -14,7 +14,7 @@ import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, ask
 
-from pyspec.engine.prompt_cache import _NO_MATTER, PromptCache, settings_behind
+from pyspec.engine.kept import _NO_MATTER, PromptCache, settings_behind
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspec.engine.handle import Role
-from pyspec.engine.parked import MIB, ParkedTexts, room_for_parked
+from pyspec.engine.kept import MIB, ParkedTexts, room_for_parked
 
 
 class Held:
@@ -21,7 +21,7 @@ class Held:
 @pytest.fixture
 def store(monkeypatch):
     """Room for three texts of 10 bytes."""
-    monkeypatch.setattr("pyspec.engine.parked.state_of", lambda *_: b"0123456789")
+    monkeypatch.setattr("pyspec.engine.kept.state_of", lambda *_: b"0123456789")
     return ParkedTexts(Held(), {Role.TARGET: 0}, 30)
 
 
@@ -66,7 +66,7 @@ def test_the_longest_beginning_is_fetched(store):
 @pytest.mark.parametrize("room", [False, True])
 def test_a_text_that_finds_no_room_stays(store, monkeypatch, room):
     """It is there when it is asked for again; one that went into a sequence is there."""
-    monkeypatch.setattr("pyspec.engine.parked.put_state", lambda *_: room)
+    monkeypatch.setattr("pyspec.engine.kept.put_state", lambda *_: room)
     store.park(0, [1, 2, 3], "one")
     assert store.restore(store.fetch([1, 2, 9], "one", 2), 0, [1, 2, 9]) == (2 if room else 0)
     assert begun(store, [1, 2]) == (None if room else [1, 2, 3])
@@ -76,5 +76,5 @@ def test_a_share_of_the_free_memory_is_the_default(monkeypatch):
     """What was asked for is MiB."""
     assert room_for_parked(3) == 3 * MIB
     free = type("Memory", (), {"available": 800})
-    monkeypatch.setattr("pyspec.engine.parked.psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr("pyspec.engine.kept.psutil.virtual_memory", lambda: free)
     assert room_for_parked(None) == 100
