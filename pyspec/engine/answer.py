@@ -95,7 +95,7 @@ class Answer:
         return self.run.error and error_behind(self._chain, self.run.error)
 
     @property
-    def late(self) -> bool:
+    def overdue(self) -> bool:
         """Whether it has exceeded its timeout."""
         return self.timeout is not None and monotonic() - self.start > self.timeout
 
@@ -111,7 +111,7 @@ class Answer:
         self._seen += len(tokens)
         self.first = self.first or monotonic()
         if plain is not None:
-            self.run.tally.against(plain.ms * len(tokens), took_ms, plain.error)
+            self.run.tally.add_times(plain.ms * len(tokens), took_ms, plain.error)
         parts = self.reader.push([token.id for token in tokens])
         self._deliver(parts, tokens, self._likely(tokens))
 

@@ -48,7 +48,7 @@ class Composer:
         self._prefill_time = PrefillTime()
 
     @property
-    def holds_admission(self) -> bool:
+    def admission_waits(self) -> bool:
         """Whether the next request has to wait until the present prefill ends.
 
         In streams beside answers, each prefilling sequence has a row in every decode, and a prompt's row alone is expensive.

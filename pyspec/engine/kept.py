@@ -178,7 +178,7 @@ class PromptFile:
             log.warning("the prompt cache %s is not written: %s", self.path.name, reason)
 
     def _hash(self, tokens: list[int], state: bytes) -> str:
-        belongs = [file_sha256(self._target.model_path), settings_behind(self._target), tokens]
+        belongs = [file_sha256(self._target.model_path), settings_of(self._target), tokens]
         return hashlib.sha256(msgspec.json.encode(belongs) + state).hexdigest()
 
 
@@ -202,7 +202,7 @@ _NO_MATTER = frozenset(
 """Parameters of contexts and models that states do not depend on. What llama.cpp adds counts until it is named here."""
 
 
-def settings_behind(target: Any) -> dict[str, Any]:
+def settings_of(target: Any) -> dict[str, Any]:
     """Return the settings of a `llama_cpp.Llama` that a state depends on besides file and tokens.
 
     `logits_all` is none of these. With it the last layer's rows are multiplied together, not one alone, which rounds its

@@ -84,7 +84,7 @@ class Scheduler:
 
     def _start_all(self) -> list[RecordResult]:
         ended = []
-        while self.prefixes.texts and self.waiting and not self._composer.holds_admission:
+        while self.prefixes.texts and self.waiting and not self._composer.admission_waits:
             alone = self.waiting.answers[-1].alone or any(s.alone for s in self.active.values())
             answer = None if self.active and alone else self._take()
             if answer is None:
@@ -217,12 +217,12 @@ class Scheduler:
         return ended
 
     def _leave(self) -> list[RecordResult]:
-        """Remove answers that are finished, late or cancelled, and return their results."""
+        """Remove answers that are finished, overdue or cancelled, and return their results."""
         reads = self._keep_texts  # those without tokens only fill the prefix cache
         ended = [self._ended(answer) for answer in self.waiting.take_ended(reads=reads)]
-        gone = [a for a in self.active.values() if a.cancelled or a.late or a.done]
+        gone = [a for a in self.active.values() if a.cancelled or a.overdue or a.done]
         for answer in gone:
-            if answer.late and not answer.cancelled:
+            if answer.overdue and not answer.cancelled:
                 answer.run.error = DeadlineExceeded(answer.timeout or 0.0)
         return [*ended, *(self._finish(answer) for answer in gone)]
 

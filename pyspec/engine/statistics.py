@@ -42,7 +42,7 @@ class Tally:
         for i in range(accepted):
             taken[i] += 1
 
-    def against(self, plain_ms: float, took_ms: float, error: float = 0.0) -> None:
+    def add_times(self, plain_ms: float, took_ms: float, error: float = 0.0) -> None:
         """Add the time that plain decoding would have taken, and the time that this took. error: of plain_ms, as a share."""
         self.plain_ms += plain_ms
         self.took_ms += took_ms
@@ -148,7 +148,7 @@ class AnswerStatistics:
         plain = plain_decode(policy.curve.target, 1, ends, verifies, choice["ms_target"])
         if plain is not None and timings.tokens:
             ms = timings.tokens * (plain.ms + policy.plain_aside.ms) + timings.away_ms
-            self.tally.against(ms, timings.total_ms - timings.prefill_ms, plain.error)
+            self.tally.add_times(ms, timings.total_ms - timings.prefill_ms, plain.error)
         read = self.prompt_tokens, self.prompt_kept
         return speculation_report(self.tally, read, timings.as_dict(), choice)
 

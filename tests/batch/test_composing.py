@@ -101,10 +101,10 @@ def test_a_larger_piece_is_tried_where_it_may_be_cheaper():
 
 def test_prompts_of_streams_are_read_in_turn_where_people_wait():
     """Each that had begun would have a row in every decode, which costs as much as an answer's."""
-    assert composer().holds_admission
-    assert not composer(reading=0).holds_admission
-    assert not composer(interactive=False).holds_admission
-    assert not composer(each=0).holds_admission
+    assert composer().admission_waits
+    assert not composer(reading=0).admission_waits
+    assert not composer(interactive=False).admission_waits
+    assert not composer(each=0).admission_waits
 
 
 def test_what_a_row_costs_is_learned():

@@ -123,7 +123,7 @@ def test_one_ratio_is_the_factor_of_answers_and_batches() -> None:
     """Of several answers it is that of all their time, and of nothing known there is none."""
     one, other = Tally(), Tally()
     assert one.times_plain is None
-    one.against(30.0, 10.0)
-    other.against(10.0, 10.0)
+    one.add_times(30.0, 10.0)
+    other.add_times(10.0, 10.0)
     one.join(other)
     assert one.times_plain == 2.0

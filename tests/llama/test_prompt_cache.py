@@ -14,7 +14,7 @@ import pytest
 from helpers import tiny
 from helpers.answers import GREEDY, ask
 
-from pyspec.engine.kept import _NO_MATTER, PromptCache, settings_behind
+from pyspec.engine.kept import _NO_MATTER, PromptCache, settings_of
 from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 
@@ -181,13 +181,13 @@ def test_an_adapter_and_its_scale_belong_to_a_cache(
     for path, scale in (("a", 1.0), ("b", 1.0), ("b", 0.5)):
         (tmp_path / path).write_text(path)
         llm.lora_path, llm.lora_scale = str(tmp_path / path), scale
-        made.append(settings_behind(llm))
+        made.append(settings_of(llm))
     llm.lora_path = None
-    assert len({repr(each) for each in (*made, settings_behind(llm))}) == 4
+    assert len({repr(each) for each in (*made, settings_of(llm))}) == 4
 
 
 def test_a_parameter_that_llama_cpp_adds_counts(open_llama: Open, tiny_target: Path) -> None:
     llm = open_llama(tiny_target)
-    found = {name.partition(".")[2] for name in settings_behind(llm) if "." in name}
+    found = {name.partition(".")[2] for name in settings_of(llm) if "." in name}
     known = {name for params in (llm.context_params, llm.model_params) for name, *_ in params._fields_}  # fmt: skip
     assert found | _NO_MATTER == known
