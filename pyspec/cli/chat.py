@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -86,7 +85,7 @@ def chat(
 
     Without a terminal, stdin is one message and the answer goes to stdout.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     resumed = newest() if options.going_on else None
     if options.going_on and models.model is None:
@@ -134,7 +133,3 @@ def _greet(talk: Chat) -> None:
         drafts += f", companion {model.companion}"
     talk.screen.note(f"pyspec {__version__}: {model.name}, {drafts}")
     talk.screen.note("/help lists the commands, Ctrl-D quits")
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(143)

@@ -145,8 +145,9 @@ class PromptFile:
         if not self.path.is_file():  # a pipe waits for its writer, and a device has no end
             raise OptionError(f"{self.path} is not a regular file", "name another one")
         try:
-            magic, head, state = _parts(self.path.read_bytes())
-            found = parse(head, _Head) if magic == _MAGIC else None
+            data = self.path.read_bytes()
+            head, _, state = data[len(_MAGIC) :].partition(b"\n")
+            found = parse(head, _Head) if data.startswith(_MAGIC) else None
         except (OSError, ValueError) as error:
             tell_damage(self.path, getattr(error, "strerror", None) or str(error))
             return []
@@ -239,11 +240,6 @@ def _plain(value: Any) -> Any:
 
 
 _ORIGINAL = ".rope.scaling.original_context_length"
-
-
-def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    head, _, state = data[len(_MAGIC) :].partition(b"\n")
-    return data[: len(_MAGIC)], head, state
 
 
 class PromptCache:

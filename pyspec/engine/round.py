@@ -18,7 +18,7 @@ from pyspec.engine.runs import UNLIMITED, Outage, Run, allowed, draft_of, emitte
 from pyspec.engine.threads import Threads
 from pyspec.errors import Cancelled, DraftError, EngineBusy, EngineError, UnsupportedModel
 from pyspec.sampling.limits import MAX_DRAFT
-from pyspec.text.parts import Step, Token
+from pyspec.text.parts import Step
 
 log = logging.getLogger("pyspec")
 
@@ -361,7 +361,10 @@ class Loop:
             run.rows.extend(rows[: len(tokens)])
         ids = [token.id for token in tokens]
         run.extend(ids)
-        self._count(run, verdict, n_drafted, tokens)
+        run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))
+        if verdict.n_relaxed:
+            run.tally.relaxed += verdict.n_relaxed
+            run.tally.relaxed_nats += sum(token.gap for token in tokens)
         if self.drafter is not None and n_verified:
             self._tell(self.drafter.observe, run.seq, ids, n_verified, verdict.n_accepted)
         run.finish_reason = self._ending(run, verdict)
@@ -369,12 +372,6 @@ class Loop:
         if verdict.next >= 0:
             seen.next_match = verdict.next == 1
         return Step(tokens, run.finish_reason, n_verified + 1), seen
-
-    def _count(self, run: Run, verdict: Any, n_drafted: int, tokens: tuple[Token, ...]) -> None:
-        run.tally.add(n_drafted, verdict.n_verified, verdict.n_accepted, len(tokens))
-        if verdict.n_relaxed:
-            run.tally.relaxed += verdict.n_relaxed
-            run.tally.relaxed_nats += sum(token.gap for token in tokens)
 
     def _ending(self, run: Run, verdict: Any) -> str | None:
         if verdict.ended:

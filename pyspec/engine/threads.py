@@ -54,10 +54,7 @@ class Threads:
         self._waiting = self._waiting + 1 if fit != self.n else 0
         if self._waiting < _SURE:
             return False
-        self._use(fit)
-        return True
-
-    def _use(self, n: int) -> None:
-        self.n, self._waiting, self.steady = n, 0, False
+        self.n, self._waiting, self.steady = fit, 0, False
         for context in self._contexts:
-            llama_cpp.llama_set_n_threads(context, n, n)
+            llama_cpp.llama_set_n_threads(context, fit, fit)
+        return True
