@@ -49,5 +49,6 @@ def test_each_millisecond_is_counted_once() -> None:
     told = policy.stats()
     parts = [told[f"ms_{part}"] for part in ("draft", "companion", "target", "other")]
     assert parts == pytest.approx([12.0, 9.0, 140.0, 17.0])
-    assert (told["rounds"], told["rounds_plain"], told["rounds_drafted"]) == (11, 8, 3)
+    rounds = [told[name] for name in ("rounds", "rounds_plain", "rounds_drafted")]
+    assert [*rounds, told["rounds_with_companion"]] == [11, 8, 3, 3]
     assert told["rounds_by_length"] == {0: 8, 2: 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import socket
@@ -9,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from helpers.answers import counters
@@ -389,3 +391,18 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(serve, path)
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_the_shape_asked_for_longest_ago_is_forgotten():
+    """256 are known; one that is asked for again stays, and its grammar is not made anew."""
+
+    async def known(n):
+        made = SimpleNamespace(
+            _most=9, _preparing=0, _shapes={}, _large=None, _grammars=None,
+            _room_for=lambda _: None, _checked=lambda *_: [], _loop=asyncio.get_running_loop(),
+        )  # fmt: skip
+        for i in [*range(n), 0, n]:
+            await Service._understood(made, SimpleNamespace(n_prompts=1, n=1, shape=i), "", 0)
+        return [*made._shapes]
+
+    assert asyncio.run(known(256)) == [*range(2, 256), 0, 256]
