@@ -171,6 +171,18 @@ def test_failing_sync_is_reported(path, monkeypatch):
     journal.close()
 
 
+def test_records_are_flushed_once_a_second(path, monkeypatch):
+    """With each one, an answer would wait for the disk."""
+    now, flushed = [0.0], []
+    monkeypatch.setattr("pyspec.batch.journal.monotonic", lambda: now[0])
+    journal = Journal(path, RUN)
+    monkeypatch.setattr(os, "fsync", lambda _: flushed.append(now[0]))
+    for i, now[0] in enumerate((0.0, 0.4, 0.9, 1.2, 1.6, 2.0, 2.4)):
+        journal.append(result(i))
+    journal.close()
+    assert flushed == [1.2, 2.4]
+
+
 def test_folder_that_cannot_be_written(tmp_path):
     """A path below a file, as a folder without permission, is one sentence."""
     (tmp_path / "file").write_text("")

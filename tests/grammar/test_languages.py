@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections import OrderedDict
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
@@ -19,7 +22,7 @@ from llama_cpp import llama_grammar
 
 from pyspec.errors import InputError
 from pyspec.grammar import masks
-from pyspec.grammar.languages import MAX_DEPTH, Constraint, of_gbnf, of_grammar
+from pyspec.grammar.languages import MAX_CHARACTERS, MAX_DEPTH, Constraint, of_gbnf, of_grammar
 from pyspec.grammar.masks import CANDIDATES, Masks
 
 WORDS = [
@@ -110,7 +113,8 @@ def test_a_rule_written_again_needs_what_it_names_last() -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "root ::= [", "root ::= x", 'x ::= "a"', 'root ::= "a"\n | "b"', "root ::= " + "(" * (MAX_DEPTH + 1),
-             'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5],
+             'root ::= "\\q"', 'root ::= "a"{3000}', 'root ::= "\udcff"', "root ::= *", 5,
+             pytest.param(f'root ::= "{"a" * (MAX_CHARACTERS + 1)}"', id="long")],
 )  # fmt: skip
 def test_what_is_no_grammar_is_refused(text: Any) -> None:
     with pytest.raises(InputError, match="grammar"):
@@ -139,3 +143,13 @@ def test_a_fork_computes_masks_with_threads_of_its_own() -> None:
 
     assert masks._ahead(os.getpid()).submit(int, "6").result() == 6
     assert fork(work, 20).said == "7"
+
+
+def test_the_grammar_asked_for_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 are kept; one that is asked for again stays, as agents ask for it with each request."""
+    made = SimpleNamespace(deep_copy=lambda: None)
+    monkeypatch.setattr(masks, "_begun", lambda *_: made)
+    vocabulary: Any = SimpleNamespace(begun=OrderedDict(), lock=nullcontext())
+    for i in [*range(32), 0, 32]:
+        masks._matcher(vocabulary, str(i))
+    assert [*vocabulary.begun] == [*map(str, range(2, 32)), "0", "32"]

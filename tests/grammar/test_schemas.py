@@ -275,11 +275,13 @@ def test_what_is_no_schema_is_refused() -> None:
         tool_schema("x")
 
 
-def test_a_schema_too_deep_is_any_object() -> None:
+def test_a_schema_too_deep_is_any_object(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pyspec")
     schema: dict[str, Any] = {}
     for _ in range(500):
         schema = {"type": "array", "items": schema}
     assert tool_schema({"type": "object", "properties": {"v": schema}}) == ANY_OBJECT
+    assert "levels deep" in caplog.text
 
 
 def test_a_schema_of_thousands_of_parts_is_not_tried_part_by_part() -> None:

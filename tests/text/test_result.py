@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from pyspec.batch import Batch, Settings
@@ -14,7 +15,7 @@ from pyspec.engine.options import OFF, AnswerOptions
 from pyspec.engine.statistics import Tally, speculation_report
 from pyspec.sampling.chain import Sampling
 from pyspec.screen.words import speed_sentence, stats_line, stats_table
-from pyspec.text.parts import AnswerPart, Piece, targets_own
+from pyspec.text.parts import AnswerPart, Piece, TokenLogprobs, targets_own
 from pyspec.text.result import RecordResult, Result, result_of
 
 CALL = [AnswerPart("call", "now", 0, "c1"), AnswerPart("arguments", "{}", 0)]
@@ -110,3 +111,14 @@ def test_what_decodes_plainly_has_no_draft() -> None:
         ("lookup", "judge"),
     )
     assert (block["draft"], block["companion"]) == ("none", "none")
+
+
+@pytest.mark.parametrize("more", [0.0, 1000.0])
+def test_log_probabilities_are_of_a_sum_of_one(more: float) -> None:
+    """Whatever all logits have in common; the likeliest first."""
+    row = np.array([1.0, 3.0, 2.0, -50.0], np.float32)
+    wanted = np.log(np.exp(row) / np.exp(row).sum())
+    made = TokenLogprobs.of(row + np.float32(more), 0, 2)
+    assert made.value == pytest.approx(wanted[0])
+    assert dict(made.top) == pytest.approx({1: wanted[1], 2: wanted[2]})
+    assert [i for i, _ in made.top] == [1, 2]
