@@ -58,6 +58,13 @@ def test_what_a_round_gained_is_its_tokens_less_their_cost() -> None:
     assert 2.0 < brought < 3.0  # the mean of three tokens and of what was expected
 
 
+def test_what_lookup_gained_says_nothing_of_the_model() -> None:
+    policy = measured(auto=False)
+    before = policy._drafting[1].gain(0.0)
+    round_of(policy, 3, 3, source=LOOKUP)
+    assert policy._drafting[1].gain(0.0) == before
+
+
 def test_a_text_without_a_draft_takes_its_row() -> None:
     """Its neighbour's drafted token is the third row: where that is expensive it is left, where only the fifth is it is not."""
     chosen = {}
