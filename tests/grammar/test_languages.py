@@ -89,6 +89,15 @@ def test_masks_are_llama_cpps(name: str, seed: int, worded: Any) -> None:
     llama_cpp.llama_sampler_free(theirs)
 
 
+def test_a_trigger_that_was_refused_is_over(worded: Any) -> None:
+    """What stood before it does not make another one with what follows."""
+    found = Masks(Constraint(of_gbnf('root ::= "ab" "x"'), "ab"), worded)
+    words = [*tiny.ASCII, *WORDS]
+    for word in ("a", "bc", "b"):
+        found.accept(words.index(word))
+    assert found.permitted() is None
+
+
 WRITTEN = r'root ::= | a ( ) * + ? {3} {2,} {0,9} [a-c] [^x] . "ab" "\"" b #c < {999}'
 PIECES = [*WRITTEN.split(), "\n"]
 
