@@ -100,7 +100,7 @@ def test_a_dead_end_is_no_reason_to_read_others_anew(serve, rounds):
         status, told = other.result()
     assert (status, "grammar" in told["error"]["message"]) == (400, True)
     (answer,) = server.batch._scheduler.active.values()
-    assert not answer.job.alone
+    assert not answer.alone
     stream.close()
 
 
