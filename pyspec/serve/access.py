@@ -130,7 +130,7 @@ def facts(pending: PendingRequest | None) -> dict[str, Any]:
         "id": pending.name,
         "model": pending.serving.model,
         "stream": pending.body.streams,
-        "answers": len(pending.jobs),
+        "answers": len(pending.answers),
         "prompt_tokens": pending.prompt_tokens,
         "prompt_kept": sum(result.speculation.get("prompt_kept", 0) for result in ended),
         "completion_tokens": sum(result.usage.completion_tokens for result in ended),

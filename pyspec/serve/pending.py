@@ -32,7 +32,7 @@ AnswerListener = Callable[[RecordResult, dict[str, float]], None]
 
 @dataclass
 class PendingRequest:
-    """A running request: its jobs, and the pieces of their answers that the reader has not taken yet.
+    """A running request: its answers, and their pieces that the reader has not taken yet.
 
     Only the loop's thread may use it.
     """
@@ -41,7 +41,7 @@ class PendingRequest:
     piece: Callable[[int], bytes]  # returns a token's bytes
     answered: AnswerListener  # is called at the end of each answer
     body: Any  # of the interface's type
-    jobs: list[Answer]
+    answers: list[Answer]
     name: str
     begun: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
@@ -74,12 +74,12 @@ class PendingRequest:
 
     def choices(self) -> list[Choice]:
         """A new, empty `Choice` for each answer."""
-        return [Choice(self, i) for i in range(len(self.jobs))]
+        return [Choice(self, i) for i in range(len(self.answers))]
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of its prompts. A prompt with several choices counts once."""
-        return sum(len(job.tokens) for job in self.jobs[:: self.body.n or 1])
+        return sum(len(answer.tokens) for answer in self.answers[:: self.body.n or 1])
 
     def put(self, index: int, brought: Piece | RecordResult) -> None:
         """Add a piece or the result to the answer of this index. Results are counted whether or not they are read."""
@@ -128,7 +128,7 @@ class Choice:
         self._details: list[dict[str, Any]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._logprobs = LogprobWriter(pending.body.form, pending.piece)
-        self._writer = DeltaWriter(pending.jobs[index].record.custom or ())
+        self._writer = DeltaWriter(pending.answers[index].record.custom or ())
 
     def take(self, brought: Sequence[Piece | RecordResult]) -> None:
         """Add pieces, and the result. Raises AnswerFailed."""

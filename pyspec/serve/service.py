@@ -102,26 +102,26 @@ class Service:
     async def ask(
         self, prefix: str, body: bodies.Body, size: int, holder: str = ""
     ) -> PendingRequest:
-        """Read a request and submit its jobs. prefix: of the request's id. size: its bytes. holder: the client's key.
+        """Read a request and submit its answers. prefix: of the request's id. size: its bytes. holder: the client's key.
 
         Raises InputError, TooManyRequests and the like.
         """
         self._still_taking()
         name = uuid.uuid4().hex[:24]
-        jobs = await self._understood(body, name, size)
+        answers = await self._understood(body, name, size)
         self._still_taking()
-        self._room_for(len(jobs))
+        self._room_for(len(answers))
         pending = PendingRequest(
-            self.serving, self.piece, self.answered, body, jobs, f"{prefix}{name}"
+            self.serving, self.piece, self.answered, body, answers, f"{prefix}{name}"
         )
         if not self._open:
             self.beaten = time.monotonic()
-        for i, job in enumerate(jobs):
-            self._open[job.index] = job, partial(pending.put, i)
-            job.listener = partial(self._post, job.index)
+        for i, answer in enumerate(answers):
+            self._open[answer.index] = answer, partial(pending.put, i)
+            answer.listener = partial(self._post, answer.index)
             if holder:
-                job.owner = f"{holder} {job.owner}"
-            self.batch.submit(job)
+                answer.owner = f"{holder} {answer.owner}"
+            self.batch.submit(answer)
         self._wake.set()
         return pending
 
@@ -135,7 +135,7 @@ class Service:
         return await self._loop.run_in_executor(pool, self._counted, body)
 
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Answer]:
-        """Jobs for the answers that a request wants. size: its bytes. Raises InputError, TooManyRequests and the like."""
+        """The answers that a request wants, not yet begun. size: its bytes. Raises InputError, TooManyRequests and the like."""
         n = body.n_prompts * _choices(body)
         if n > self._most:
             raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
@@ -146,7 +146,7 @@ class Service:
             pool = self._grammars
         self._preparing += 1
         try:
-            jobs = await self._loop.run_in_executor(pool, self._checked, body, name)
+            answers = await self._loop.run_in_executor(pool, self._checked, body, name)
         finally:
             self._preparing -= 1
         if shape is not None:
@@ -154,7 +154,7 @@ class Service:
             self._shapes[shape] = None  # most recently used
             if len(self._shapes) > _SHAPES:
                 del self._shapes[next(iter(self._shapes))]
-        return jobs
+        return answers
 
     def _room_for(self, n: int) -> None:
         """Raise TooManyRequests where n more answers exceed the limit."""
@@ -163,9 +163,9 @@ class Service:
 
     def drop(self, pending: PendingRequest) -> None:
         """Cancel answers whose reader has gone."""
-        for job in pending.jobs:
-            if job.index in self._open:
-                job.cancelled = True
+        for answer in pending.answers:
+            if answer.index in self._open:
+                answer.cancelled = True
                 self._wake.set()
 
     @property
@@ -184,8 +184,8 @@ class Service:
         """Refuse new requests, and cancel after so many seconds what still runs. Answers of a hanging engine fail."""
         self.draining = True
         await self._until_idle(seconds)
-        for job, _ in self._open.values():
-            job.cancelled = True
+        for answer, _ in self._open.values():
+            answer.cancelled = True
         self._wake.set()
         await self._until_idle(_CUT_S)
         self._fail_all(Cancelled("the server ends, and the answer was not finished"))
@@ -257,44 +257,44 @@ class Service:
 
     def _fail_all(self, error: Exception) -> None:
         failure = error if isinstance(error, EngineError) else EngineError(str(error) or "failed")
-        for job, _ in list(self._open.values()):
-            self._post(job.index, failed(job.index, job.record, failure))
+        for answer, _ in list(self._open.values()):
+            self._post(answer.index, failed(answer.index, answer.record, failure))
 
     # -- in any thread -----------------------------------------------------------------------------
 
     def _checked(self, body: Any, name: str) -> list[Answer]:
-        """A request's jobs, their grammar checked. Raises InputError."""
-        jobs = self._jobs(body, name)
-        if jobs[0].options.grammar is not None:
-            check_constraint(jobs[0].options.grammar, self.batch.target)
-        return jobs
+        """A request's answers, their grammar checked. Raises InputError."""
+        answers = self._answers(body, name)
+        if answers[0].options.grammar is not None:
+            check_constraint(answers[0].options.grammar, self.batch.target)
+        return answers
 
     def _counted(self, body: bodies.Body) -> int:
         return sum(map(self.batch.maker.count, bodies.records_of(body, "count")))
 
-    def _jobs(self, body: Any, name: str) -> list[Answer]:
+    def _answers(self, body: Any, name: str) -> list[Answer]:
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
         wanted = [each for each in bodies.records_of(body, name) for _ in range(_choices(body))]
-        return [self._job(record, body, i) for i, record in enumerate(wanted)]
+        return [self._answer(record, body, i) for i, record in enumerate(wanted)]
 
-    def _job(self, record: Record, body: Any, i: int) -> Answer:
-        """The job of answer i of a request. Answers have different noise, though the request or the server names one seed."""
+    def _answer(self, record: Record, body: Any, i: int) -> Answer:
+        """Answer i of a request. Answers have different noise, though the request or the server names one seed."""
         ours = self.batch.settings.sampling
         unseeded = record.seed is None and ours.unseeded
         asked = ours.seed if record.seed is None else record.seed
         seed = random.getrandbits(32) if unseeded else asked
         seeded = replace(record, seed=derive_seed(seed, i) if i else seed, id=f"{record.id}-{i}")
-        job = self.batch.maker.answer(next(self._count), seeded)
-        job.alternatives, job.owner = body.alternatives, body.owner
+        answer = self.batch.maker.answer(next(self._count), seeded)
+        answer.alternatives, answer.owner = body.alternatives, body.owner
         if unseeded:
-            own = dataclasses.replace(job.options.sampling, unseeded=True)
-            job.options = dataclasses.replace(job.options, sampling=own)
+            own = dataclasses.replace(answer.options.sampling, unseeded=True)
+            answer.options = dataclasses.replace(answer.options, sampling=own)
         if body.alternatives is not None:
-            echoes = bool(job.echo)
-            job.options = dataclasses.replace(job.options, keep_rows=True, prompt_rows=echoes)
-        return job
+            echoes = bool(answer.echo)
+            answer.options = dataclasses.replace(answer.options, keep_rows=True, prompt_rows=echoes)
+        return answer
 
 
 def _choices(body: bodies.Body) -> int:

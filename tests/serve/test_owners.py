@@ -138,7 +138,7 @@ def test_prompts_of_two_owners_that_come_at_once_wait_for_each_other_no_more(rea
         ChatBody(messages=[{"role": "user", "content": TEXT}], user=who)
         for who in ("one", "two", "two")
     ]
-    made = [server.app.state.fleet.default._jobs(each, "x")[0] for each in jobs]
+    made = [server.app.state.fleet.default._answers(each, "x")[0] for each in jobs]
     assert [job.owner for job in made] == ["one", "two", "two"]
     server.batch.prepare()
     scheduler = server.batch._scheduler

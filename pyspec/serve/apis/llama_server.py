@@ -120,7 +120,7 @@ def _end(choice: Choice) -> dict[str, Any]:
         "tokens_evaluated": read,
         "tokens_cached": choice.block.get("prompt_kept", 0),
         "generation_settings": {
-            "n_predict": pending.jobs[0].max_tokens,
+            "n_predict": pending.answers[0].max_tokens,
             "stream": pending.body.streams,
         },
         "prompt": pending.body.prompt,

@@ -307,7 +307,7 @@ async def events(pending: PendingRequest) -> AsyncIterator[bytes]:
     then, as in Anthropic's own streams: clients know by `max_tokens` that its input is incomplete.
     """
     blocks, choices = AnswerBlocks(), pending.choices()
-    message = _message(pending, len(pending.jobs[0].tokens))
+    message = _message(pending, len(pending.answers[0].tokens))
     begun = False
     async for choice in pending.updates(choices):
         if choice is None:
