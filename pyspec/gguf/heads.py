@@ -57,9 +57,6 @@ STREAMS = frozenset(["deepseek4"])
 CHAINED_HEADS = frozenset(["hy_v3", "mimo2", "step35"])
 """Architectures that may have several heads, one for each drafted token."""
 
-NO_GRAPH = frozenset(["exaone4", "exaone-moe", "glm4", "bailingmoe2", "dots3note", "glm5-next"])
-"""Architectures whose files have such tensors, for which llama.cpp has no graph."""
-
 MAX_HEADS = 8
 
 _NO_STATES = "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 jamba falcon-h1 plamo2 granitehybrid qwen3next kimi-linear minimax-01"

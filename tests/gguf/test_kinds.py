@@ -14,7 +14,6 @@ from pyspec.errors import DraftMismatch, UnsupportedModel
 from pyspec.gguf.header import facts_of
 from pyspec.gguf.heads import (
     CHAINED_HEADS,
-    NO_GRAPH,
     NO_STATES,
     ONE_HEAD,
     STREAMS,
@@ -43,6 +42,8 @@ def write(path, arch, *tensors, kind="", heads=0):
 
 
 HEAD = "blk.2.nextn.eh_proj.weight"
+NO_GRAPH = ("exaone4", "exaone-moe", "glm4", "bailingmoe2", "dots3note", "glm5-next")
+"""Architectures whose files have heads, for which llama.cpp has no graph."""
 KINDS = {
     "eagle3": ("eagle3", ("fc.weight",), {}),
     "mtp": ("qwen35", ("token_embd.weight", HEAD), {"heads": 1}),
