@@ -11,11 +11,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import numpy as np
 
 from pyspec.text.scan import Scanner
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 
@@ -79,6 +79,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, row: npt.NDArray[np.float32], token: int, n: int = 0) -> TokenLogprobs:
         """Log-softmax of a row of logits [n_vocab] at `token`, and its n largest values."""
+        import numpy as np  # noqa: PLC0415 - every command reads this module, and help need not wait for it
+
         wide = row.astype(np.float64)
         logs = wide - wide.max()
         logs -= np.log(np.exp(logs).sum())

@@ -65,6 +65,22 @@ def test_a_llama_cpp_that_does_not_load(tmp_path: Path, code: str, reason: str) 
         assert mend.endswith(PINNED)
 
 
+@pytest.mark.parametrize("command", ["generate", "models", "draft", "info"])
+def test_help_waits_for_no_arithmetic(command: str) -> None:
+    """What computes takes longer to load than all the rest that help needs."""
+    code = f"""
+import sys
+from pyspec.cli.main import main
+try:
+    main([{command!r}, "--help"])
+except SystemExit:
+    print([name for name in ("numpy", "llama_cpp") if name in sys.modules], file=sys.stderr)
+"""
+    done = run(code)
+    assert done.stdout.startswith("Usage")
+    assert done.stderr.strip() == "[]"
+
+
 def test_a_llama_cpp_of_another_version() -> None:
     """As `pip install -U` leaves it."""
     code = "import llama_cpp; llama_cpp.__version__ = '9.9.9'; from pyspec.cli.main import main; main(['generate', 'hi'])"
