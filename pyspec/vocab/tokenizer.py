@@ -296,11 +296,11 @@ def _check_there(vocabulary: int) -> None:
 
 
 def piece_reader(vocab: Any, *, special: bool = False) -> Callable[[int], bytes]:
-    """Return a function from token id to bytes, with a cache. Control tokens have no bytes unless `special`.
+    """Return a function from token id to bytes, with a cache. Unless `special`, tokens that control or end an answer have none.
 
     The function raises InputError for an invalid id, for which llama.cpp would end the process.
     """
-    return _Pieces(vocab, special).__getitem__
+    return _Pieces(vocab, special, ends=special).__getitem__
 
 
 def check_token(token: int, n_vocab: int) -> None:
@@ -316,11 +316,14 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
 
 
 class _Pieces(dict[int, bytes]):
-    """Bytes by token id, read on first use. Later look-ups run no Python code."""
+    """Bytes by token id, read on first use. Later look-ups run no Python code.
 
-    def __init__(self, vocab: Any, special: bool) -> None:
+    ends: whether a token that ends an answer has bytes though the file types it as an ordinary one.
+    """
+
+    def __init__(self, vocab: Any, special: bool, *, ends: bool) -> None:
         super().__init__()
-        self._vocab, self._with_special = vocab, special
+        self._vocab, self._with_special, self._ends = vocab, special, ends
         self._n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
         self._address = address(vocab)
         _FREED.discard(self._address)  # a new model may have the address of a freed one
@@ -328,7 +331,9 @@ class _Pieces(dict[int, bytes]):
     def __missing__(self, token: int) -> bytes:
         _check_there(self._address)
         check_token(token, self._n_vocab)
-        self[int(token)] = piece = _piece(self._vocab, int(token), special=self._with_special)
+        ends = not self._ends and llama_cpp.llama_vocab_is_eog(self._vocab, int(token))
+        piece = b"" if ends else _piece(self._vocab, int(token), special=self._with_special)
+        self[int(token)] = piece
         return piece
 
 
@@ -363,7 +368,7 @@ class GuardedTokenizer(LlamaTokenizer):  # type: ignore[misc]  # llama_cpp is un
         super().__init__(llama)
         self._vocab = llama._model.vocab
         self._address = address(self._vocab)
-        self._piece = piece_reader(self._vocab)
+        self._piece = _Pieces(self._vocab, special=False, ends=True).__getitem__
         self._special = piece_reader(self._vocab, special=True)
         self._finder = WordFinder(self._vocab)
         self._alphabet = Alphabet.of(self._vocab)
