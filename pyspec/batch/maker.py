@@ -12,7 +12,7 @@ from pyspec.errors import ContextOverflow, OptionError, PyspecError
 from pyspec.grammar.languages import Constraint, of_grammar
 from pyspec.requests.records import COMPLETION, SAMPLER_FIELDS, Record, SpeculationBody, failed
 from pyspec.sampling.chain import Sampling
-from pyspec.sampling.limits import check_ranges
+from pyspec.sampling.limits import MAX_TOKENS, check_ranges
 from pyspec.sampling.options import derive_seed
 from pyspec.sampling.verification import MARGIN_OPTIONS, Margin, Strict, Verification
 from pyspec.text.answer import ReasoningLimit, Speech
@@ -37,7 +37,7 @@ class Settings:
         sampling: How the target chooses tokens. Its seed is the batch's. Each record's seed is derived from that and the
             record's id, so that neither order nor neighbours matter.
         rule: `Strict()` or `Margin()`, by which drafted tokens are accepted.
-        max_tokens: Maximal tokens of an answer.
+        max_tokens: Maximal tokens of an answer; None or -1 for as many as fit.
         system: System prompt of chats.
         stop: Strings that end an answer.
         raw: Whether prompts are used without the chat template.
@@ -50,7 +50,7 @@ class Settings:
 
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0, seed=0))
     rule: Verification = field(default_factory=Strict)
-    max_tokens: int = 512
+    max_tokens: int | None = 512
     system: str | None = None
     stop: tuple[str, ...] = ()
     raw: bool = False
@@ -58,16 +58,20 @@ class Settings:
     reasoning_budget: int | None = None
 
     def __post_init__(self) -> None:
-        check_ranges({"timeout": self.timeout})
+        check_ranges({"timeout": self.timeout, "max_tokens": self.max_tokens})
         check_stops(self.stop)
 
     def guess(self, record: Record) -> int:
         """An upper estimate of a record's tokens, prompt and answer."""
         texts = [record.prompt or "", record.system or self.system or ""]
         texts += map(str, record.messages or ())
-        wanted = self.max_tokens if record.max_tokens is None else record.max_tokens
         size = sum(len(text.encode()) for text in texts)
-        return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + wanted
+        return size // _BYTES_A_TOKEN + _FORMAT_TOKENS + self.most(record)
+
+    def most(self, record: Record) -> int:
+        """Maximal tokens of a record's answer."""
+        most = self.max_tokens if record.max_tokens is None else record.max_tokens
+        return MAX_TOKENS if most is None or most < 0 else most
 
 
 class AnswerMaker:
@@ -112,8 +116,7 @@ class AnswerMaker:
         tokens = self._tokens(record)
         if len(tokens) > self._n_ctx:
             raise ContextOverflow(self._n_ctx, len(tokens))
-        settings = self._settings
-        wanted = settings.max_tokens if record.max_tokens is None else record.max_tokens
+        settings, wanted = self._settings, self._settings.most(record)
         functions = {tool["name"]: tool.get("parameters") for tool in record.tools or ()}
         stop = settings.stop if record.stop is None else tuple(record.stop)
         content, limit = record.language, None
@@ -238,8 +241,7 @@ class AnswerMaker:
         fill_in, prompt = FillIn(self._target), record.prompt or ""
         if record.others is None:
             return fill_in.tokens(prompt, suffix)
-        wanted = self._settings.max_tokens if record.max_tokens is None else record.max_tokens
-        room = self._n_ctx - min(wanted, self._n_ctx // 4)
+        room = self._n_ctx - min(self._settings.most(record), self._n_ctx // 4)
         return fill_in.fitting(prompt, suffix, [OtherFile(*each) for each in record.others], room)
 
     def _system(self, record: Record) -> str | None:

@@ -271,9 +271,12 @@ class Loader:
         path, arguments = self._find(name)
         rule, word = self.drafts.rule, self.models.of(name).model
         sampling = self.sampler.sampling(suggested=self.sampler.suggested(path, word or ""))
-        most = server.max_tokens or MAX_TOKENS
         settings = Settings(
-            sampling, rule, most, self.system.system, reasoning_budget=server.reasoning_budget
+            sampling,
+            rule,
+            server.max_tokens,
+            self.system.system,
+            reasoning_budget=server.reasoning_budget,
         )
         batch = Batch(
             str(path),

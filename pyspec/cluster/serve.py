@@ -24,7 +24,6 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from pyspec.batch.maker import Settings
 from pyspec.batch.run import Batch
 from pyspec.errors import OptionError
-from pyspec.sampling.limits import MAX_TOKENS
 from pyspec.serve.app import make_app
 from pyspec.serve.settings import ServerSettings, served_name
 
@@ -86,7 +85,7 @@ def app(
     parallel = int(arguments.setdefault("parallel", 4))
     cpus = float(arguments.get("n_threads") or 1) if num_cpus is None else num_cpus
     threads = {"n_threads": max(1, int(cpus)), "n_threads_batch": max(1, int(cpus))}
-    arguments = {"settings": Settings(max_tokens=MAX_TOKENS), **threads, **arguments}
+    arguments = {"settings": Settings(max_tokens=None), **threads, **arguments}
     scale = AutoscalingConfig(
         min_replicas=fewest, max_replicas=most, target_ongoing_requests=parallel
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspec.batch import Batch, Record, Settings
+from pyspec.errors import OptionError
 from pyspec.llama.speculative import SpeculativeLlama
 from pyspec.sampling.chain import Sampling
 
@@ -65,6 +66,18 @@ def test_context_of_any_size_is_filled_to_its_end(open_batch, n_ctx, parallel):
     assert [result.usage.total_tokens for result in found[:3]] == [n_ctx + 1] * 3
     assert all(result.text for result in found[:3])
     assert found[3].error.type == "ContextOverflow"
+
+
+@pytest.mark.parametrize("most", [None, -1])
+def test_an_answer_without_a_limit_fills_the_context(open_batch, most):
+    (result,) = open_batch(n_ctx=64, max_tokens=most).run(["abc"])
+    assert (result.finish_reason, result.usage.total_tokens) == ("context", 65)
+
+
+@pytest.mark.parametrize("most", ["5", 2.5, -2])
+def test_a_limit_that_is_no_number_of_tokens_is_refused_at_once(most):
+    with pytest.raises(OptionError, match="max_tokens"):
+        Settings(max_tokens=most)
 
 
 def test_an_answer_alone_is_a_batch_of_one(tiny_target, open_batch, work):
