@@ -148,7 +148,7 @@ class CostCurve:
             return
         reading, step = self.draft.time(first), self.draft.time(n_seq)
         factor = outcome.t_draft / (reading + (steps - 1) * step)
-        if reading >= (steps - 1) * step and first > n_seq:
+        if reading >= (steps - 1) * step:
             self.draft.observe(first, factor * reading)
         else:
             self.draft.observe(n_seq, factor * step)

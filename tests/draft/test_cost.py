@@ -295,6 +295,14 @@ def test_steps_behind_a_short_catching_up_are_timed() -> None:
     assert curve.draft.table()[1] == pytest.approx(1.5, rel=0.05)
 
 
+def test_a_reading_that_takes_as_long_as_the_step_behind_it_is_timed() -> None:
+    """Two tokens read and two drafted, of which the first decode is the larger part."""
+    curve = CostCurve.prior("Q4_K_M", 10.0, draft_share=0.1)
+    seen = SeqOutcome(0, 3, 0)
+    curve.observe(Outcome([seen], 20.0, 4, t_draft=3.0, draft_steps=2, caught_up=2))
+    assert (curve.draft.count(3), curve.draft.count(1)) == (1, 0)
+
+
 MEASURED = {3: 2.29, 4: 2.97, 5: 3.44, 6: 3.94, 8: 4.95}
 """Times one row of a mixture of 64 experts, 8 of them used, in Q8_0; by rows."""
 
