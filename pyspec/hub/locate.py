@@ -264,8 +264,7 @@ def _is_path(text: str) -> bool:
     """Whether a text is meant as a path. OWNER/REPO is not, unless there is such a file."""
     if text.startswith(PREFIX) or "://" in text:
         return False
-    separators = {"/", os.sep, os.altsep or "/"}
-    if not text.startswith("~") and not text.endswith(".gguf") and separators.isdisjoint(text):
+    if not text.startswith("~") and not text.endswith(".gguf") and "/" not in text:
         return False
     return _is_there(text) or (hub_repo(text) is None and find_here(text) is None)
 

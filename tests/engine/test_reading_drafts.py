@@ -127,6 +127,7 @@ def test_to_the_end_of_the_context(open_llama, make, target, kind):
         ("dflash", {"layers": [1, 9]}, DraftMismatch, "dflash"),
         ("dflash", {"layers": [-1]}, DraftMismatch, "dflash"),
         ("dflash", {"mask": None}, ModelInvalid, "dflash"),
+        ("dflash", {"mask": tiny.N_VOCAB}, ModelInvalid, "dflash"),
         ("dflash", {"block": 1}, ModelInvalid, "dflash"),
         ("dflash", {"selector": True}, UnsupportedModel, "dflash"),
         ("dflash", {"d2t": [3, 99]}, DraftMismatch, "dflash"),

