@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pyspec.errors import InputError
-from pyspec.requests.bodies import Body, ChatBody, known, read_body, records_of
+from pyspec.requests.bodies import Body, ChatBody, read_body, records_of
 from pyspec.requests.records import CHAT, Record
 
 log = logging.getLogger("pyspec")
@@ -32,9 +32,11 @@ class LineBody(ChatBody, kw_only=True):
         """The line as one record. Raises InputError."""
         if self.echo or self.best_of not in (None, 1):
             raise InputError("echo and best_of are for completions", "use OpenAI's batch format")
-        messages = None if self.messages is None else known(self.messages)
-        texts = {"prompt": self.prompt, "messages": messages, "system": self.system}
-        return [Record(**{**self._record_fields(name), **texts})]
+        record = self._record(name, self.messages or [])
+        record.form, record.prompt, record.system = "", self.prompt, self.system
+        if self.messages is None:
+            record.messages = None
+        return [record]
 
 
 class _Kind(msgspec.Struct):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from pyspec.errors import InputError
+from pyspec.errors import InputError, OptionError
 from pyspec.grammar.languages import Language
 from pyspec.requests.custom import as_function_tool, with_function_calls
 from pyspec.requests.fields import (
@@ -71,6 +71,7 @@ class Body(UndoneFields, kw_only=True):
     think: bool | None = None
     thinking: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @property
     def owner(self) -> str:
@@ -78,6 +79,17 @@ class Body(UndoneFields, kw_only=True):
         return self.safety_identifier or self.user or ""
 
     form: ClassVar[str] = CHAT
+
+    most_answers: ClassVar[int] = 16
+    """How many answers to one prompt may be asked for."""
+
+    @property
+    def answers(self) -> int:
+        """The number of answers to each prompt. Raises OptionError."""
+        n = 1 if self.n is None else self.n
+        if not 1 <= n <= self.most_answers:
+            raise OptionError(f"n is {n}", f"use 1 to {self.most_answers}")
+        return n
 
     @property
     def n_prompts(self) -> int:
@@ -113,7 +125,34 @@ class Body(UndoneFields, kw_only=True):
         values.append(getattr(self, "tool_choice", None))
         return hashlib.sha256(msgspec.json.encode(values)).digest()
 
+    def _chat(
+        self,
+        name: str,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        choice: Any = None,
+        parallel: bool | None = None,
+        effort: str | None = None,
+    ) -> Record:
+        """The record of a chat. messages, tools, choice of one: OpenAI's. effort: of reasoning. Raises InputError."""
+        shared = self._shared(name)
+        if tools and choice != "none":
+            functions, forced = tools_left(_functions(tools), choice)
+            custom = [tool["custom"]["name"] for tool in tools if tool.get("type") == "custom"]
+            shared |= {"tools": functions, "tool_choice": forced, "custom": custom or None}
+            shared["parallel"] = parallel is not False  # true is OpenAI's default
+        elif choice != "none" and tools_left([], choice)[1]:
+            raise InputError("tool_choice requires a call, but there are no tools", "send tools")
+        effort = effort or (self.reasoning or {}).get("effort")
+        if effort == "none":
+            shared["reasons"] = False
+        told = {} if effort in (None, "none") else {"reasoning_effort": effort}
+        shared["chat_template_kwargs"] = {**told, **(self.chat_template_kwargs or {})} or None
+        return Record(messages=known(messages), form=CHAT, **shared)
+
     def _shared(self, name: str) -> dict[str, Any]:
+        """Fields of a record that have nothing to do with its prompt. Raises InputError."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         # clients of llama.cpp send a negative seed for a random one
         seed = None if self.seed is None or self.seed < 0 else self.seed & 0xFFFFFFFF
@@ -122,7 +161,8 @@ class Body(UndoneFields, kw_only=True):
             wanted["repeat_penalty"] = self.repetition_penalty
         if wanted["top_p"] == 0:  # clients mean greedy decoding
             wanted["top_p"] = MIN_TOP_P
-        wanted["max_tokens"] = _as_many(self.max_tokens)
+        if self.max_tokens == -1:  # clients of llama.cpp send it for as many as fit
+            wanted["max_tokens"] = MAX_TOKENS
         wanted["reasoning_budget"] = self.budget
         if False in (self.enable_thinking, self.think, (self.reasoning or {}).get("enabled")):
             wanted["reasons"] = False
@@ -132,15 +172,15 @@ class Body(UndoneFields, kw_only=True):
 
     def _language(self) -> Language | None:
         """The language of the answer, by `response_format` or another API's field for it. Raises InputError."""
-        forms = [("response_format", self.response_format), *self._forms_elsewhere()]
-        made = (_language_of(field, form) for field, form in forms)
+        made = (_language_of(field, form) for field, form in self._forms())
         found = [language for language in made if language is not None]
         if len(found) + (self.grammar is not None) > 1:
             raise InputError("an answer can follow only one schema or grammar", "keep one of them")
         return found[0] if found else None
 
-    def _forms_elsewhere(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The name, and the `response_format` for each of llama-server's and vLLM's fields. Raises InputError."""
+    def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        """Each field of any API that says what form the answer has, and the `response_format` for it. Raises InputError."""
+        yield "response_format", self.response_format
         members = (self.structured_outputs or {}).items()
         outputs = {key: value for key, value in members if value not in (None, False)}
         if unknown := outputs.keys() - {"json", "json_object", *_GUIDED}:
@@ -190,11 +230,6 @@ def _read_schema(field: str, schema: Schema | str) -> Schema:
         raise InputError(f"{field} is no JSON schema", "send an object") from None
 
 
-def _as_many(tokens: int | None) -> int | None:
-    """A limit on tokens. Clients of llama.cpp send -1 for as many as fit."""
-    return MAX_TOKENS if tokens == -1 else tokens
-
-
 class ChatBody(Body):
     """The body of a chat completion."""
 
@@ -212,7 +247,6 @@ class ChatBody(Body):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
@@ -229,6 +263,8 @@ class ChatBody(Body):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def __post_init__(self) -> None:
+        if self.max_completion_tokens is not None:
+            self.max_tokens = self.max_completion_tokens
         if self.functions and not self.tools:
             self.tools = [{"type": "function", "function": each} for each in self.functions]
             self.tool_choice, self.parallel_tool_calls = self.function_call, False
@@ -237,7 +273,7 @@ class ChatBody(Body):
 
     def records(self, name: str) -> list[Record]:
         """The chat as one record. Raises InputError."""
-        record = Record(messages=known(self.messages), form=CHAT, **self._record_fields(name))
+        record = self._record(name, self.messages)
         if not record.goes_on:
             hint = "end with text of the assistant's, and leave formats and forced calls out"
             if self.continue_final_message:
@@ -246,32 +282,20 @@ class ChatBody(Body):
                 raise InputError("add_generation_prompt cannot be false here", hint)
         return [record]
 
-    def _record_fields(self, name: str) -> dict[str, Any]:
-        """All of a record's fields but the messages. Raises InputError."""
-        shared = self._shared(name)
-        if self.max_completion_tokens is not None:
-            shared["max_tokens"] = _as_many(self.max_completion_tokens)
-        if self.tools and self.tool_choice != "none":
-            tools, choice = tools_left(_functions(self.tools), self.tool_choice)
-            parallel = self.parallel_tool_calls is not False  # true is OpenAI's default
-            shared |= {"tools": tools, "tool_choice": choice, "parallel": parallel}
-            custom = [tool["custom"]["name"] for tool in self.tools if tool.get("type") == "custom"]
-            shared["custom"] = custom or None
-        elif self.tool_choice != "none" and tools_left([], self.tool_choice)[1]:
-            raise InputError("tool_choice requires a call, but there are no tools", "send tools")
-        effort = self.reasoning_effort or (self.reasoning or {}).get("effort")
-        if effort == "none":
-            shared["reasons"] = False
-        elif effort is not None:
-            shared["chat_template_kwargs"] = {"reasoning_effort": effort}
-        if self.chat_template_kwargs:
-            effort_kwargs = shared.get("chat_template_kwargs", {})
-            shared["chat_template_kwargs"] = {**effort_kwargs, **self.chat_template_kwargs}
+    def _record(self, name: str, messages: list[dict[str, Any]]) -> Record:
+        record = self._chat(
+            name,
+            messages,
+            tools=self.tools,
+            choice=self.tool_choice,
+            parallel=self.parallel_tool_calls,
+            effort=self.reasoning_effort,
+        )
         if self.prediction is not None:
             if self.prediction.get("content") is None:
                 raise InputError("prediction has no content", "send the text")
-            shared["prediction"] = content_text(self.prediction["content"])
-        return shared
+            record.prediction = content_text(self.prediction["content"])
+        return record
 
 
 class CompletionBody(Body, kw_only=True):

@@ -45,9 +45,9 @@ from pyspec.serve.apis.interface import (
     openai_refusal,
 )
 from pyspec.serve.apis.llama_server import INFILL
-from pyspec.serve.apis.messages import COUNTS, MESSAGES
+from pyspec.serve.apis.messages import MESSAGES, CountBody
 from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
-from pyspec.serve.apis.responses import RESPONSE_COUNTS, RESPONSES
+from pyspec.serve.apis.responses import RESPONSES, ResponseCountBody
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.pending import PendingRequest
@@ -155,7 +155,7 @@ class Handlers:
         """Answer a completion request of any interface, whole or streamed."""
         interface = INTERFACES[whole_path(request.url.path)]
         data, holder = await self._data(request)
-        body = interface.read(data)
+        body = decoded(interface.body, data)
         if (empty := getattr(body, "unasked", None)) is not None:
             async with self._fleet.using(body.model):
                 return json_response(empty)
@@ -189,9 +189,9 @@ class Handlers:
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
-        read, beside = TOKEN_COUNTS[whole_path(request.url.path)]
+        kind, beside = TOKEN_COUNTS[whole_path(request.url.path)]
         data, _ = await self._data(request)
-        body = read(data)
+        body = decoded(kind, data)
         async with self._fleet.using(body.model) as service:
             return json_response({**beside, "input_tokens": await service.count(body, len(data))})
 
@@ -415,11 +415,11 @@ INTERFACES = {
     "/api/generate": OLLAMA_TEXTS,
 }
 
-TOKEN_COUNTS: dict[str, tuple[Any, dict[str, str]]] = {
-    "/v1/messages/count_tokens": (COUNTS, {}),
-    "/v1/responses/input_tokens": (RESPONSE_COUNTS, {"object": "response.input_tokens"}),
+TOKEN_COUNTS: dict[str, tuple[type[Body], dict[str, str]]] = {
+    "/v1/messages/count_tokens": (CountBody, {}),
+    "/v1/responses/input_tokens": (ResponseCountBody, {"object": "response.input_tokens"}),
 }
-"""Paths that count a request's tokens: the reader of its body, and further fields of the response."""
+"""Paths that count a request's tokens: the type of its body, and further fields of the response."""
 
 _CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
 SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens")

@@ -53,9 +53,6 @@ _STOP_S = 30.0
 _CUT_S = 5.0
 # the time that cancelled answers have to report their end
 
-MAX_N = 16
-"""Largest number of choices per request."""
-
 LIGHT = 1 << 15
 """Requests of up to this many bytes are prepared at once. Larger ones, and those with a new grammar, have queues of their own."""
 
@@ -136,7 +133,7 @@ class Service:
 
     async def _understood(self, body: bodies.Body, name: str, size: int) -> list[Answer]:
         """The answers that a request wants, not yet begun. size: its bytes. Raises InputError, TooManyRequests and the like."""
-        n = body.n_prompts * _choices(body)
+        n = body.n_prompts * body.answers
         if n > self._most:
             raise InputError(f"{n} answers are asked for at once", f"ask for {self._most}")
         self._room_for(self._preparing + 1)
@@ -276,7 +273,7 @@ class Service:
         alternatives = body.alternatives
         if alternatives is not None and not 0 <= alternatives <= 20:
             raise OptionError(f"{alternatives} likeliest tokens were asked for", "use 0 to 20")
-        wanted = [each for each in bodies.records_of(body, name) for _ in range(_choices(body))]
+        wanted = [each for each in bodies.records_of(body, name) for _ in range(body.answers)]
         return [self._answer(record, body, i) for i, record in enumerate(wanted)]
 
     def _answer(self, record: Record, body: Any, i: int) -> Answer:
@@ -296,10 +293,3 @@ class Service:
             answer.options = dataclasses.replace(answer.options, keep_rows=True, prompt_rows=echoes)
         return answer
 
-
-def _choices(body: bodies.Body) -> int:
-    """The number of answers to each prompt. Raises OptionError."""
-    n = 1 if body.n is None else body.n
-    if not 1 <= n <= MAX_N:
-        raise OptionError(f"n is {n}", f"use 1 to {MAX_N}")
-    return n

@@ -37,8 +37,8 @@ PYTHONS = re.compile(
 
 
 def read(path, asked):
-    reads = INTERFACES[path].read if path in INTERFACES else TOKEN_COUNTS[path][0]
-    return reads(json.dumps(asked).encode())
+    kind = INTERFACES[path].body if path in INTERFACES else TOKEN_COUNTS[path][0]
+    return decoded(kind, json.dumps(asked).encode())
 
 
 def told(ask, field):

@@ -14,7 +14,6 @@ from pyspec.serve.apis.interface import (
     Interface,
     data_event,
     openai_refusal,
-    reader,
 )
 from pyspec.serve.pending import Choice, PendingRequest
 
@@ -97,8 +96,8 @@ def broken(status: int, code: str | None, message: str) -> bytes:
     return data_event(openai_refusal(status, code, message))
 
 
-CHATS = Interface("chat", "chatcmpl-", reader(ChatBody), whole, events, openai_refusal, broken)
+CHATS = Interface("chat", "chatcmpl-", ChatBody, whole, events, openai_refusal, broken)
 TEXTS = Interface(
-    "completion", "cmpl-", reader(CompletionBody), whole, events, openai_refusal, broken,
+    "completion", "cmpl-", CompletionBody, whole, events, openai_refusal, broken,
     too_long=PROMPT_TOO_LONG,
 )  # fmt: skip

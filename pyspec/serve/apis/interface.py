@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import msgspec
@@ -29,13 +29,11 @@ from pyspec.errors import (
     TooManyRequests,
     UnsupportedModel,
 )
-from pyspec.requests.bodies import Body, ChatBody, decoded
+from pyspec.requests.bodies import Body
 from pyspec.serve.pending import FAILED, Choice, PendingRequest
 from pyspec.text.messages import is_picture, picture_refused
 
 Refusal = Callable[[int, str | None, str], dict[str, Any]]
-
-AnyBody = TypeVar("AnyBody", bound=Body)
 
 OPENAI_TOO_LONG = (
     "This model's maximum context length is {have} tokens. However, your messages resulted in {need} tokens. "
@@ -57,7 +55,7 @@ class Interface:
 
     kind: str  # its label in metrics
     prefix: str  # of its responses' ids
-    read: Callable[[bytes], Body]
+    body: type[Body]  # of its requests
     whole: Callable[[PendingRequest, list[Choice]], dict[str, Any]]  # once all choices have ended
     events: Callable[
         [PendingRequest], AsyncIterator[bytes]
@@ -70,22 +68,6 @@ class Interface:
     streamed: tuple[type[Exception], ...] = ()  # errors that clients expect within the stream
     media_type: str = "text/event-stream"  # of a stream
     ping: bytes = PING  # if empty, none are sent
-
-
-def reader(kind: type[AnyBody]) -> Callable[[bytes], AnyBody]:
-    """A function that decodes bodies of this type. It raises InputError."""
-    return lambda data: decoded(kind, data)
-
-
-def as_chat(body: Body, what: str, **fields: Any) -> ChatBody:
-    """The equivalent chat of a request. fields: those of a chat that differ. what: the API's word for an answer.
-
-    Raises InputError for a request of several answers.
-    """
-    if body.n not in (None, 1):
-        raise InputError(f"a {what} has one answer", "leave n out")
-    shared = {key: getattr(body, key) for key in Body.__struct_fields__}
-    return ChatBody(**(shared | fields))
 
 
 NO_THREADS = "thread_unsupported_request"

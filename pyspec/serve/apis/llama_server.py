@@ -9,7 +9,7 @@ import msgspec
 
 from pyspec.batch.run import Batch
 from pyspec.errors import InputError
-from pyspec.requests.bodies import Body, ChatBody, CompletionBody, decoded, records_of
+from pyspec.requests.bodies import Body, ChatBody, decoded, records_of
 from pyspec.requests.fields import HARMLESS, REFUSED
 from pyspec.requests.records import COMPLETION, Record
 from pyspec.serve.apis.completions import broken
@@ -19,7 +19,6 @@ from pyspec.serve.apis.interface import (
     Interface,
     data_event,
     openai_refusal,
-    reader,
 )
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.template import ChatTemplate
@@ -70,21 +69,22 @@ class InfillBody(Body):
     return_tokens: bool | None = None
     logit_bias: dict[int, float | bool] | list[tuple[int, float | bool]] | None = None  # type: ignore[assignment]
     functions: Any = None
+
     form = COMPLETION
+    most_answers = 1
 
     def records(self, name: str) -> list[Record]:
         """The request as one record. Raises InputError."""
         named = getattr(self, "samplers", None) or []
         if not isinstance(named, list) or named != [name for name in _STEPS if name in named]:
             raise InputError("samplers cannot be put into another order", "leave it out")
-        self.prompt = (self.input_prefix or "") + (self.prompt or "")
-        shared = {key: getattr(self, key) for key in Body.__struct_fields__}
-        most = self.max_tokens if self.n_predict is None else self.n_predict
-        shared |= {"max_tokens": most, "logit_bias": _biases(self.logit_bias), "n": None}
-        (record,) = CompletionBody(prompt=self.prompt, **shared).records(name)
-        record.suffix = self.input_suffix or ""
-        record.others = [(each.filename or "", each.text) for each in self.input_extra or ()]
-        return [record]
+        if self.n_predict is not None:
+            self.max_tokens = self.n_predict
+        shared = {**self._shared(name), "logit_bias": _biases(self.logit_bias)}
+        others = [(each.filename or "", each.text) for each in self.input_extra or ()]
+        suffix = self.input_suffix or ""
+        text = self.prompt = (self.input_prefix or "") + (self.prompt or "")
+        return [Record(prompt=text, suffix=suffix, others=others, form=COMPLETION, **shared)]
 
 
 def _biases(value: Any) -> dict[int, float] | None:
@@ -155,7 +155,7 @@ async def _events(pending: PendingRequest) -> AsyncIterator[bytes]:
 
 
 INFILL = Interface(
-    "completion", "infill-", reader(InfillBody), _whole, _events, openai_refusal, broken,
+    "completion", "infill-", InfillBody, _whole, _events, openai_refusal, broken,
     too_long=PROMPT_TOO_LONG,
 )  # fmt: skip
 

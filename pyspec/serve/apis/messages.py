@@ -15,9 +15,7 @@ from pyspec.serve.apis.interface import (
     NO_THREADS,
     PING,
     Interface,
-    as_chat,
     event,
-    reader,
     text_of,
 )
 from pyspec.serve.pending import AnswerBlock, AnswerBlocks, Choice, PendingRequest
@@ -55,6 +53,8 @@ class MessagesBody(Body):
         "output_config.task_budget", "thinking.block_binding", "thinking.display",
     )  # fmt: skip
 
+    most_answers = 1
+
     messages: list[dict[str, Any]]
     system: str | list[dict[str, Any]] | None = None
     stop_sequences: list[str] | None = None
@@ -62,12 +62,15 @@ class MessagesBody(Body):
     tool_choice: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     compaction: Any = None
     container: Any = None
     mcp_servers: Any = None
     thread: Any = None
+
+    def __post_init__(self) -> None:
+        if self.stop_sequences is not None:
+            self.stop = list(self.stop_sequences)
 
     @property
     def owner(self) -> str:
@@ -76,8 +79,8 @@ class MessagesBody(Body):
         return _without_session(str(user)) if user else super().owner
 
     def records(self, name: str) -> list[Record]:
-        """The request as the record of the equivalent chat. Raises InputError."""
-        (record,) = self._records(name)
+        """The chat as one record. Raises InputError."""
+        record = self._record(name)
         if (record.messages or [{}])[-1].get("role") == "assistant" and not record.goes_on:
             raise InputError(
                 "the last message is the model's own, and no text that it could go on with",
@@ -85,26 +88,26 @@ class MessagesBody(Body):
             )
         return [record]
 
-    def _records(self, name: str) -> list[Record]:
+    def _record(self, name: str) -> Record:
         choice = self.tool_choice or {}
-        form = (self.output_config or {}).get("format") or self.output_format
-        if form is not None and form.get("type") != "json_schema":
-            name = "output_format" if self.output_format is form else "output_config.format"
-            raise InputError(f"{name} has no type that is known here", "use json_schema")
-        wanted = self.response_format if form is None else {**form, "json_schema": form}
-        chat = as_chat(
-            self,
-            "message",
-            messages=list(self._turns()),
-            tools=[chat_tool(tool) for tool in self._offered()] or None,
-            tool_choice=chat_choice(choice),
-            parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
-            reasoning_effort=self._effort,
-            chat_template_kwargs=self.chat_template_kwargs,
-            response_format=wanted,
-            stop=self.stop if self.stop_sequences is None else self.stop_sequences,
+        return self._chat(
+            name,
+            list(self._turns()),
+            tools=[chat_tool(tool) for tool in self._offered()],
+            choice=chat_choice(choice),
+            parallel=not choice.get("disable_parallel_tool_use"),
+            effort=self._effort,
         )
-        return chat.records(name)
+
+    def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        form = (self.output_config or {}).get("format") or self.output_format
+        if form is None:
+            yield from super()._forms()
+            return
+        name = "output_format" if self.output_format is form else "output_config.format"
+        if form.get("type") != "json_schema":
+            raise InputError(f"{name} has no type that is known here", "use json_schema")
+        yield name, form
 
     def _offered(self) -> list[dict[str, Any]]:
         """Tools that the model may call now. Where the client searches for tools, a deferred one counts once it is found."""
@@ -146,9 +149,11 @@ class CountBody(MessagesBody):
     """A request to count tokens: it may end with any message, and formats of the answer are ignored."""
 
     def records(self, name: str) -> list[Record]:
-        self.grammar = self.response_format = self.output_format = None
-        self.output_config = {**(self.output_config or {}), "format": None}
-        return self._records(name)
+        self.grammar = None
+        return [self._record(name)]
+
+    def _language(self) -> None:
+        return None
 
 
 def _without_session(user: str) -> str:
@@ -355,9 +360,8 @@ def broken(status: int, code: str | None, message: str) -> bytes:
     return event(refusal(status, code, message))
 
 
-COUNTS = reader(CountBody)
 MESSAGES = Interface(
-    "message", "msg_", reader(MessagesBody), whole, events, refusal, broken,
+    "message", "msg_", MessagesBody, whole, events, refusal, broken,
     too_long="prompt is too long: {need} tokens > {have} maximum",
 )  # fmt: skip
 

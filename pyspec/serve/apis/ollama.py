@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
@@ -20,9 +20,9 @@ from pyspec.errors import InputError
 from pyspec.gguf.header import facts_of
 from pyspec.machine.files import known_sha256
 from pyspec.requests.bodies import Body
-from pyspec.requests.fields import REFUSED, refuse_undone
-from pyspec.requests.records import COMPLETION, Record, number_fields
-from pyspec.serve.apis.interface import PROMPT_TOO_LONG, Interface, as_chat, reader
+from pyspec.requests.fields import REFUSED
+from pyspec.requests.records import COMPLETION, Record, RequestFields
+from pyspec.serve.apis.interface import PROMPT_TOO_LONG, Interface
 from pyspec.serve.apis.llama_server import tokenizer_info
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.answer import Speech
@@ -32,24 +32,14 @@ from pyspec.text.parts import object_of
 LINES = "application/x-ndjson"
 
 
-class _Options(msgspec.Struct, kw_only=True):
-    """Members of `options` beside samplers. The rest concern loading the model, which the server's operator has decided."""
+class OllamaOptions(RequestFields, kw_only=True):
+    """A request's `options`. Those that concern loading the model are ignored: the server's operator has decided."""
 
-    refused: ClassVar[tuple[str, ...]] = ("mirostat", "repeat_last_n")
-
-    seed: int | None = None
     stop: str | list[str] | None = None
     num_predict: int | None = None
     mirostat: Any = None
     repeat_last_n: Any = None
 
-
-if TYPE_CHECKING:
-    OllamaOptions = _Options
-else:
-    OllamaOptions = msgspec.defstruct(
-        "OllamaOptions", number_fields(), bases=(_Options,), kw_only=True
-    )
 
 _EFFORTS = ("low", "medium", "high")
 _AS_MUCH_AS_FITS = -2
@@ -60,6 +50,7 @@ class OllamaBody(Body):
 
     refused = (*(name for name in REFUSED if name != "suffix"), "logprobs", "top_logprobs")
     harmless = ("keep_alive", "truncate", "shift")
+    most_answers = 1
 
     options: OllamaOptions | None = None
     format: str | dict[str, Any] | None = None
@@ -68,38 +59,36 @@ class OllamaBody(Body):
     top_logprobs: Any = None
     tools: list[dict[str, Any]] | None = None
 
+    def __post_init__(self) -> None:
+        for key, value in asdict(self.options).items() if self.options else ():
+            if value is not None:
+                setattr(self, "max_tokens" if key == "num_predict" else key, value)
+        if self.max_tokens == _AS_MUCH_AS_FITS:
+            self.max_tokens = -1
+
     @property
     def streams(self) -> bool:
         """Whether the answer is to be streamed, which is the default."""
         return self.stream is not False
 
-    def _chat_fields(self) -> dict[str, Any]:
-        """Options, response format and reasoning effort as fields of a chat's body. Raises InputError."""
-        fields: dict[str, Any] = {}
-        if self.options is not None:
-            refuse_undone(self.options)
-            fields = {
-                key: value for key, value in asdict(self.options).items() if value is not None
-            }
-            most = fields.pop("num_predict", None)
-            if most is not None:
-                fields["max_tokens"] = -1 if most == _AS_MUCH_AS_FITS else most
-        if self.format not in (None, ""):
-            fields["response_format"] = _form(self.format)
-        if isinstance(self.think, str):
-            if self.think not in _EFFORTS:
-                hint = f"use true, false, {', '.join(_EFFORTS)}"
-                raise InputError(f"think is {self.think[:40]!r}", hint)
-            fields |= {"reasoning_effort": self.think, "think": None}
-        return fields
+    @property
+    def _effort(self) -> str | None:
+        """How hard to think. Raises InputError."""
+        if not isinstance(self.think, str):
+            return None
+        if self.think not in _EFFORTS:
+            hint = f"use true, false, {', '.join(_EFFORTS)}"
+            raise InputError(f"think is {self.think[:40]!r}", hint)
+        return self.think
 
-
-def _form(form: str | dict[str, Any]) -> dict[str, Any]:
-    if form == "json":
-        return {"type": "json_object"}
-    if isinstance(form, dict):
-        return {"type": "json_schema", "schema": form}
-    raise InputError(f"format is {str(form)[:40]!r}", 'use "json" or a JSON schema')
+    def _forms(self) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        if self.format == "json":
+            yield "format", {"type": "json_object"}
+        elif isinstance(self.format, dict):
+            yield "format", {"type": "json_schema", "schema": self.format}
+        elif self.format:
+            raise InputError(f"format is {self.format[:40]!r}", 'use "json" or a JSON schema')
+        yield from super()._forms()
 
 
 class OllamaChat(OllamaBody):
@@ -113,11 +102,9 @@ class OllamaChat(OllamaBody):
         return None if self.messages else _loaded(self, {"message": _message("")})
 
     def records(self, name: str) -> list[Record]:
-        """The request as one record. Raises InputError."""
+        """The chat as one record. Raises InputError."""
         messages = [_turn(message) for message in self.messages or ()]
-        return as_chat(
-            self, "chat", messages=messages, tools=self.tools, **self._chat_fields()
-        ).records(name)
+        return [self._chat(name, messages, tools=self.tools, effort=self._effort)]
 
 
 class OllamaText(OllamaBody):
@@ -139,14 +126,13 @@ class OllamaText(OllamaBody):
         return None if self.prompt else _loaded(self, {"response": ""})
 
     def records(self, name: str) -> list[Record]:
-        """The request as one record. Raises InputError."""
+        """The prompt as one record. Raises InputError."""
+        text, suffix = self.prompt or "", self.suffix or None
         turns = [{"role": "system", "content": self.system}] if self.system else []
-        turns.append(_turn({"role": "user", "content": self.prompt or "", "images": self.images}))
-        (record,) = as_chat(self, "text", messages=turns, **self._chat_fields()).records(name)
-        if self.raw or self.suffix:
-            record.messages, record.prompt, record.form = None, self.prompt or "", COMPLETION
-            record.suffix = self.suffix or None
-        return [record]
+        turns.append(_turn({"role": "user", "content": text, "images": self.images}))
+        if self.raw or suffix:
+            return [Record(prompt=text, suffix=suffix, form=COMPLETION, **self._shared(name))]
+        return [self._chat(name, turns, effort=self._effort)]
 
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:
@@ -275,11 +261,11 @@ def broken(status: int, code: str | None, message: str) -> bytes:
 
 
 OLLAMA_CHATS = Interface(
-    "ollama chat", "chat-", reader(OllamaChat), _whole(_of_chat), _events(_of_chat), ollama_refusal, broken,
+    "ollama chat", "chat-", OllamaChat, _whole(_of_chat), _events(_of_chat), ollama_refusal, broken,
     media_type=LINES, ping=b"",
 )  # fmt: skip
 OLLAMA_TEXTS = Interface(
-    "ollama text", "text-", reader(OllamaText), _whole(_of_text), _events(_of_text), ollama_refusal, broken,
+    "ollama text", "text-", OllamaText, _whole(_of_text), _events(_of_text), ollama_refusal, broken,
     too_long=PROMPT_TOO_LONG, media_type=LINES, ping=b"",
 )  # fmt: skip
 

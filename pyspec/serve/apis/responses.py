@@ -9,7 +9,7 @@ from pyspec.errors import AnswerFailed, ContextOverflow
 from pyspec.requests.bodies import Body, check_names
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import Record
-from pyspec.serve.apis.interface import Interface, as_chat, event, openai_refusal, reader
+from pyspec.serve.apis.interface import Interface, event, openai_refusal
 from pyspec.serve.apis.items import (
     KINDS,
     ClientTool,
@@ -37,6 +37,8 @@ class ResponsesBody(Body):
         "reasoning.mode", "reasoning.summary", "stream_options.include_obfuscation", "text.verbosity",
     )  # fmt: skip
 
+    most_answers = 1
+
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -53,7 +55,11 @@ class ResponsesBody(Body):
     personality: Any = None
     metadata: dict[str, Any] | None = None
     truncation: Any = None
-    chat_template_kwargs: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_output_tokens is not None:
+            self.max_tokens = self.max_output_tokens
+        self.response_format = self.response_format or (self.text or {}).get("format")
 
     @property
     def alternatives(self) -> int | None:
@@ -68,36 +74,27 @@ class ResponsesBody(Body):
         return {tool.name: tool for tool in (*tools, *client_tools(found_tools(self.input)))}
 
     def records(self, name: str) -> list[Record]:
-        """The request as the record of the equivalent chat. Raises InputError."""
-        most, tools = self.max_output_tokens, list(self.client_tools().values())
-        chat = as_chat(
-            self,
-            "response",
-            messages=messages_of(self.input, self.instructions),
-            tools=[{"type": "function", "function": tool.function()} for tool in tools] or None,
-            tool_choice=flat_choice(self.tool_choice, tools),
-            parallel_tool_calls=self.parallel_tool_calls,
-            reasoning_effort=(self.reasoning or {}).get("effort"),
-            chat_template_kwargs=self.chat_template_kwargs,
-            response_format=self.response_format or _response_format(self.text),
-            max_tokens=self.max_tokens if most is None else most,
+        """The chat as one record. Raises InputError."""
+        tools = list(self.client_tools().values())
+        record = self._chat(
+            name,
+            messages_of(self.input, self.instructions),
+            tools=[{"type": "function", "function": tool.function()} for tool in tools],
+            choice=flat_choice(self.tool_choice, tools),
+            parallel=self.parallel_tool_calls,
         )
-        return chat.records(name)
+        return [record]
 
 
 class ResponseCountBody(ResponsesBody):
     """A request to count tokens; formats of the answer are ignored."""
 
     def records(self, name: str) -> list[Record]:
-        self.grammar = self.response_format = self.text = None
+        self.grammar = None
         return super().records(name)
 
-
-def _response_format(text: dict[str, Any] | None) -> dict[str, Any] | None:
-    form = (text or {}).get("format")
-    if form and form.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": form}
-    return form
+    def _language(self) -> None:
+        return None
 
 
 # -- items out ---------------------------------------------------------------------------------------------------------
@@ -321,8 +318,7 @@ def broken(status: int, code: str | None, message: str) -> bytes:
     )
 
 
-RESPONSE_COUNTS = reader(ResponseCountBody)
 RESPONSES = Interface(
-    "response", "resp_", reader(ResponsesBody), whole, events, openai_refusal, broken,
+    "response", "resp_", ResponsesBody, whole, events, openai_refusal, broken,
     streamed=(ContextOverflow,),
 )  # fmt: skip
