@@ -146,7 +146,6 @@ class Handlers:
             "/api/version": self.version,
             "/api/tags": self.tags,
             "/api/ps": self.tags,
-            "/tokenizer_info": self.tokenizer,
         }
         routes = [Route(path, answer, methods=["POST"]) for path, answer in posted.items()]
         return [*routes, *(Route(path, answer) for path, answer in got.items())]
@@ -198,10 +197,11 @@ class Handlers:
     async def tokenize(self, request: Request) -> Response:
         """Tokenize or detokenize a text."""
         data, _ = await self._data(request)
-        work = llama_server.WORK[request.url.path]
+        kind, work = llama_server.WORK[request.url.path]
+        body = decoded(kind, data)
         # one at a time: the processor belongs to the answers
-        async with self._fleet.using(llama_server.model_of(data)) as service, self._tokenizing:
-            return json_response(await asyncio.to_thread(work, service.batch, data))
+        async with self._fleet.using(body.model) as service, self._tokenizing:
+            return json_response(await asyncio.to_thread(work, service.batch, body))
 
     async def embed(self, request: Request) -> Response:
         """Answer with vectors in OpenAI's or ollama's format. A single embedder answers requests for any name."""
@@ -227,11 +227,6 @@ class Handlers:
 
     async def _names(self) -> list[str]:
         return [*await self._fleet.names(), *(each.name for each in self._embedders)]
-
-    async def tokenizer(self, request: Request) -> Response:
-        self._keys.holder(request.headers)
-        async with self._fleet.using(request.query_params.get("model")) as service:
-            return json_response(llama_server.tokenizer_info(service.batch))
 
     async def models(self, request: Request) -> Response:
         self._keys.holder(request.headers)
@@ -268,7 +263,7 @@ class Handlers:
     async def show(self, request: Request) -> Response:
         """A model's description, for ollama's clients."""
         data, _ = await self._data(request)
-        async with self._fleet.using(llama_server.model_of(data)) as service:
+        async with self._fleet.using(decoded(ollama.ShowBody, data).model) as service:
             return json_response(ollama.describe_model(service.batch))
 
     async def _data(self, request: Request) -> tuple[bytes, str]:

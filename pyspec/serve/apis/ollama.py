@@ -23,11 +23,11 @@ from pyspec.requests.bodies import Body
 from pyspec.requests.fields import REFUSED
 from pyspec.requests.records import COMPLETION, Record, RequestFields
 from pyspec.serve.apis.interface import PROMPT_TOO_LONG, Interface
-from pyspec.serve.apis.llama_server import tokenizer_info
 from pyspec.serve.pending import Choice, PendingRequest
 from pyspec.text.answer import Speech
 from pyspec.text.messages import picture_refused
 from pyspec.text.parts import object_of
+from pyspec.text.template import ChatTemplate
 
 LINES = "application/x-ndjson"
 
@@ -323,9 +323,16 @@ def _details(batch: Batch | None) -> dict[str, Any]:
     }
 
 
+class ShowBody(msgspec.Struct):
+    """A request for a model's description."""
+
+    model: str | None = None
+
+
 def describe_model(batch: Batch) -> dict[str, Any]:
     """A model's template, sampling, metadata and capabilities."""
-    speech, template = Speech.of(batch.target), tokenizer_info(batch)["chat_template"] or ""
+    speech, sources = Speech.of(batch.target), ChatTemplate.of(batch.target).sources
+    template = sources.get("default") or next(iter(sources.values()), "")
     can = ["completion"]
     can += ["tools"] if "tools" in template else []
     can += ["thinking"] if speech.notation.reasoning or speech.notation.channels else []
