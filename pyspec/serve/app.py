@@ -47,7 +47,7 @@ from pyspec.serve.apis.interface import (
 from pyspec.serve.apis.llama_server import INFILL
 from pyspec.serve.apis.messages import MESSAGES, CountBody
 from pyspec.serve.apis.ollama import OLLAMA_CHATS, OLLAMA_TEXTS
-from pyspec.serve.apis.responses import RESPONSES, ResponseCountBody
+from pyspec.serve.apis.responses import RESPONSES
 from pyspec.serve.embedding import Embedder, EmbeddingBody
 from pyspec.serve.fleet import Fleet, OtherModels
 from pyspec.serve.pending import PendingRequest
@@ -129,7 +129,7 @@ class Handlers:
 
     def routes(self) -> list[Route]:
         posted = dict.fromkeys(INTERFACES, self.complete)
-        posted |= dict.fromkeys(TOKEN_COUNTS, self.count_tokens)
+        posted |= {COUNT: self.count_tokens}
         posted |= dict.fromkeys(llama_server.WORK, self.tokenize)
         posted |= dict.fromkeys(("/v1/embeddings", "/api/embed"), self.embed)
         posted["/api/show"] = self.show
@@ -188,11 +188,11 @@ class Handlers:
         self._fleet.release(service)
 
     async def count_tokens(self, request: Request) -> Response:
-        kind, beside = TOKEN_COUNTS[whole_path(request.url.path)]
+        """Count the tokens of a request for a message."""
         data, _ = await self._data(request)
-        body = decoded(kind, data)
+        body = decoded(CountBody, data)
         async with self._fleet.using(body.model) as service:
-            return json_response({**beside, "input_tokens": await service.count(body, len(data))})
+            return json_response({"input_tokens": await service.count(body, len(data))})
 
     async def tokenize(self, request: Request) -> Response:
         """Tokenize or detokenize a text."""
@@ -410,20 +410,15 @@ INTERFACES = {
     "/api/generate": OLLAMA_TEXTS,
 }
 
-TOKEN_COUNTS: dict[str, tuple[type[Body], dict[str, str]]] = {
-    "/v1/messages/count_tokens": (CountBody, {}),
-    "/v1/responses/input_tokens": (ResponseCountBody, {"object": "response.input_tokens"}),
-}
-"""Paths that count a request's tokens: the type of its body, and further fields of the response."""
-
+COUNT = "/v1/messages/count_tokens"
 _CHATS = ("/chat/completions", "/completions", "/responses", "/messages")
-SHORT = (*_CHATS, "/messages/count_tokens", "/responses/input_tokens")
+SHORT = (*_CHATS, "/messages/count_tokens")
 """Paths that may also be called without /v1."""
 
 SERVED = (
     *(
         f"POST {path}"
-        for path in (*INTERFACES, *TOKEN_COUNTS, "/tokenize", "/detokenize", "/v1/embeddings")
+        for path in (*INTERFACES, COUNT, "/tokenize", "/detokenize", "/v1/embeddings")
     ),
     *(f"GET {path}" for path in ("/v1/models", "/health", "/metrics", "/api/tags")),
 )
@@ -432,7 +427,7 @@ SERVED = (
 
 def interface_at(path: str) -> Interface | None:
     whole = whole_path(path)
-    found = INTERFACES.get(whole.rpartition("/")[0] if whole in TOKEN_COUNTS else whole)
+    found = MESSAGES if whole == COUNT else INTERFACES.get(whole)
     return OLLAMA_CHATS if found is None and path.startswith("/api/") else found
 
 

@@ -17,7 +17,7 @@ from pyspec.requests.fields import HARMLESS, REFUSED, UNDONE
 from pyspec.serve.apis.llama_server import InfillBody
 from pyspec.serve.apis.messages import CountBody, MessagesBody
 from pyspec.serve.apis.ollama import OllamaChat, OllamaOptions, OllamaText
-from pyspec.serve.apis.responses import ResponseCountBody, ResponsesBody
+from pyspec.serve.apis.responses import ResponsesBody
 from pyspec.serve.embedding import EmbeddingBody
 
 pytest.importorskip("openai", reason="the extra [test] is not installed")
@@ -29,7 +29,6 @@ ASKED = {
     ChatBody: {"messages": MESSAGES},
     CompletionBody: {"prompt": "hello"},
     ResponsesBody: {"input": "hello"},
-    ResponseCountBody: {"input": "hello"},
     MessagesBody: {"messages": MESSAGES},
     CountBody: {"messages": MESSAGES},
 }
@@ -44,8 +43,6 @@ CALLS = [
     ("openai.resources.chat.completions", "Completions.create", "openai.types.chat.completion_create_params", ChatBody),
     ("openai.resources.completions", "Completions.create", "openai.types.completion_create_params", CompletionBody),
     ("openai.resources.responses", "Responses.create", "openai.types.responses.response_create_params", ResponsesBody),
-    ("openai.resources.responses.input_tokens", "InputTokens.count", "openai.types.responses.input_token_count_params",
-     ResponseCountBody),
     ("anthropic.resources.messages", "Messages.create", "anthropic.types.message_create_params", MessagesBody),
     ("anthropic.resources.messages", "Messages.count_tokens", "anthropic.types.message_count_tokens_params", CountBody),
     ("anthropic.resources.beta.messages", "Messages.create", "anthropic.types.beta.message_create_params", MessagesBody),

@@ -238,16 +238,6 @@ def test_a_refusal_names_what_it_is_about(server, options, word):
     assert (status, word in told["error"]["message"]) == (400, True)
 
 
-def test_tokens_are_counted_before_they_are_asked(client):
-    """As many as the response then has; what shapes it is no matter."""
-    shaped = {"text": {"format": {"type": "nonsense"}}}
-    options = {"input": "one and one?", "instructions": "Add.", "tools": [TOOL]}
-    counted = client.responses.input_tokens.count(model="tiny", **options, **shaped)
-    used = client.responses.create(model="tiny", max_output_tokens=2, **options).usage
-    assert counted.object == "response.input_tokens"
-    assert counted.input_tokens == used.input_tokens > 50
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -13,8 +13,9 @@ from pyspec.errors import ContextOverflow, InputError
 from pyspec.requests.bodies import decoded, records_of
 from pyspec.requests.fields import Message, Tool
 from pyspec.serve.apis import llama_server
+from pyspec.serve.apis.messages import CountBody
 from pyspec.serve.apis.ollama import OllamaOptions
-from pyspec.serve.app import INTERFACES, TOKEN_COUNTS
+from pyspec.serve.app import COUNT, INTERFACES
 from pyspec.serve.embedding import EmbeddingBody
 
 VALUES = [None, True, "x", 5, 1.5, [], [5], {}, {"x": 5}]
@@ -28,7 +29,6 @@ ASKED = {
     "/api/chat": {**SAID, "stream": False},
     "/api/generate": {"prompt": "hi", "max_tokens": 1, "stream": False},
     "/v1/messages/count_tokens": SAID,
-    "/v1/responses/input_tokens": {"input": "hi"},
 }
 PYTHONS = re.compile(
     r"Error|object has no|unsupported|subscript|NoneType|'(int|str|float|list|dict|bool)'|Expected"
@@ -37,7 +37,7 @@ PYTHONS = re.compile(
 
 
 def read(path, asked):
-    kind = INTERFACES[path].body if path in INTERFACES else TOKEN_COUNTS[path][0]
+    kind = CountBody if path == COUNT else INTERFACES[path].body
     return decoded(kind, json.dumps(asked).encode())
 
 

@@ -86,17 +86,6 @@ class ResponsesBody(Body):
         return [record]
 
 
-class ResponseCountBody(ResponsesBody):
-    """A request to count tokens; formats of the answer are ignored."""
-
-    def records(self, name: str) -> list[Record]:
-        self.grammar = None
-        return super().records(name)
-
-    def _language(self) -> None:
-        return None
-
-
 # -- items out ---------------------------------------------------------------------------------------------------------
 
 _NAMES = {"reasoning": "rs", "content": "msg", "call": "fc"}
